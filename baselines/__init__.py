@@ -1,0 +1,1 @@
+"""What a learned policy must beat, and the measurements."""

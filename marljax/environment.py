@@ -1,0 +1,182 @@
+"""What an environment is: three pure functions over a state, and the record that a policy sees.
+
+Axis letters: A agents, E environments, O observation, n actions.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax.errors import UserError, unknown
+from marljax.scene import Colour, Scene
+from marljax.spaces import Box, Discrete, MultiDiscrete, Space
+
+State = Any  # an environment's own record of arrays
+EnvParams = Any  # an environment's numbers: a pytree of arrays
+
+
+class Outcome(NamedTuple):
+    """What one transition yields besides the next state."""
+
+    reward: jax.Array  # [A], 0 for agents that are not alive
+    terminated: jax.Array  # bool: the episode ended; nothing follows, so nothing is bootstrapped
+    truncated: jax.Array  # bool: the episode was cut off by a limit; its final observation has a value
+
+
+class View(NamedTuple):
+    """What can be seen in one state."""
+
+    obs: Any  # [A, O], or a pytree of arrays with leading [A]
+    action_mask: jax.Array  # [A, n] bool (discrete), or [A, 1] all true (continuous)
+    alive: jax.Array  # [A] bool: the agent exists
+    metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
+
+
+@struct.dataclass
+class TimeStep:
+    """What a policy sees of one state, and what the transition into it gave.
+
+    After ``vectorize`` every field has a leading [E], and the metrics hold ``return`` and ``length`` too.
+    """
+
+    obs: Any  # [A, O] or a pytree of arrays with leading [A]
+    action_mask: jax.Array  # [A, n] bool
+    reward: jax.Array  # [A] of the transition into this state; 0 at a first timestep
+    first: jax.Array  # bool: an episode starts here
+    terminated: jax.Array  # bool
+    truncated: jax.Array  # bool
+    alive: jax.Array  # [A] bool
+    metrics: dict[str, jax.Array]
+
+    @property
+    def last(self) -> jax.Array:
+        """The episode ended here: the observation is its final one, and no action is taken from it."""
+        return self.terminated | self.truncated
+
+    @property
+    def acting(self) -> jax.Array:
+        """[A] bool: alive, and the transition out of here belongs to an episode.
+
+        ``alive`` itself stays truthful in a final timestep: there it tells an agent that died in the last step (value 0) from one that
+        the time limit cut off (value bootstrapped).
+        """
+        return self.alive & ~self.last[..., None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment(abc.ABC):
+    """Base of every environment: its fields are structure (shapes, options), its numbers are ``env_params``.
+
+    A subclass is a frozen dataclass. Fields that only choose numbers (a preset) are declared with ``compare=False``, so that
+    environments of equal structure are equal, hash alike and share one compiled program. It implements ``initial``, ``transition`` and
+    ``observe``; ``reset`` and ``step`` follow from them. ``vectorize`` calls the three itself, so that the observation is computed once per
+    step even where an episode restarts.
+    """
+
+    version: ClassVar[str] = "1"  # raised when the same actions no longer give the same episode; stands in checkpoints
+    presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
+
+    @property
+    @abc.abstractmethod
+    def num_agents(self) -> int:
+        """A, the number of agent slots."""
+
+    @property
+    @abc.abstractmethod
+    def action_space(self) -> Space:
+        """Of one agent: ``Discrete``, or ``Box`` in [-1, 1]."""
+
+    @property
+    @abc.abstractmethod
+    def observation_space(self) -> Any:
+        """Of one agent: a ``Box``, or a pytree of them."""
+
+    @property
+    @abc.abstractmethod
+    def default_params(self) -> EnvParams:
+        """The numbers of the preset that the environment was made with."""
+
+    @abc.abstractmethod
+    def initial(self, key: jax.Array, env_params: EnvParams) -> State:
+        """The state in which an episode starts; consumes ``key``."""
+
+    @abc.abstractmethod
+    def transition(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, Outcome]:
+        """One decision: ``action`` is [A] (discrete) or [A, …] (continuous); consumes ``key``."""
+
+    @abc.abstractmethod
+    def observe(self, state: State, env_params: EnvParams) -> View:
+        """Everything a policy may see in ``state``."""
+
+    @abc.abstractmethod
+    def global_state(self, state: State, env_params: EnvParams) -> jax.Array:
+        """A vector of fixed size for centralised critics."""
+
+    def scene(self, state: State, env_params: EnvParams) -> Scene:
+        """The shapes that a renderer draws."""
+        raise UserError(f"{type(self).__name__} has no scene to render; implement scene(state, env_params)")
+
+    @property
+    def legend(self) -> tuple[tuple[str, Colour], ...]:
+        """Static text for a scene's colours: (name, RGBA) pairs."""
+        return ()
+
+    def preset_params(self, preset: str) -> EnvParams:
+        """The numbers of another preset, for the same shapes."""
+        if preset not in self.presets:
+            raise unknown("preset", preset, self.presets)
+        raise UserError(f"{type(self).__name__} lists presets but does not implement preset_params")
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        """Team of each agent; all 0 unless agents compete."""
+        return (0,) * self.num_agents
+
+    @property
+    def noop(self) -> int:
+        """The action of an agent that has nothing to decide (discrete actions only)."""
+        return 0
+
+    def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[State, TimeStep]:
+        """The first state of an episode and what is seen in it."""
+        env_params = self.default_params if env_params is None else env_params
+        state = self.initial(key, env_params)
+        outcome = Outcome(jnp.zeros(self.num_agents), jnp.array(False), jnp.array(False))
+        return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(True))
+
+    def step(
+        self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams | None = None
+    ) -> tuple[State, TimeStep]:
+        """One decision of every agent. The episode is not restarted: see ``vectorize``."""
+        env_params = self.default_params if env_params is None else env_params
+        state, outcome = self.transition(key, state, action, env_params)
+        return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(False))
+
+
+def timestep(view: View, outcome: Outcome, first: jax.Array) -> TimeStep:
+    """Joins what is seen in a state with the outcome of the transition into it."""
+    return TimeStep(
+        obs=view.obs,
+        action_mask=view.action_mask,
+        reward=outcome.reward,
+        first=first,
+        terminated=outcome.terminated,
+        truncated=outcome.truncated,
+        alive=view.alive,
+        metrics=view.metrics,
+    )
+
+
+def num_actions(space: Space) -> int:
+    """Width of the action mask: n for discrete spaces, 1 for continuous ones."""
+    match space:
+        case Discrete(n=n):
+            return n
+        case MultiDiscrete(nvec=nvec):
+            return sum(nvec)
+        case Box():
+            return 1

@@ -1,0 +1,19 @@
+"""The one exception for mistakes that a user can mend."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in what the user asked for; the message is one line that says what to do.
+
+    The command line prints it without a traceback; in Python it is an ordinary ``ValueError``.
+    """
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that does not exist, with the nearest names that do."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
+    return UserError(f"unknown {kind} '{name}'; {hint}")

@@ -1,0 +1,72 @@
+"""Names of environments and algorithms; what they name is imported when it is asked for."""
+
+import dataclasses
+import importlib
+from types import ModuleType
+from typing import Any
+
+from marljax.environment import Environment
+from marljax.errors import UserError, unknown
+
+ENVIRONMENTS: dict[str, str] = {"merge": "marljax.envs.merge:Merge"}
+ALGORITHMS: dict[str, str] = {"ippo": "marljax.algos.ippo", "mappo": "marljax.algos.mappo"}
+
+
+def register(name: str, target: str) -> None:
+    """Makes an environment known by a name: ``register("maze", "my_package.maze:Maze")``.
+
+    The class derives from ``marljax.Environment``; it is imported on the first ``make``. Registering a name again replaces it.
+    """
+    if target.count(":") != 1:
+        raise UserError(f"'{target}' does not name a class; write package.module:Class")
+    ENVIRONMENTS[name] = target
+
+
+def load_class(target: str) -> type[Environment]:
+    """The environment class behind ``package.module:Class``."""
+    if target.count(":") != 1:
+        raise UserError(f"'{target}' does not name a class; write package.module:Class")
+    module_name, class_name = target.split(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"cannot import '{module_name}' ({error}); is it installed or on PYTHONPATH?") from error
+    if not hasattr(module, class_name):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise unknown(f"class in {module_name}", class_name, classes)
+    found = getattr(module, class_name)
+    if not (isinstance(found, type) and issubclass(found, Environment)):
+        raise UserError(f"{target} is not an environment; derive it from marljax.Environment")
+    return found
+
+
+def environment_class(name: str) -> type[Environment]:
+    """The class that a registered name stands for."""
+    if name not in ENVIRONMENTS:
+        raise unknown("environment", name, ENVIRONMENTS)
+    return load_class(ENVIRONMENTS[name])
+
+
+def make(name: str, **options: Any) -> Environment:
+    """An environment by name: ``make("merge", density="hard")``.
+
+    Options are the environment's fields; an unknown one raises ``UserError`` with the nearest names. Numbers live in
+    ``env.default_params`` and are changed there, with ``.replace(…)``.
+    """
+    return build(environment_class(name), name, options)
+
+
+def build(cls: type[Environment], name: str, options: dict[str, Any]) -> Environment:
+    """``cls(**options)``, with one clear line for an option that it does not have."""
+    fields = [field.name for field in dataclasses.fields(cls) if field.init]
+    for option in options:
+        if option not in fields:
+            raise unknown(f"option of {name}", option, fields)
+    return cls(**options)
+
+
+def algorithm(name: str) -> ModuleType:
+    """The module of an algorithm by name."""
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return importlib.import_module(ALGORITHMS[name])

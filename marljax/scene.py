@@ -1,0 +1,63 @@
+"""What an environment hands to a renderer: arrays of simple shapes, in the environment's own units.
+
+A scene is a pytree of fixed shapes, so ``jax.vmap(env.scene)`` draws a whole episode in one call; the renderer turns the stacked scenes
+into a picture or an animation. Colours are RGBA in [0, 1]; a shape with alpha 0 is absent.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Colour = tuple[float, float, float, float]  # RGBA in [0, 1]
+
+
+class Circles(NamedTuple):
+    """Filled discs."""
+
+    centre: jax.Array  # [K, 2]
+    radius: jax.Array  # [K]
+    colour: jax.Array  # [K, 4]
+
+
+class Boxes(NamedTuple):
+    """Filled oriented rectangles."""
+
+    centre: jax.Array  # [K, 2]
+    size: jax.Array  # [K, 2]: length along the heading, width
+    heading: jax.Array  # [K] radians, counter-clockwise from +x
+    colour: jax.Array  # [K, 4]
+
+
+class Segments(NamedTuple):
+    """Straight lines."""
+
+    start: jax.Array  # [K, 2]
+    end: jax.Array  # [K, 2]
+    width: jax.Array  # [K], points
+    colour: jax.Array  # [K, 4]
+
+
+class Labels(NamedTuple):
+    """Numbers written at a place (an agent's index, a count)."""
+
+    position: jax.Array  # [K, 2]
+    value: jax.Array  # [K] int
+    colour: jax.Array  # [K, 4]
+
+
+class Scene(NamedTuple):
+    """Everything drawn for one state, in drawing order: segments, boxes, circles, labels."""
+
+    segments: Segments
+    boxes: Boxes
+    circles: Circles
+    labels: Labels
+    bounds: jax.Array  # [4]: x_min, x_max, y_min, y_max of the view
+    time: jax.Array  # [] seconds (or steps) since the episode began
+
+
+def empty(kind: type) -> NamedTuple:
+    """No shapes of a kind, for scenes that need none."""
+    shapes = {"centre": (0, 2), "position": (0, 2), "start": (0, 2), "end": (0, 2), "size": (0, 2), "colour": (0, 4)}
+    return kind(*(jnp.zeros(shapes.get(field, (0,))) for field in kind._fields))
