@@ -84,9 +84,7 @@ class VecEnv:
         )
         return self._look(state, outcome, begins, env_params)
 
-    def _look(
-        self, state: VecState, outcome: Outcome, first: jax.Array, env_params: EnvParams
-    ) -> tuple[VecState, TimeStep]:
+    def _look(self, state: VecState, outcome: Outcome, first: jax.Array, env_params: EnvParams) -> tuple[VecState, TimeStep]:
         view = self.env.observe(state.env, env_params)
         state = state.replace(present=state.present | view.alive)
         seen = timestep(view, outcome, first)

@@ -1,0 +1,146 @@
+"""IPPO: every agent runs PPO on its own observations (de Witt et al. 2020, "Is Independent Learning All You Need in the StarCraft
+Multi-Agent Challenge?").
+
+Actor and critic are shared by the agents and see local observations. ``python algos/ippo.py env=merge`` trains it.
+
+Axis letters: T time, E environments, A agents, O observation.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from marljax import parallel, ppo
+from marljax.config import divide
+from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.networks import Critic, apply_per_agent, init_per_agent
+from marljax.networks import initial_carry as zero_carry
+from marljax.normalize import RunningStats
+from marljax.rollout import Learner, TrainState, collect, start
+from marljax.targets import gae
+from marljax.vector import VecState, vectorize
+
+Config = ppo.PPOConfig
+Inputs = ppo.Inputs
+
+
+class Params(NamedTuple):
+    """Everything that a policy and its critic need."""
+
+    actor: Any
+    critic: Any
+    obs_stats: RunningStats  # [O]
+    value_stats: RunningStats  # []
+
+
+class Carry(NamedTuple):
+    """What GRU cores remember, [E, A, H] each; () for MLP cores."""
+
+    actor: Any
+    critic: Any
+
+
+def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
+    """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
+    key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
+    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
+    shape = (vec.num_envs, env.num_agents)
+    carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
+    actors = start(vec, env_params, parallel.fold_data(key_reset), carry)
+    params = init_params(env, config, ppo.inputs_of(actors.timestep), key_actor, key_critic)
+    trained = {"actor": params.actor, "critic": params.critic}
+    opt_state = ppo.optimizer(config, jnp.zeros((), jnp.int32)).init(trained)
+    return TrainState(Learner(params, opt_state, jnp.zeros((), jnp.int32), key_learner, env_params), actors)
+
+
+def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One iteration: a rollout, its advantages and returns, epochs of gradient steps."""
+    learner, actors = state
+    key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
+    learner = learner.replace(key=key_next)
+    vec = vectorize(env, actors.timestep.first.shape[0])
+
+    # Collect.
+    decide = functools.partial(rollout_policy, env, config, learner.params)
+    carry = actors.carry
+    key_rollout = parallel.fold_data(key_rollout)
+    actors, records, steps, episodes = collect(vec, learner.env_params, decide, actors, key_rollout, config.rollout_length)
+
+    # Targets.
+    inputs, last, sample, log_prob, value = records
+    steps = steps._replace(reward=steps.reward * config.reward_scale)
+    _, last_value = values(config, learner.params, ppo.inputs_of(actors.timestep), actors.carry.critic)
+    advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
+    decides, valued = ppo.masks(config, env, inputs, last)
+    batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
+
+    # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
+    value_stats = learner.params.value_stats.updated(target, valued)
+    learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
+    evaluate = functools.partial(evaluate_batch, env, config)
+    learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
+    obs_stats = learner.params.obs_stats.updated(inputs.obs, inputs.alive & ~last[..., None])
+    learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
+    return TrainState(learner, actors), terms | episodes
+
+
+def initial_carry(env: Environment, config: Config) -> Any:
+    """The actor's memory at the start of an episode of one environment."""
+    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
+
+
+act = ppo.act_alone
+
+
+def rollout_policy(
+    env: Environment, config: Config, params: Params, key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Carry
+) -> tuple[jax.Array, Carry, Any]:
+    """Samples actions [E, A] and records what the update needs of the moment."""
+    del env_state  # the critic, too, sees observations only
+    inputs = ppo.inputs_of(timestep)
+    actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
+    critic_carry, value = values(config, params, inputs, carry.critic, normalized=False)
+    sample = head.sample(key)
+    record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
+    return head.action(sample)[0], Carry(actor_carry, critic_carry), record
+
+
+def values(config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False) -> tuple[Any, jax.Array]:
+    """The critic's memory and values [T, E, A], in reward units or in its own normalised ones."""
+    seen = ppo.features(config, inputs.obs, params.obs_stats)
+    carry, value = apply_per_agent(
+        critic_network(config), params.critic, config.share_parameters, carry, (), seen, inputs.first, inputs.alive
+    )
+    return carry, value if normalized or not config.normalize_values else params.value_stats.denormalize(value)
+
+
+def evaluate_batch(
+    env: Environment, config: Config, params: Params, batch: ppo.Batch, carry: Carry, key: jax.Array
+) -> ppo.Evaluation:
+    """Replays the networks over a minibatch, with gradients."""
+    _, head = ppo.policy(env, config, params, batch.inputs, carry.actor)
+    _, value = values(config, params, batch.inputs, carry.critic, normalized=True)
+    return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
+
+
+def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
+    """Fresh networks and statistics for inputs of this shape."""
+    params = Params(None, None, RunningStats.create(inputs.obs.shape[-1:]), RunningStats.create(()))
+    count = None if config.share_parameters else env.num_agents
+    carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
+    seen = (ppo.features(config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
+    actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, *seen)
+    critic = init_per_agent(critic_network(config), key_critic, count, carry, *seen)
+    return params._replace(actor=actor, critic=critic)
+
+
+def critic_network(config: Config) -> Critic:
+    return Critic(config.core, config.hidden, config.activation)
+
+
+if __name__ == "__main__":
+    from marljax.cli import main
+
+    main("ippo")

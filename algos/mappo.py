@@ -1,0 +1,203 @@
+"""MAPPO: PPO whose critic sees the global state (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games").
+
+The actor is shared by the agents and sees local observations. ``python algos/mappo.py env=merge`` trains it.
+
+Axis letters: T time, E environments, A agents, O observation, G global state.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax import parallel, ppo
+from marljax.config import divide, static
+from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.networks import CentralCritic, agent_ids, apply_per_agent, init_per_agent
+from marljax.networks import initial_carry as zero_carry
+from marljax.normalize import RunningStats
+from marljax.rollout import Learner, TrainState, collect, start
+from marljax.targets import gae
+from marljax.vector import VecState, vectorize
+
+
+@struct.dataclass
+class Config(ppo.PPOConfig):
+    """PPO's hyperparameters and what the critic sees of each agent besides the global state."""
+
+    critic_features: str = static("observation", choices=("observation", "id", "both", "none"))
+
+
+class Params(NamedTuple):
+    """Everything that a policy and its critic need."""
+
+    actor: Any
+    critic: Any
+    obs_stats: RunningStats  # [O]
+    state_stats: RunningStats  # [G]
+    value_stats: RunningStats  # []
+
+
+class Inputs(NamedTuple):
+    """What the networks see. Leading [T, E]."""
+
+    local: ppo.Inputs  # [T, E, A, …]
+    state: jax.Array  # [T, E, G]
+
+
+class Carry(NamedTuple):
+    """What GRU cores remember, [E, A, H] each; () for MLP cores."""
+
+    actor: Any
+    critic: Any
+
+
+def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
+    """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
+    key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
+    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
+    shape = (vec.num_envs, env.num_agents)
+    carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
+    actors = start(vec, env_params, parallel.fold_data(key_reset), carry)
+    inputs = see(env, env_params, actors.env_state, actors.timestep)
+    params = init_params(env, config, inputs, key_actor, key_critic)
+    trained = {"actor": params.actor, "critic": params.critic}
+    opt_state = ppo.optimizer(config, jnp.zeros((), jnp.int32)).init(trained)
+    return TrainState(Learner(params, opt_state, jnp.zeros((), jnp.int32), key_learner, env_params), actors)
+
+
+def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One iteration: a rollout, its advantages and returns, epochs of gradient steps."""
+    learner, actors = state
+    key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
+    learner = learner.replace(key=key_next)
+    vec = vectorize(env, actors.timestep.first.shape[0])
+
+    # Collect.
+    decide = functools.partial(rollout_policy, env, config, learner.params, learner.env_params)
+    carry = actors.carry
+    key_rollout = parallel.fold_data(key_rollout)
+    actors, records, steps, episodes = collect(vec, learner.env_params, decide, actors, key_rollout, config.rollout_length)
+
+    # Targets.
+    inputs, last, sample, log_prob, value = records
+    steps = steps._replace(reward=steps.reward * config.reward_scale)
+    last_inputs = see(env, learner.env_params, actors.env_state, actors.timestep)
+    _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
+    advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
+    decides, valued = ppo.masks(config, env, inputs.local, last)
+    batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
+
+    # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
+    value_stats = learner.params.value_stats.updated(target, valued)
+    learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
+    evaluate = functools.partial(evaluate_batch, env, config)
+    learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
+    learner = learner.replace(params=update_stats(learner.params, inputs, ~last))
+    return TrainState(learner, actors), terms | episodes
+
+
+def initial_carry(env: Environment, config: Config) -> Any:
+    """The actor's memory at the start of an episode of one environment."""
+    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
+
+
+act = ppo.act_alone
+
+
+def see(env: Environment, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
+    """What the networks see of the current timestep, T = 1."""
+    state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
+    return Inputs(ppo.inputs_of(timestep), state[None])
+
+
+def rollout_policy(
+    env: Environment,
+    config: Config,
+    params: Params,
+    env_params: EnvParams,
+    key: jax.Array,
+    env_state: VecState,
+    timestep: TimeStep,
+    carry: Carry,
+) -> tuple[jax.Array, Carry, Any]:
+    """Samples actions [E, A] and records what the update needs of the moment."""
+    inputs = see(env, env_params, env_state, timestep)
+    actor_carry, head = ppo.policy(env, config, params, inputs.local, carry.actor)
+    critic_carry, value = values(env, config, params, inputs, carry.critic, normalized=False)
+    sample = head.sample(key)
+    record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
+    return head.action(sample)[0], Carry(actor_carry, critic_carry), record
+
+
+def values(
+    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False
+) -> tuple[Any, jax.Array]:
+    """The critic's memory and values [T, E, A], in reward units or in its own normalised ones."""
+    state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
+    seen = critic_features(config, params, inputs.local)
+    carry, value = apply_per_agent(
+        critic_network(config),
+        params.critic,
+        config.share_parameters,
+        carry,
+        (state,),
+        seen,
+        inputs.local.first,
+        inputs.local.alive,
+    )
+    return carry, value if normalized or not config.normalize_values else params.value_stats.denormalize(value)
+
+
+def critic_features(config: Config, params: Params, local: ppo.Inputs) -> jax.Array:
+    """[T, E, A, F]: what tells one agent's value from another's."""
+    num_steps, num_envs, num_agents, _ = local.obs.shape
+    ids = jnp.broadcast_to(agent_ids(num_agents), (num_steps, num_envs, num_agents, agent_ids(num_agents).shape[-1]))
+    parts = {
+        "observation": [ppo.features(config, local.obs, params.obs_stats)],
+        "id": [ids],
+        "both": [ppo.features(config, local.obs, params.obs_stats), ids],
+        "none": [jnp.zeros((num_steps, num_envs, num_agents, 0))],
+    }
+    return jnp.concatenate(parts[config.critic_features], -1)
+
+
+def evaluate_batch(
+    env: Environment, config: Config, params: Params, batch: ppo.Batch, carry: Carry, key: jax.Array
+) -> ppo.Evaluation:
+    """Replays the networks over a minibatch, with gradients."""
+    _, head = ppo.policy(env, config, params, batch.inputs.local, carry.actor)
+    _, value = values(env, config, params, batch.inputs, carry.critic, normalized=True)
+    return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
+
+
+def update_stats(params: Params, inputs: Inputs, running: jax.Array) -> Params:
+    """Joins a rollout's observations and global states, where ``running`` [T, E], to their running statistics."""
+    obs_stats = params.obs_stats.updated(inputs.local.obs, inputs.local.alive & running[..., None])
+    return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state, running))
+
+
+def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
+    """Fresh networks and statistics for inputs of this shape."""
+    stats = [RunningStats.create(shape) for shape in (inputs.local.obs.shape[-1:], inputs.state.shape[-1:], ())]
+    params = Params(None, None, *stats)
+    count = None if config.share_parameters else env.num_agents
+    carry = zero_carry(config.core, config.hidden[-1], inputs.local.alive.shape[1:])
+    moment = (inputs.local.first, inputs.local.alive)
+    seen = ppo.features(config, inputs.local.obs, params.obs_stats)
+    actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, seen, *moment)
+    seen = critic_features(config, params, inputs.local)
+    critic = init_per_agent(critic_network(config), key_critic, count, carry, inputs.state, seen, *moment)
+    return params._replace(actor=actor, critic=critic)
+
+
+def critic_network(config: Config) -> CentralCritic:
+    return CentralCritic(config.core, config.hidden, config.activation)
+
+
+if __name__ == "__main__":
+    from marljax.cli import main
+
+    main("mappo")

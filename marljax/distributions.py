@@ -1,0 +1,135 @@
+"""Policies' action distributions: masked categorical, multi-discrete and squashed Gaussian, on distrax.
+
+A distribution draws a *sample*; ``action(sample)`` is what the environment receives. The two differ for the squashed Gaussian only: the
+sample before tanh is stored, because log-probabilities of saturated actions cannot be recovered from the action.
+"""
+
+import functools
+from types import ModuleType
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+
+from marljax.spaces import Box, Discrete, MultiDiscrete, Space
+
+# Large enough to never be drawn, finite so that a row with nothing available stays finite.
+MASKED = -1e9
+
+
+class Distribution(Protocol):
+    """What every head yields; leading axes are arbitrary."""
+
+    def sample(self, key: jax.Array) -> jax.Array: ...
+
+    def mode(self) -> jax.Array: ...
+
+    def log_prob(self, sample: jax.Array) -> jax.Array: ...
+
+    def entropy(self, key: jax.Array) -> jax.Array: ...
+
+    def action(self, sample: jax.Array) -> jax.Array: ...
+
+
+@functools.cache
+def _distrax() -> ModuleType:
+    """distrax takes two seconds to import, so it is imported by the first policy."""
+    import distrax
+
+    return distrax
+
+
+class Categorical:
+    """One choice among n; logits [..., n], mask [..., n]."""
+
+    def __init__(self, logits: jax.Array, mask: jax.Array):
+        self._inner = _distrax().Categorical(logits=jnp.where(mask, logits, MASKED))
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return self._inner.sample(seed=key)
+
+    def mode(self) -> jax.Array:
+        return self._inner.mode()
+
+    def log_prob(self, sample: jax.Array) -> jax.Array:
+        return self._inner.log_prob(sample)
+
+    def entropy(self, key: jax.Array) -> jax.Array:
+        del key
+        return self._inner.entropy()
+
+    def action(self, sample: jax.Array) -> jax.Array:
+        return sample
+
+
+class MultiCategorical:
+    """Independent choices among ``nvec``; logits and mask [..., sum(nvec)], samples [..., len(nvec)]."""
+
+    def __init__(self, logits: jax.Array, mask: jax.Array, nvec: tuple[int, ...]):
+        bounds = [sum(nvec[: i + 1]) for i in range(len(nvec) - 1)]
+        pieces = zip(jnp.split(logits, bounds, -1), jnp.split(mask, bounds, -1), strict=True)
+        self._parts = [Categorical(part, allowed) for part, allowed in pieces]
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, len(self._parts))
+        return jnp.stack([part.sample(k) for part, k in zip(self._parts, keys, strict=True)], -1)
+
+    def mode(self) -> jax.Array:
+        return jnp.stack([part.mode() for part in self._parts], -1)
+
+    def log_prob(self, sample: jax.Array) -> jax.Array:
+        return sum((part.log_prob(sample[..., i]) for i, part in enumerate(self._parts)), start=jnp.zeros(sample.shape[:-1]))
+
+    def entropy(self, key: jax.Array) -> jax.Array:
+        return jnp.stack([part.entropy(key) for part in self._parts], -1).sum(-1)
+
+    def action(self, sample: jax.Array) -> jax.Array:
+        return sample
+
+
+class SquashedGaussian:
+    """tanh of a diagonal Gaussian; parameters [..., 2 d]: means and log standard deviations; samples are taken before tanh."""
+
+    def __init__(self, outputs: jax.Array):
+        self._mean, log_std = jnp.split(outputs, 2, -1)
+        self._inner = _distrax().MultivariateNormalDiag(self._mean, jnp.exp(jnp.clip(log_std, -5.0, 2.0)))
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return self._inner.sample(seed=key)
+
+    def mode(self) -> jax.Array:
+        return self._mean
+
+    def log_prob(self, sample: jax.Array) -> jax.Array:
+        # log(1 - tanh²(x)) = 2 (log 2 - x - softplus(-2x)), exact where tanh has saturated (Haarnoja et al. 2018, appendix C).
+        log_det = 2.0 * (jnp.log(2.0) - sample - jax.nn.softplus(-2.0 * sample))
+        return self._inner.log_prob(sample) - log_det.sum(-1)
+
+    def entropy(self, key: jax.Array) -> jax.Array:
+        """One-sample estimate; the squashed Gaussian has no closed form."""
+        return -self.log_prob(self.sample(key))
+
+    def action(self, sample: jax.Array) -> jax.Array:
+        return jnp.tanh(sample)
+
+
+def num_outputs(space: Space) -> int:
+    """Width of the network output that ``distribution`` takes."""
+    match space:
+        case Discrete(n=n):
+            return n
+        case MultiDiscrete(nvec=nvec):
+            return sum(nvec)
+        case Box(shape=shape):
+            return 2 * shape[-1]
+
+
+def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribution:
+    """The action distribution of a space, from network outputs [..., num_outputs] and the mask of available actions."""
+    match space:
+        case Discrete():
+            return Categorical(outputs, mask)
+        case MultiDiscrete(nvec=nvec):
+            return MultiCategorical(outputs, mask, nvec)
+        case Box():
+            return SquashedGaussian(outputs)

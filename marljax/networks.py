@@ -1,0 +1,161 @@
+"""Networks of the algorithms, in flax.linen. All inputs carry time first: [T, E, A, …]; a single step is T = 1, so that a rollout and
+the replay of it in an update run the very same code.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
+
+
+def orthogonal(scale: float) -> Callable[..., jax.Array]:
+    """Orthogonal initialisation (Saxe et al. 2014) that may be vmapped over seeds.
+
+    Several batched QR decompositions in one program hang JAX 0.10 on CPU, so a batch of keys is taken one by one.
+    """
+    base = nn.initializers.orthogonal(scale)
+
+    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        return jax.custom_batching.sequential_vmap(lambda key: base(key, shape, dtype))(key)
+
+    return init
+
+
+def dense(width: int, scale: float = 2.0**0.5, name: str | None = None, use_bias: bool = True) -> nn.Dense:
+    """A linear layer with orthogonal weights."""
+    return nn.Dense(width, use_bias=use_bias, kernel_init=orthogonal(scale), name=name)
+
+
+def activation(name: str) -> Callable[[jax.Array], jax.Array]:
+    """tanh, relu, silu or gelu."""
+    return {"tanh": jnp.tanh, "relu": nn.relu, "silu": nn.silu, "gelu": nn.gelu}[name]
+
+
+ACTIVATIONS = ("tanh", "relu", "silu", "gelu")
+
+
+class Core(nn.Module):
+    """Hidden layers; with ``kind="gru"`` the last of them is a GRU over time."""
+
+    kind: str
+    hidden: tuple[int, ...]
+    activation: str
+
+    @nn.compact
+    def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """x [T, …, F], first and alive [T, …] → (carry after the last step, features [T, …, H])."""
+        widths = self.hidden if self.kind == "mlp" else self.hidden[:-1]
+        for width in widths:
+            x = activation(self.activation)(dense(width)(x))
+        if self.kind == "mlp":
+            return carry, x
+        scan = nn.scan(MaskedGRU, variable_broadcast="params", split_rngs={"params": False})
+        return scan(self.hidden[-1])(carry, (x, first, alive))
+
+
+class MaskedGRU(nn.Module):
+    """One GRU step (Cho et al. 2014) that forgets where an episode starts and where the agent does not exist."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self, carry: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        x, first, alive = inputs
+        carry = jnp.where(first[..., None], 0.0, carry)
+        # The recurrent matrices' default orthogonal initialisation is a batched QR under vmap; see ``orthogonal``.
+        carry, output = nn.GRUCell(self.width, recurrent_kernel_init=orthogonal(1.0))(carry, x)
+        return jnp.where(alive[..., None], carry, 0.0), output
+
+
+class Actor(nn.Module):
+    """Distribution parameters from local observations."""
+
+    num_outputs: int
+    core: str
+    hidden: tuple[int, ...]
+    activation: str
+
+    @nn.compact
+    def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """obs [T, …, O] → outputs [T, …, num_outputs]."""
+        carry, x = Core(self.core, self.hidden, self.activation)(carry, obs, first, alive)
+        return carry, dense(self.num_outputs, 0.01)(x)
+
+
+class Critic(nn.Module):
+    """State values from an agent's own inputs."""
+
+    core: str
+    hidden: tuple[int, ...]
+    activation: str
+
+    @nn.compact
+    def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """x [T, …, F] → values [T, …]."""
+        carry, x = Core(self.core, self.hidden, self.activation)(carry, x, first, alive)
+        return carry, dense(1, 1.0)(x)[..., 0]
+
+
+class CentralCritic(nn.Module):
+    """State values from the global state and each agent's own features.
+
+    The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the two
+    concatenated, without the state tiled A times.
+    """
+
+    core: str
+    hidden: tuple[int, ...]
+    activation: str
+
+    @nn.compact
+    def __call__(
+        self, carry: Carry, state: jax.Array, features: jax.Array, first: jax.Array, alive: jax.Array
+    ) -> tuple[Carry, jax.Array]:
+        """state [T, E, G], features [T, E, A, F], first and alive [T, E, A] → values [T, E, A]."""
+        shared = dense(self.hidden[0], name="state")(state)[..., None, :]
+        own = dense(self.hidden[0], name="features", use_bias=False)(features)
+        x = activation(self.activation)(shared + own)
+        rest = self.hidden[1:]
+        if rest:
+            carry, x = Core(self.core, rest, self.activation)(carry, x, first, alive)
+        return carry, dense(1, 1.0)(x)[..., 0]
+
+
+def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:
+    """What a core remembers before an episode: () for MLP, zeros [*shape, width] for GRU."""
+    return () if core == "mlp" else jnp.zeros((*shape, width))
+
+
+def agent_ids(num_agents: int) -> jax.Array:
+    """[A, A] one-hot ids up to 64 agents; beyond, [A, 0]: an id per agent would outweigh everything else."""
+    return jnp.eye(num_agents) if num_agents <= 64 else jnp.zeros((num_agents, 0))
+
+
+def init_per_agent(module: nn.Module, key: jax.Array, num_agents: int | None, *inputs: Any) -> Any:
+    """Parameters of a module; with ``num_agents`` one set per agent, leading [A], instead of one shared by all."""
+    if num_agents is None:
+        return module.init(key, *inputs)
+    # lax.map rather than vmap: see ``orthogonal``.
+    return jax.lax.map(lambda key: module.init(key, *inputs), jax.random.split(key, num_agents))
+
+
+def apply_per_agent(
+    module: nn.Module, params: Any, shared: bool, carry: Carry, common: tuple, *inputs: jax.Array
+) -> tuple[Carry, Any]:
+    """Applies a module to ``inputs`` [T, E, A, …] (and ``common`` inputs without an agent axis) with shared or per-agent parameters.
+
+    carry is [E, A, H] or (); outputs are [T, E, A, …].
+    """
+    if shared:
+        return module.apply(params, carry, *common, *inputs)
+
+    def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
+        carry, inputs = jax.tree.map(lambda x: x[:, None], carry), [x[:, :, None] for x in inputs]
+        carry, output = module.apply(params, carry, *common, *inputs)
+        return jax.tree.map(lambda x: x[:, 0], carry), output[:, :, 0]
+
+    return jax.vmap(one_agent, in_axes=(0, 1, *(2 for _ in inputs)), out_axes=(1, 2))(params, carry, *inputs)

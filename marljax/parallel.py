@@ -1,0 +1,43 @@
+"""The device mesh ("seed", "data") and the collectives over its data axis.
+
+Every training program runs inside a mesh, (1, 1) on a laptop: members of a batch of seeds lie along "seed", the environments of one run
+along "data". Learners are replicated over data, actors are sharded.
+"""
+
+from typing import Any
+
+import jax
+
+SEED, DATA = "seed", "data"
+
+
+def make_mesh(seed: int = 1, data: int = 1) -> jax.sharding.Mesh:
+    """A mesh of ``seed × data`` devices."""
+    auto = jax.sharding.AxisType.Auto
+    return jax.make_mesh((seed, data), (SEED, DATA), axis_types=(auto, auto), devices=jax.devices()[: seed * data])
+
+
+def mean(tree: Any) -> Any:
+    """Mean over the data axis."""
+    return jax.lax.pmean(tree, DATA)
+
+
+def total(tree: Any) -> Any:
+    """Sum over the data axis."""
+    return jax.lax.psum(tree, DATA)
+
+
+def data_size() -> int:
+    """Number of shards along the data axis."""
+    return jax.lax.axis_size(DATA)
+
+
+def fold_data(key: jax.Array) -> jax.Array:
+    """A key of this shard's own, for environments and actions (never for initialisation, which must agree everywhere)."""
+    return jax.random.fold_in(key, jax.lax.axis_index(DATA))
+
+
+def masked_mean(x: jax.Array, mask: jax.Array, axis: int | tuple[int, ...] | None = None) -> jax.Array:
+    """Sum of ``x`` where ``mask`` over the *average* count per shard, so that ``mean`` of it is the exact global masked mean."""
+    count = mean(mask.astype(x.dtype).sum(axis))
+    return (x * mask).sum(axis) / jax.numpy.maximum(count, 1e-8)

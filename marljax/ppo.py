@@ -1,0 +1,282 @@
+"""What the PPO family shares: hyperparameters, the clipped losses, and the passes over minibatches."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from marljax import parallel
+from marljax.config import check, divide, static, traced
+from marljax.distributions import Distribution, distribution, num_outputs
+from marljax.environment import Environment, TimeStep
+from marljax.errors import UserError
+from marljax.networks import ACTIVATIONS, Actor, agent_ids, apply_per_agent
+from marljax.normalize import RunningStats
+from marljax.rollout import Learner
+from marljax.spaces import Box
+
+
+@struct.dataclass
+class PPOConfig:
+    """Hyperparameters of the PPO family. Static fields shape the program; traced ones can be swept with ``jax.vmap``."""
+
+    # How much
+    total_steps: int = static(1_000_000, low=1)  # environment steps, all environments together; rounded up to whole updates
+    num_envs: int = static(64, low=1)  # E, over all devices
+    rollout_length: int = static(128, low=1)  # T, steps per environment between updates
+    num_epochs: int = static(4, low=1)  # passes over each rollout
+    num_minibatches: int = static(4, low=1)  # gradient steps per pass
+    # Networks
+    core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
+    hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers, actor and critic alike
+    activation: str = static("tanh", choices=ACTIVATIONS)
+    share_parameters: bool = static(True)  # False: every agent has networks of its own
+    agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
+    normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
+    # Optimisation
+    learning_rate: float = traced(5e-4, low=0.0)
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)
+    max_grad_norm: float = traced(0.5, low=0.0)  # global norm of actor and critic gradients together
+    # Targets
+    gamma: float = traced(0.99, low=0.0, high=1.0)
+    gae_lambda: float = traced(0.95, low=0.0, high=1.0)
+    reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
+    normalize_values: bool = static(True)  # the critic predicts returns scaled by their running mean and deviation
+    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))
+    death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
+    # Losses
+    clip_eps: float = traced(0.2, low=0.0)
+    entropy_coef: float = traced(0.01, low=0.0)
+    value_coef: float = traced(0.5, low=0.0)
+    clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
+    huber_delta: float = traced(0.0, low=0.0)  # value loss becomes linear beyond it; 0: squared everywhere
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.core == "gru" and len(self.hidden) < 2:
+            raise UserError(f"core=gru takes at least two hidden layers, one before the GRU; hidden={list(self.hidden)} has one")
+        rows = self.num_envs if self.core == "gru" else self.num_envs * self.rollout_length
+        divide(rows, self.num_minibatches, "sequences" if self.core == "gru" else "samples of a rollout", "minibatches")
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in a whole run."""
+        return -(-self.total_steps // self.steps_per_update)
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.num_envs * self.rollout_length
+
+
+class Inputs(NamedTuple):
+    """What the actor's side sees of a timestep. Leading [T, E]; T = 1 in a rollout."""
+
+    obs: jax.Array  # [T, E, A, O]
+    action_mask: jax.Array  # [T, E, A, n]
+    first: jax.Array  # [T, E, A]
+    alive: jax.Array  # [T, E, A]
+
+
+class Batch(NamedTuple):
+    """What a rollout leaves for the gradient steps. Leading [T, E], but for the carries."""
+
+    inputs: Any  # what the networks see
+    sample: jax.Array  # [T, E, A, …] drawn action, before squashing
+    log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
+    value: jax.Array  # [T, E, A] then, in reward units
+    decides: jax.Array  # [T, E, A] bool: alive in a running episode, and more than one action was available
+    valued: jax.Array  # [T, E, A] bool: enters the critic's loss
+    advantage: jax.Array  # [T, E, A]
+    target: jax.Array  # [T, E, A] return to regress on
+
+
+class Evaluation(NamedTuple):
+    """What the networks say of a batch."""
+
+    log_prob: jax.Array  # [T, E, A]
+    entropy: jax.Array  # [T, E, A]
+    value: jax.Array  # [T, E, A] as the critic's head gives it: normalised where values are
+
+
+def inputs_of(timestep: TimeStep) -> Inputs:
+    """A timestep of E environments as inputs of length T = 1."""
+    leaves = [leaf.reshape(*timestep.alive.shape, -1) for leaf in jax.tree.leaves(timestep.obs)]
+    first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
+    seen = Inputs(jnp.concatenate(leaves, -1), timestep.action_mask, first, timestep.alive)
+    return jax.tree.map(lambda x: x[None], seen)
+
+
+def features(config: PPOConfig, obs: jax.Array, stats: RunningStats) -> jax.Array:
+    """[T, E, A, F]: observations as the networks take them, normalised and with an agent id where the config says so."""
+    if config.normalize_observations:
+        obs = stats.normalize(obs)
+    if config.agent_id:
+        ids = agent_ids(obs.shape[2])
+        obs = jnp.concatenate([obs, jnp.broadcast_to(ids, (*obs.shape[:2], *ids.shape))], -1)
+    return obs
+
+
+def actor_network(env: Environment, config: PPOConfig) -> Actor:
+    return Actor(num_outputs(env.action_space), config.core, config.hidden, config.activation)
+
+
+def policy(env: Environment, config: PPOConfig, params: Any, inputs: Inputs, carry: Any) -> tuple[Any, Distribution]:
+    """The actor's distributions [T, E, A] and its memory after the last step; ``params`` has ``actor`` and ``obs_stats``."""
+    seen = features(config, inputs.obs, params.obs_stats)
+    module = actor_network(env, config)
+    carry, outputs = apply_per_agent(module, params.actor, config.share_parameters, carry, (), seen, inputs.first, inputs.alive)
+    return carry, distribution(env.action_space, outputs, inputs.action_mask)
+
+
+def act_alone(
+    env: Environment, config: PPOConfig, params: Any, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
+) -> tuple[jax.Array, Any]:
+    """Actions [A, …] of one environment from its timestep; the ``act`` of every algorithm of the family."""
+    one = jax.tree.map(lambda x: x[None], (timestep, carry))
+    carry, head = policy(env, config, params, inputs_of(one[0]), one[1])
+    sample = head.mode() if greedy else head.sample(key)
+    return head.action(sample)[0, 0], jax.tree.map(lambda x: x[0], carry)
+
+
+def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(decides, valued), both [T, E, A], given which timesteps [T, E] ended an episode.
+
+    An agent with a single available action leaves the actor's loss, not the critic's.
+    """
+    running = ~last[..., None]
+    acts = inputs.alive & running
+    has_choice = True if isinstance(env.action_space, Box) else inputs.action_mask.sum(-1) > 1
+    return acts & has_choice, acts if config.death == "terminal" else jnp.broadcast_to(running, acts.shape)
+
+
+def optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransformation:
+    """Adam with clipped gradients at this update's learning rate."""
+    rate = config.learning_rate
+    if config.anneal_learning_rate:
+        rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_grad_norm),
+        optax.scale_by_adam(eps=config.adam_eps),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def losses(
+    config: PPOConfig, evaluation: Evaluation, batch: Batch, value_stats: RunningStats
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The clipped surrogate (Schulman et al. 2017, eq. 7 and 9) of one minibatch and its named terms.
+
+    Means are over acting agents of all shards; the gradient's mean over the data axis is that of one big batch.
+    """
+    log_ratio = evaluation.log_prob - batch.log_prob
+    # A sample that leaves the loss may hold anything; exp of it must not reach the gradient as infinity times zero.
+    log_ratio = jnp.where(batch.decides, log_ratio, 0.0)
+    ratio = jnp.exp(log_ratio)
+    advantage = _normalize_advantages(config, batch)
+    clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
+    surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
+    policy_loss = -parallel.masked_mean(surrogate, batch.decides)
+    value_loss = parallel.masked_mean(_value_error(config, evaluation.value, batch, value_stats), batch.valued)
+    entropy = parallel.masked_mean(evaluation.entropy, batch.decides)
+    total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    terms = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        # Schulman's low-variance estimator of KL(old || new): (r - 1) - log r.
+        "approx_kl": parallel.masked_mean(ratio - 1.0 - log_ratio, batch.decides),
+        "clip_fraction": parallel.masked_mean((jnp.abs(ratio - 1.0) > config.clip_eps).astype(ratio.dtype), batch.decides),
+    }
+    return total, terms
+
+
+def _normalize_advantages(config: PPOConfig, batch: Batch) -> jax.Array:
+    if config.normalize_advantages == "none":
+        return batch.advantage
+    axes = (0, 1) if config.normalize_advantages == "per_agent" else (0, 1, 2)
+    mean = parallel.mean(parallel.masked_mean(batch.advantage, batch.decides, axes))
+    var = parallel.mean(parallel.masked_mean(jnp.square(batch.advantage - mean), batch.decides, axes))
+    return (batch.advantage - mean) / (jnp.sqrt(var) + 1e-8)
+
+
+def _value_error(config: PPOConfig, value: jax.Array, batch: Batch, stats: RunningStats) -> jax.Array:
+    """[T, E, A] in the critic's own scale, so that one coefficient suits all rewards."""
+    old, target = batch.value, batch.target
+    if config.normalize_values:
+        old, target = (old - stats.mean) / stats.std, (target - stats.mean) / stats.std
+    error = _huber(value - target, config.huber_delta)
+    if config.clip_values:
+        near_old = old + jnp.clip(value - old, -config.clip_eps, config.clip_eps)
+        error = jnp.maximum(error, _huber(near_old - target, config.huber_delta))
+    return error
+
+
+def _huber(error: jax.Array, delta: jax.Array) -> jax.Array:
+    """½ e², linear beyond delta (Huber 1964); delta is traced, so 0 stands for no limit."""
+    linear = delta * (jnp.abs(error) - 0.5 * delta)
+    return jnp.where((delta > 0.0) & (jnp.abs(error) > delta), linear, 0.5 * jnp.square(error))
+
+
+def explained_variance(batch: Batch) -> jax.Array:
+    """1 - Var(return - value) / Var(return) over the critic's samples: 1 a perfect critic, 0 a constant."""
+
+    def variance(x: jax.Array) -> jax.Array:
+        mean = parallel.mean(parallel.masked_mean(x, batch.valued))
+        return parallel.mean(parallel.masked_mean(jnp.square(x - mean), batch.valued))
+
+    spread = variance(batch.target)
+    return jnp.where(spread > 0.0, 1.0 - variance(batch.target - batch.value) / jnp.maximum(spread, 1e-8), 0.0)
+
+
+Evaluate = Callable[[Any, Batch, Any, jax.Array], Evaluation]
+
+
+def fit(
+    config: PPOConfig, learner: Learner, batch: Batch, carry: Any, evaluate: Evaluate, key: jax.Array
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """Epochs of minibatch gradient steps on one rollout; returns the learner and the mean of every named loss term.
+
+    ``evaluate(params, batch, carry, key)`` replays the networks. An MLP shuffles over time and environments; a GRU keeps whole sequences
+    and starts each from ``carry`` [E, A, H], the memory at the start of the rollout.
+    """
+    if config.core == "mlp":
+        batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+    transform = optimizer(config, learner.updates)
+
+    def loss(trained: Any, params: Any, batch: Batch, carry: Any, key: jax.Array):
+        params = params._replace(**trained)
+        return losses(config, evaluate(params, batch, carry, key), batch, params.value_stats)
+
+    def gradient_step(fitted: tuple[Any, Any], minibatch: tuple[Batch, Any, jax.Array]):
+        params, opt_state = fitted
+        trained = {"actor": params.actor, "critic": params.critic}
+        (_, terms), grads = jax.value_and_grad(loss, has_aux=True)(trained, params, *minibatch)
+        grads, terms = parallel.mean((grads, terms))
+        updates, opt_state = transform.update(grads, opt_state, trained)
+        trained = optax.apply_updates(trained, updates)
+        return (params._replace(**trained), opt_state), terms | {"grad_norm": optax.global_norm(grads)}
+
+    def epoch(fitted: tuple[Any, Any], key: jax.Array):
+        key_shuffle, key_loss = jax.random.split(key)
+        sequences, carries = minibatches(config, batch, carry, key_shuffle)
+        keys = jax.random.split(key_loss, config.num_minibatches)
+        return jax.lax.scan(gradient_step, fitted, (sequences, carries, keys))
+
+    (params, opt_state), terms = jax.lax.scan(
+        epoch, (learner.params, learner.opt_state), jax.random.split(key, config.num_epochs)
+    )
+    terms = jax.tree.map(jnp.mean, terms) | {"explained_variance": explained_variance(batch)}
+    return learner.replace(params=params, opt_state=opt_state, updates=learner.updates + 1), terms
+
+
+def minibatches(config: PPOConfig, batch: Batch, carry: Any, key: jax.Array) -> tuple[Batch, Any]:
+    """Shuffles axis 1 of the batch and axis 0 of the carries, and splits them: leading [num_minibatches]."""
+    rows = batch.advantage.shape[1]
+    size = divide(rows, config.num_minibatches, "rows of one device", "minibatches")
+    order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
+    split = jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), batch)
+    return split, jax.tree.map(lambda x: x[order], carry)

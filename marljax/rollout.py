@@ -1,0 +1,87 @@
+"""Interaction of policies and environments: the states that live on the accelerator, and one rollout of them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax import parallel
+from marljax.environment import EnvParams, TimeStep
+from marljax.vector import VecEnv, VecState
+
+
+@struct.dataclass
+class Actors:
+    """What is sharded over the data axis: E environments and what their agents remember."""
+
+    env_state: VecState  # [E, …]
+    timestep: TimeStep  # [E, …]
+    carry: Any  # recurrent state [E, A, H] of each network, () where there is none
+
+
+@struct.dataclass
+class Learner:
+    """What is replicated over the data axis."""
+
+    params: Any  # everything a policy needs: network parameters and normalisation statistics
+    opt_state: Any
+    updates: jax.Array  # [] int32, updates done
+    key: jax.Array
+    env_params: EnvParams
+
+
+class TrainState(NamedTuple):
+    """The whole state of a training run; saving it and going on gives the same numbers as never having stopped."""
+
+    learner: Learner
+    actors: Actors
+
+
+class Step(NamedTuple):
+    """What followed a decision: the part of a rollout that does not depend on the policy. Leading [T, E]."""
+
+    reward: jax.Array  # [T, E, A] of the transition out of each timestep
+    alive: jax.Array  # [T, E, A] bool after it
+    terminated: jax.Array  # [T, E] bool: nothing follows
+    cut: jax.Array  # [T, E] bool: an episode ended there, so nothing later belongs to it
+
+
+Policy = Callable[[jax.Array, VecState, TimeStep, Any], tuple[jax.Array, Any, Any]]
+
+
+def collect(
+    vec: VecEnv, env_params: EnvParams, policy: Policy, actors: Actors, key: jax.Array, length: int
+) -> tuple[Actors, Any, Step, dict[str, jax.Array]]:
+    """Runs ``policy`` for ``length`` steps in every environment.
+
+    ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record); the records come back stacked [T, E, …], beside
+    the ``Step`` that followed each, and the figures of the episodes that ended: ``episodes`` (a count) and ``sum_<metric>``.
+    """
+
+    def advance(scanned: tuple[Actors, dict[str, jax.Array]], key: jax.Array):
+        actors, figures = scanned
+        key_policy, key_step = jax.random.split(key)
+        action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
+        env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
+        step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
+        figures = jax.tree.map(jnp.add, figures, episode_figures(timestep))
+        return (Actors(env_state, timestep, carry), figures), (record, step)
+
+    start = jax.tree.map(jnp.zeros_like, episode_figures(actors.timestep))
+    (actors, figures), (records, steps) = jax.lax.scan(advance, (actors, start), jax.random.split(key, length))
+    return actors, records, steps, parallel.total(figures)
+
+
+def episode_figures(timestep: TimeStep) -> dict[str, jax.Array]:
+    """Count and metric sums of the episodes that end in this timestep, over E."""
+    ended = timestep.last
+    sums = {f"sum_{name}": jnp.where(ended, value, 0.0).sum() for name, value in timestep.metrics.items()}
+    return {"episodes": ended.sum().astype(jnp.float32), **sums}
+
+
+def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any) -> Actors:
+    """Actors at the first timestep of their first episodes."""
+    env_state, timestep = vec.reset(key, env_params)
+    return Actors(env_state, timestep, carry)

@@ -1,0 +1,189 @@
+"""The compiled training programs: a whole run as one function, and the chunks that the command line drives.
+
+Both run ``algorithm.update`` in a scan, inside ``shard_map`` over the mesh ("seed", "data") and, per device, ``vmap`` over members: the
+runs of one batch, which differ in their key and in traced hyperparameters. A member whose numbers are no longer finite is frozen as it
+was before that update.
+"""
+
+import dataclasses
+import functools
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.sharding import Mesh, PartitionSpec
+
+from marljax import parallel
+from marljax.config import as_traced, is_static
+from marljax.environment import Environment, EnvParams
+from marljax.errors import UserError, unknown
+from marljax.rollout import TrainState
+
+Metrics = dict[str, jax.Array]
+
+
+class Result(NamedTuple):
+    """What ``train`` returns."""
+
+    state: TrainState
+    metrics: Metrics  # each [num_updates]; NaN after a member diverged
+
+
+@struct.dataclass
+class Members:
+    """The runs of one batch; every leaf has a leading [S]."""
+
+    state: TrainState
+    config: Any  # its traced leaves, [S] each: members may differ
+    diverged_at: jax.Array  # [S] int32 update in which a number stopped being finite; -1 while healthy
+    diverged_in: jax.Array  # [S] int32 which quantity (index into ``Trainer.quantities``)
+
+
+# learner: replicated over data; actors: their leading [E] is sharded over data. One spec per field, a prefix of the tree.
+_STATE = TrainState(PartitionSpec(parallel.SEED), PartitionSpec(parallel.SEED, parallel.DATA))
+_MEMBER = PartitionSpec(parallel.SEED)
+_MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_in=_MEMBER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """The compiled pieces of a batch of runs on a mesh.
+
+    ``init`` makes the members, ``run`` advances them by some updates and donates what it is given. The number of updates in a chunk is
+    static: each different number compiles once.
+    """
+
+    algorithm: ModuleType
+    env: Environment
+    config: Any  # its static fields shape the program; its traced leaves are the default of every member
+    mesh: Mesh
+
+    @property
+    def num_updates(self) -> int:
+        return self.config.num_updates
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.config.steps_per_update
+
+    def init(self, keys: jax.Array, env_params: EnvParams, config: Any = None) -> Members:
+        """Members for keys [S]; ``config`` may hold traced leaves of shape [S]. env_params are shared by all members."""
+        count = keys.shape[0]
+        config = self.config if config is None else config
+        config = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), as_traced(config))
+        if count % self.mesh.shape[parallel.SEED]:
+            raise UserError(f"{count} seeds do not divide over {self.mesh.shape[parallel.SEED]} devices along 'seed'")
+        return _init(self, keys, env_params, config)
+
+    def run(self, members: Members, num_updates: int) -> tuple[Members, Metrics]:
+        """``num_updates`` more updates; metrics are [S, num_updates]."""
+        return _run(self, members, num_updates)
+
+    @functools.cached_property
+    def quantities(self) -> tuple[str, ...]:
+        """What ``diverged_in`` counts: the named outputs of an update, then the parameters."""
+        keys = jax.random.split(jax.random.key(0), self.mesh.shape[parallel.SEED])
+        members = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
+        _, metrics = jax.eval_shape(lambda members: _run(self, members, 1), members)
+        return (*sorted(metrics), "params")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any) -> Members:
+    def member(key: jax.Array, config: Any, env_params: EnvParams) -> Members:
+        state = trainer.algorithm.init(trainer.env, env_params, config, key)
+        return Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
+
+    return jax.shard_map(
+        jax.vmap(member, in_axes=(0, 0, None)),
+        mesh=trainer.mesh,
+        in_specs=(_MEMBER, _MEMBER, PartitionSpec()),
+        out_specs=_MEMBERS,
+        check_vma=False,
+    )(keys, config, env_params)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2), donate_argnums=1)
+def _run(trainer: Trainer, members: Members, num_updates: int) -> tuple[Members, Metrics]:
+    def member(member: Members) -> tuple[Members, Metrics]:
+        step = functools.partial(guarded_update, trainer.algorithm, trainer.env)
+        return jax.lax.scan(lambda member, _: step(member), member, length=num_updates)
+
+    return jax.shard_map(
+        jax.vmap(member), mesh=trainer.mesh, in_specs=(_MEMBERS,), out_specs=(_MEMBERS, _MEMBER), check_vma=False
+    )(members)
+
+
+def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> tuple[Members, Metrics]:
+    """One update of one member, undone and remembered where a number stops being finite; a frozen member reports NaN."""
+    state, metrics = algorithm.update(env, member.config, member.state)
+    broken = jnp.stack([~jnp.isfinite(metrics[name]) for name in sorted(metrics)] + [~all_finite(state.learner.params)])
+    fails = jnp.any(broken) & (member.diverged_at < 0)
+    frozen = fails | (member.diverged_at >= 0)
+    kept = Members(
+        state=jax.tree.map(lambda new, old: jnp.where(frozen, old, new), state, member.state),
+        config=member.config,
+        diverged_at=jnp.where(fails, member.state.learner.updates, member.diverged_at),
+        diverged_in=jnp.where(fails, jnp.argmax(broken).astype(jnp.int32), member.diverged_in),
+    )
+    return kept, {name: jnp.where(frozen, jnp.nan, value) for name, value in metrics.items()}
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """Whether every number of every shard is finite."""
+    bad = [jnp.any(~jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return parallel.total(jnp.any(jnp.stack(bad)).astype(jnp.int32)) == 0
+
+
+def make_train(algorithm: ModuleType, env: Environment, config: Any):
+    """A whole run as one pure function ``train(key, overrides={}) -> Result``, to be jitted and vmapped at will.
+
+    ``overrides`` names traced leaves of the config (``{"learning_rate": 1e-3}``) and, with the prefix ``env.``, numbers of the
+    environment (``{"env.reward_speed": 2.0}``); ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
+
+    Example:
+        train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
+        results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
+    """
+    mesh = parallel.make_mesh()
+
+    def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
+        state = algorithm.init(env, env_params, config, key)
+        member = Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
+        step = functools.partial(guarded_update, algorithm, env)
+        member, metrics = jax.lax.scan(lambda member, _: step(member), member, length=config.num_updates)
+        return Result(member.state, metrics)
+
+    def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
+        changed, env_params = apply_overrides(config, env.default_params, overrides or {})
+        everywhere = PartitionSpec()
+        return jax.shard_map(body, mesh=mesh, in_specs=(everywhere,) * 3, out_specs=everywhere, check_vma=False)(
+            key, as_traced(changed), as_traced_params(env_params)
+        )
+
+    return train
+
+
+def as_traced_params(env_params: EnvParams) -> EnvParams:
+    """env_params as arrays, so that Python numbers do not become part of the program."""
+    return jax.tree.map(jnp.asarray, env_params)
+
+
+def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any]) -> tuple[Any, EnvParams]:
+    """The config and env_params with some of their numbers replaced; static fields cannot be."""
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    numbers = {field.name for field in dataclasses.fields(env_params)} if dataclasses.is_dataclass(env_params) else set()
+    for name in overrides:
+        plain = name.removeprefix("env.")
+        if name.startswith("env."):
+            if plain not in numbers:
+                raise unknown("number of the environment", plain, numbers)
+        elif name not in fields:
+            raise unknown("hyperparameter", name, fields)
+        elif is_static(fields[name]):
+            raise UserError(f"'{name}' shapes the program and cannot vary inside one; give it to Config, one program per value")
+    mine = {name: value for name, value in overrides.items() if not name.startswith("env.")}
+    theirs = {name.removeprefix("env."): value for name, value in overrides.items() if name.startswith("env.")}
+    return config.replace(**mine) if mine else config, env_params.replace(**theirs) if theirs else env_params
