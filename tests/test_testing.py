@@ -1,0 +1,241 @@
+"""The conformance kit passes what keeps the contract, and names what each of a family of broken environments breaks."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import Corridor, CorridorParams, Points
+
+from marljax.spaces import Box
+from marljax.testing import check_env
+
+
+@pytest.mark.parametrize("env", [Corridor(), Corridor(preset="slow", agents=1), Corridor(compete=True), Points()], ids=repr)
+def test_correct_environments_pass(env):
+    assert check_env(env, num_steps=40) is None
+
+
+def test_other_numbers_are_checked_too():
+    check_env(Corridor(), CorridorParams(slip=0.9), num_steps=40)
+    with pytest.raises(AssertionError, match="env_params hold NaN in slip"):
+        check_env(Corridor(), CorridorParams(slip=float("nan")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Unhashable(Corridor):
+    table: np.ndarray = dataclasses.field(default_factory=lambda: np.arange(3))
+
+
+class Unequal(Corridor):
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+class Hidden(Corridor):
+    def __init__(self, cells=4):
+        super().__init__()
+        object.__setattr__(self, "cells", cells)
+
+
+class WrongNoop(Corridor):
+    noop = 3
+
+
+class WrongTeams(Corridor):
+    teams = (0, 0)
+
+
+class WideActions(Points):
+    action_space = Box((2,), -2.0, 2.0)
+
+
+class WrongSpace(Corridor):
+    observation_space = Box((3,), 0.0, 1.0)
+
+
+class ValueBranch(Corridor):
+    def transition(self, key, state, action, env_params):
+        if env_params.slip > 0.5:
+            action = action * 0
+        return super().transition(key, state, action, env_params)
+
+
+class WeakReward(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after, outcome._replace(reward=jnp.where(state.alive, -0.1, 0.0))
+
+
+class FloatTime(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after.replace(time=after.time * jnp.ones(())), outcome
+
+
+class VectorMetric(Corridor):
+    def observe(self, state, env_params):
+        return super().observe(state, env_params)._replace(metrics={"alive": 1.0 * state.alive})
+
+
+class HidingMetric(Corridor):
+    def observe(self, state, env_params):
+        return super().observe(state, env_params)._replace(metrics={"return": 1.0 * state.arrived})
+
+
+class GlobalMatrix(Corridor):
+    def global_state(self, state, env_params):
+        return super().global_state(state, env_params)[None]
+
+
+class PresetShapes(Corridor):
+    def preset_params(self, preset):
+        slip = 0.1 if preset == "quick" else jnp.full(self.agents, 0.5)
+        return super().preset_params(preset).replace(slip=slip)
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetSplits(Corridor):
+    preset: str = "quick"  # compared, although it only chooses numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetReshapes(Corridor):
+    agents: int = dataclasses.field(default=3, compare=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "agents", 3 if self.preset == "quick" else 2)
+
+
+class Overflowing(Corridor):
+    def global_state(self, state, env_params):
+        return super().global_state(state, env_params) / state.time
+
+
+class NanState(Points):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after.replace(x=jnp.where(after.time == 5, jnp.nan, after.x)), outcome
+
+
+class OutOfBounds(Corridor):
+    def observe(self, state, env_params):
+        view = super().observe(state, env_params)
+        return view._replace(obs=view.obs * 1.5)
+
+
+class IgnoresMask(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after, outcome._replace(reward=outcome.reward - 0.1 * (action == 1) * state.alive)
+
+
+class ActingGhost(Corridor):
+    def observe(self, state, env_params):
+        view = super().observe(state, env_params)
+        return view._replace(action_mask=jnp.ones_like(view.action_mask), metrics={"arrived": 1.0 * state.time})
+
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after.replace(arrived=jnp.sum(action, dtype=jnp.int32)), outcome
+
+
+class PaidGhost(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after, outcome._replace(reward=outcome.reward - 0.1)
+
+
+class EmptyMask(Corridor):
+    def observe(self, state, env_params):
+        view = super().observe(state, env_params)
+        return view._replace(action_mask=view.action_mask & (state.time < 3))
+
+
+class MaskedContinuous(Points):
+    def observe(self, state, env_params):
+        return super().observe(state, env_params)._replace(action_mask=(state.x > 0)[:, None])
+
+
+class HostRandomness(Points):
+    def initial(self, key, env_params):
+        state = super().initial(key, env_params)
+        return state.replace(x=state.x * np.random.default_rng().uniform())
+
+
+class OwnStep(Corridor):
+    def step(self, key, state, action, env_params=None):
+        state, timestep = super().step(key, state, action, env_params)
+        return state, timestep.replace(reward=timestep.reward * 2)
+
+
+class Endless(Points):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after.replace(time=after.time % env_params["limit"]), outcome._replace(truncated=jnp.array(False))
+
+
+class RestartsItself(Corridor):
+    def transition(self, key, state, action, env_params):
+        key, key_fresh = jax.random.split(key)
+        after, outcome = super().transition(key, state, action, env_params)
+        fresh = self.initial(key_fresh, env_params)
+        ended = outcome.terminated | outcome.truncated
+        return jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after), outcome
+
+
+class GarishScene(Corridor):
+    def scene(self, state, env_params):
+        scene = super().scene(state, env_params)
+        return scene._replace(circles=scene.circles._replace(colour=scene.circles.colour * 255))
+
+
+class LostScene(Corridor):
+    def scene(self, state, env_params):
+        scene = super().scene(state, env_params)
+        return scene._replace(time=jnp.log(scene.time))
+
+
+BROKEN = {
+    Unhashable: "it cannot be hashed .*ndarray.*; keep arrays in env_params",
+    Unequal: "two environments made with the same options are not equal",
+    Hidden: r"equality does not see \['cells'\]",
+    WrongNoop: "noop is 3, which is no action",
+    WrongTeams: r"teams is \(0, 0\), not a tuple of one integer for each of 3 agents",
+    WideActions: r"continuous actions lie in \[-2.0, 2.0\]",
+    WrongSpace: r"the timestep does not follow the spaces: obs is float32\[3, 2\], not float32\[3, 3\]",
+    ValueBranch: "step cannot be compiled: Attempted boolean conversion of traced array",
+    WeakReward: r"the timestep of step is not like that of reset: reward is weak float32\[3\], not float32\[3\] .*name a dtype",
+    FloatTime: r"the state of step is not like that of reset: time is float32\[\], not int32\[\]",
+    VectorMetric: "metrics is not a dictionary of scalars",
+    HidingMetric: r"metrics named \['return'\] would hide those of vectorize",
+    GlobalMatrix: r"global_state is float32\[1, 7\], not a vector",
+    PresetShapes: r"the env_params of preset 'slow' need another program: slip is float32\[3\], not float32\[\]",
+    PresetSplits: "preset='slow' changes equality, but no shape",
+    PresetReshapes: "preset='slow' changes shapes, but not equality",
+    Overflowing: "global_state is not finite",
+    NanState: "the state holds NaN in x",
+    OutOfBounds: r"obs spans \[.*\], outside of observation_space \[0, 1\]",
+    IgnoresMask: "an unavailable action does not act as the noop: timestep.reward differs",
+    ActingGhost: "the action of an agent that is not alive matters: state.arrived differs",
+    PaidGhost: "an agent that was not alive got a reward",
+    EmptyMask: "an agent that is alive has no available action",
+    MaskedContinuous: "the action mask of a continuous action has to be all true",
+    HostRandomness: "reset and its vectorised twin differ in obs.own for the same key",
+    OwnStep: "step and its vectorised twin differ in reward",
+    Endless: "no episode ended within 40 steps; raise num_steps",
+    RestartsItself: "the final state of an episode is a fresh one .*: leave the restart to vectorize",
+    GarishScene: r"a colour of the scene lies outside of \[0, 1\]",
+    LostScene: "scene.time is not finite",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_broken_environments_are_named(broken):
+    with pytest.raises(AssertionError, match=f"^{broken.__name__}: .*{BROKEN[broken]}"):
+        check_env(broken(), num_steps=40)
+
+
+def test_endless_environments_may_say_so():
+    check_env(Endless(), num_steps=40, ends=False)

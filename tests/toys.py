@@ -1,0 +1,161 @@
+"""Small environments that keep the whole contract, for tests of the core: one discrete, one continuous."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax.environment import Environment, Outcome, View
+from marljax.scene import Boxes, Circles, Labels, Scene, Segments, empty
+from marljax.spaces import Box, Discrete
+
+STAY, BACK, FORTH = 0, 1, 2
+
+
+@struct.dataclass
+class CorridorParams:
+    """Numbers of ``Corridor``."""
+
+    limit: Any = 12  # decisions until truncation
+    slip: Any = 0.1  # probability that a move fails
+    step_cost: Any = 0.05
+    fewest: Any = 1  # agents in an episode: fewest … num_agents
+
+
+@struct.dataclass
+class CorridorState:
+    cell: jax.Array  # [A] int32
+    alive: jax.Array  # [A] bool
+    arrived: jax.Array  # [] int32, agents that have left through the far end
+    time: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Corridor(Environment):
+    """Agents walk to the far end of a corridor and leave; some episodes have fewer of them. Discrete, masked."""
+
+    presets: ClassVar[tuple[str, ...]] = ("quick", "slow")
+
+    length: int = 4
+    agents: int = 3
+    compete: bool = False
+    preset: str = dataclasses.field(default="quick", compare=False)
+
+    @property
+    def num_agents(self) -> int:
+        return self.agents
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(3)
+
+    @property
+    def observation_space(self) -> Box:
+        return Box((2,), 0.0, 1.0)
+
+    @property
+    def default_params(self) -> CorridorParams:
+        return self.preset_params(self.preset)
+
+    def preset_params(self, preset: str) -> CorridorParams:
+        return {"quick": CorridorParams(), "slow": CorridorParams(limit=20, slip=0.5)}[preset]
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return tuple(agent % 2 if self.compete else 0 for agent in range(self.agents))
+
+    def initial(self, key: jax.Array, env_params: CorridorParams) -> CorridorState:
+        count = jax.random.randint(key, (), env_params.fewest, self.agents + 1)
+        zero = jnp.zeros((), jnp.int32)
+        return CorridorState(jnp.zeros(self.agents, jnp.int32), jnp.arange(self.agents) < count, zero, zero)
+
+    def transition(self, key: jax.Array, state: CorridorState, action: jax.Array, env_params: CorridorParams) -> tuple:
+        allowed = jnp.take_along_axis(self._mask(state), action[:, None], axis=1)[:, 0]
+        moves = jax.random.uniform(key, (self.agents,)) >= env_params.slip
+        shift = jnp.where(action == FORTH, 1, jnp.where(action == BACK, -1, 0)) * allowed * moves
+        cell = state.cell + shift
+        arrives = state.alive & (cell == self.length)
+        alive = state.alive & ~arrives
+        after = CorridorState(cell, alive, state.arrived + jnp.sum(arrives, dtype=jnp.int32), state.time + 1)
+        reward = (arrives - env_params.step_cost) * state.alive
+        terminated = ~jnp.any(alive)
+        return after, Outcome(reward, terminated, ~terminated & (after.time >= env_params.limit))
+
+    def observe(self, state: CorridorState, env_params: CorridorParams) -> View:
+        place, clock = state.cell / self.length, jnp.full(self.agents, state.time / env_params.limit)
+        return View(jnp.stack([place, clock], axis=-1), self._mask(state), state.alive, {"arrived": 1.0 * state.arrived})
+
+    def global_state(self, state: CorridorState, env_params: CorridorParams) -> jax.Array:
+        return jnp.concatenate([state.cell / self.length, 1.0 * state.alive, state.time[None] / env_params.limit])
+
+    def scene(self, state: CorridorState, env_params: CorridorParams) -> Scene:
+        lane = jnp.arange(self.agents, dtype=float)
+        centre = jnp.stack([1.0 * state.cell, lane], axis=-1)
+        blue = jnp.array([0.0, 0.45, 0.7, 1.0]) * state.alive[:, None]
+        walls = jnp.array([[0.0, -1.0], [0.0, self.agents]])
+        return Scene(
+            segments=Segments(walls, walls + jnp.array([self.length, 0.0]), jnp.ones(2), jnp.ones((2, 4)) * 0.5),
+            boxes=empty(Boxes),
+            circles=Circles(centre, jnp.full(self.agents, 0.3), blue),
+            labels=Labels(centre, jnp.arange(self.agents), jnp.ones((self.agents, 4)) * state.alive[:, None]),
+            bounds=jnp.array([-1.0, self.length + 1.0, -1.5, self.agents + 0.5]),
+            time=1.0 * state.time,
+        )
+
+    @property
+    def legend(self) -> tuple:
+        return (("walker", (0.0, 0.45, 0.7, 1.0)),)
+
+    def _mask(self, state: CorridorState) -> jax.Array:
+        walks = state.alive
+        return jnp.stack([jnp.ones(self.agents, bool), walks & (state.cell > 0), walks], axis=-1)
+
+
+@struct.dataclass
+class PointsState:
+    x: jax.Array  # [A]
+    y: jax.Array  # [A]
+    time: jax.Array  # [] int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Points(Environment):
+    """Points steer to the origin of a square until a time limit. Continuous, structured observation, no scene."""
+
+    agents: int = 2
+
+    @property
+    def num_agents(self) -> int:
+        return self.agents
+
+    @property
+    def action_space(self) -> Box:
+        return Box((2,), -1.0, 1.0)
+
+    @property
+    def observation_space(self) -> dict[str, Box]:
+        return {"own": Box((2,), -1.0, 1.0), "shared": Box((1,), 0.0, 1.0)}
+
+    @property
+    def default_params(self) -> dict[str, Any]:
+        return {"limit": 10, "speed": 0.3}
+
+    def initial(self, key: jax.Array, env_params: dict) -> PointsState:
+        x, y = jax.random.uniform(key, (2, self.agents), minval=-1.0, maxval=1.0)
+        return PointsState(x, y, jnp.zeros((), jnp.int32))
+
+    def transition(self, key: jax.Array, state: PointsState, action: jax.Array, env_params: dict) -> tuple:
+        x = jnp.clip(state.x + env_params["speed"] * action[:, 0], -1.0, 1.0)
+        y = jnp.clip(state.y + env_params["speed"] * action[:, 1], -1.0, 1.0)
+        after = PointsState(x, y, state.time + 1)
+        return after, Outcome(-jnp.hypot(x, y), jnp.array(False), after.time >= env_params["limit"])
+
+    def observe(self, state: PointsState, env_params: dict) -> View:
+        obs = {"own": jnp.stack([state.x, state.y], axis=-1), "shared": state.time[None] / env_params["limit"]}
+        mask, alive = jnp.ones((self.agents, 1), bool), jnp.ones(self.agents, bool)
+        return View(obs, mask, alive, {"spread": jnp.std(state.x)})
+
+    def global_state(self, state: PointsState, env_params: dict) -> jax.Array:
+        return jnp.concatenate([state.x, state.y])
