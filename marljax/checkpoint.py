@@ -1,0 +1,240 @@
+"""Checkpoints of a whole run: written by orbax, named by their update, never read half-written or damaged.
+
+A checkpoint is a folder ``<update>/`` with orbax's files and a ``manifest.json`` that says what the checkpoint was made for, the
+structure of its arrays, and the checksum of every file. It is written under another name and renamed when complete.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from marljax.errors import UserError
+
+FORMAT = 1  # raised when the layout of a checkpoint changes
+MANIFEST, ARRAYS = "manifest.json", "arrays"
+
+
+class DamagedError(Exception):
+    """Files of a checkpoint are missing or changed; an older checkpoint may still be good."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Purpose:
+    """What a checkpoint was made for; it loads into nothing else."""
+
+    algo: str
+    env: str
+    env_version: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """What came out of a run folder."""
+
+    tree: Any  # like the template
+    update: int
+    warnings: tuple[str, ...]  # one line for each newer checkpoint that was damaged
+
+
+def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, notes: dict[str, Any] | None = None) -> Path:
+    """Writes ``tree`` as ``folder/<update>``, then drops all but the newest ``keep`` checkpoints up to this one.
+
+    ``tree`` is a pytree of arrays (typed PRNG keys included); ``notes`` are further plain values for the manifest. Raises
+    ``UserError`` when the files cannot be written; what was there before stays.
+    """
+    target = folder / f"{update:08d}"
+    draft = folder / f".writing-{update:08d}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        _write_arrays(draft / ARRAYS, _host_arrays(tree))
+        manifest = {"format": FORMAT, "update": update, "purpose": dataclasses.asdict(purpose), "notes": notes or {}}
+        manifest |= {"marljax": _version(), "structure": structure(tree), "files": _checksums(draft)}
+        (draft / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        _flush(draft)
+        if target.exists():
+            _remove(target)
+        draft.rename(target)
+        for old in [path for path in checkpoints(folder) if path.name <= target.name][keep:]:
+            _remove(old)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the checkpoint {target}: {error.strerror or error}; free some space or check the rights"
+        ) from error
+    return target
+
+
+def restore(folder: Path, template: Any, purpose: Purpose) -> Restored:
+    """The newest good checkpoint in ``folder``, as arrays like those of ``template`` and placed like them.
+
+    ``template`` may hold arrays or ``jax.ShapeDtypeStruct``. A damaged checkpoint is passed over for the one before it, and a
+    warning says so. Raises ``UserError`` where there is none, or where the newest was made for another purpose or structure.
+    """
+    found = checkpoints(folder)
+    if not found:
+        raise UserError(f"{folder} holds no checkpoint; is it the folder of a run that has saved one?")
+    damage: list[str] = []
+    for path in found:
+        try:
+            manifest = read_manifest(path)
+            _check_purpose(path, manifest, purpose)
+            _check_structure(path, manifest["structure"], structure(template))
+            _check_files(path, manifest["files"])
+            tree = _like(template, _read_arrays(path / ARRAYS))
+        except DamagedError as error:
+            damage.append(f"checkpoint {path} is damaged ({error})")
+            continue
+        return Restored(tree, manifest["update"], tuple(f"{line}; going on from {path.name}" for line in damage))
+    raise UserError(f"no usable checkpoint: {'; '.join(damage)}")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint says about itself.
+
+    Raises ``DamagedError`` if it cannot be read, ``UserError`` if it is another program's or another format.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is not a checkpoint of marljax: it has no {MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"its {MANIFEST} is not readable") from error
+    if not isinstance(manifest, dict) or not {"format", "purpose", "structure", "files", "update"} <= manifest.keys():
+        raise DamagedError(f"its {MANIFEST} is not complete")
+    if manifest["format"] != FORMAT:
+        raise UserError(f"{path} has checkpoint format {manifest['format']}, this marljax reads format {FORMAT}; use its version")
+    return manifest
+
+
+def structure(tree: Any) -> dict[str, list[Any]]:
+    """Name → [shape, dtype] of every array."""
+    return {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in _named(tree)}
+
+
+def _named(tree: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _host_arrays(tree: Any) -> dict[str, np.ndarray]:
+    """Arrays on the host by name; empty ones stay away (orbax does not store them), the template gives them back."""
+    arrays = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _named(tree)}
+    return {name: np.asarray(array) for name, array in jax.device_get(arrays).items() if array.size}
+
+
+def _like(template: Any, arrays: dict[str, Any]) -> Any:
+    leaves = []
+    for name, leaf in _named(template):
+        if leaf.size and name not in arrays:
+            raise DamagedError(f"the array {name} is missing")
+        value = arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
+        sharding = getattr(leaf, "sharding", None)
+        if _is_key(leaf):
+            value = jax.random.wrap_key_data(jax.numpy.asarray(value), impl=jax.random.key_impl(leaf))
+        leaves.append(jax.device_put(value, sharding))
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with _orbax().StandardCheckpointer() as checkpointer:
+        checkpointer.save(path.absolute(), arrays)
+
+
+def _read_arrays(path: Path) -> dict[str, Any]:
+    try:
+        with _orbax().StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(path.absolute())
+    except Exception as error:  # orbax reports unreadable files with many kinds of errors
+        raise DamagedError(f"its arrays are not readable: {type(error).__name__}") from error
+
+
+def _orbax() -> Any:
+    import orbax.checkpoint
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return orbax.checkpoint
+
+
+def _check_purpose(path: Path, manifest: dict[str, Any], purpose: Purpose) -> None:
+    for name, wanted in dataclasses.asdict(purpose).items():
+        found = manifest["purpose"].get(name)
+        if found != wanted:
+            raise UserError(
+                f"{path} was made for {name.replace('_', ' version ', 1)} {found}, not {wanted}; train anew or use its version"
+            )
+
+
+def _check_structure(path: Path, found: dict[str, list[Any]], wanted: dict[str, list[Any]]) -> None:
+    for name in [*wanted, *found]:
+        if found.get(name) != wanted.get(name):
+            theirs, ours = (_describe(side.get(name)) for side in (found, wanted))
+            raise UserError(f"{path} does not fit these settings: {name} is {theirs} there and {ours} here")
+
+
+def _describe(entry: list[Any] | None) -> str:
+    return "absent" if entry is None else f"{entry[1]}{entry[0]}"
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_files(path: Path, checksums: dict[str, str]) -> None:
+    for name, checksum in checksums.items():
+        try:
+            found = _checksum(path / name)
+        except OSError as error:
+            raise DamagedError(f"{name} is missing or not readable") from error
+        if found != checksum:
+            raise DamagedError(f"{name} has changed since it was written")
+
+
+def _flush(folder: Path) -> None:
+    """Puts files and folders on the disk, so that the rename cannot arrive there before them."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Deletes a checkpoint; it disappears from the list at once, whatever happens during the deletion."""
+    gone = path.with_name(f".deleting-{path.name}")
+    shutil.rmtree(gone, ignore_errors=True)
+    path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _version() -> str:
+    import marljax
+
+    return marljax.__version__

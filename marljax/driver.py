@@ -1,0 +1,318 @@
+"""Training as the command line does it: the compiled program in chunks, everything else between them on the host.
+
+The numbers depend neither on where a chunk ends nor on what is logged, evaluated or saved there. A run killed at any moment goes
+on from its last checkpoint to the very same parameters.
+"""
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from marljax import checkpoint, parallel, runfolder
+from marljax.checkpoint import Purpose
+from marljax.errors import UserError
+from marljax.evaluate import Evaluator
+from marljax.logs import MetricsFile, Row, WandbRuns, summarise
+from marljax.progress import LiveProgress, headline, say
+from marljax.settings import CUSTOM, Settings
+from marljax.train import Members, Trainer
+
+LONGEST_CHUNK = 64  # updates; the host has to look now and then
+EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
+
+
+Status = Literal["finished", "interrupted", "diverged"]
+
+
+class Best(NamedTuple):
+    """The evaluated parameters with the highest score so far, per member; on the host."""
+
+    params: Any  # [S, …]
+    score: np.ndarray  # [S] float32, mean evaluation return; -inf before the first
+    update: np.ndarray  # [S] int32 after which they were evaluated
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds."""
+
+    members: Members
+    best: Best
+
+
+@dataclasses.dataclass
+class Run:
+    """A run in progress."""
+
+    settings: Settings
+    folder: Path
+    trainer: Trainer
+    members: Members
+    best: Best
+    update: int  # updates done
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed of each member."""
+        return seeds_of(self.settings)
+
+    @property
+    def diverged(self) -> np.ndarray:
+        """[S] bool."""
+        return np.asarray(self.members.diverged_at) >= 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How ``train`` came to its end."""
+
+    run: Run
+    status: Status
+    signal: int = 0  # that interrupted it
+
+
+def train(settings: Settings, console: Console) -> Ended:
+    """Trains, or continues with ``resume``, until all updates are done, every member has diverged, or a signal asks to stop."""
+    trainer = make_trainer(settings)
+    keys = member_keys(settings)
+    jax.eval_shape(trainer.init, keys, settings.env_params)  # sizes that do not fit raise here, before anything is written
+    with ExitStack() as stack:
+        folder = open_folder(settings)
+        stack.enter_context(runfolder.locked(folder))
+        run = start(settings, folder, trainer, keys, console)
+        announce(run, console)
+        wandb = WandbRuns(settings, folder, run.seeds)
+        stack.callback(wandb.finish)
+        log = MetricsFile(folder, run.update)
+        stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
+        progress = stack.enter_context(
+            LiveProgress(
+                console, trainer.num_updates * trainer.steps_per_update, run.update * trainer.steps_per_update, len(run.seeds)
+            )
+        )
+
+        def record(rows: list[Row]) -> None:
+            log.append(rows)
+            wandb.append(rows)
+
+        return Ended(run, run_chunks(run, progress, record, stopper), stopper.asked)
+
+
+def make_trainer(settings: Settings) -> Trainer:
+    """The training program on the mesh that the settings ask for."""
+    wanted = settings.run.mesh
+    if wanted.seed * wanted.data > jax.device_count():
+        raise UserError(
+            f"mesh.seed={wanted.seed} × mesh.data={wanted.data} asks for {wanted.seed * wanted.data} devices; "
+            f"this machine has {jax.device_count()}"
+        )
+    mesh = parallel.make_mesh(wanted.seed, wanted.data)
+    return Trainer(settings.algorithm, settings.env, settings.config, mesh)
+
+
+def seeds_of(settings: Settings) -> list[int]:
+    """Member i trains with ``seed + i``, as a run of its own with that seed would."""
+    return [settings.run.seed + index for index in range(settings.run.seeds)]
+
+
+def member_keys(settings: Settings) -> jax.Array:
+    """Keys [S]."""
+    return jax.vmap(jax.random.key)(np.array(seeds_of(settings), np.uint32))
+
+
+def purpose_of(settings: Settings) -> Purpose:
+    """What this run's checkpoints are for."""
+    name = f"{CUSTOM} {settings.tree['env']['target']}" if settings.env_name == CUSTOM else settings.env_name
+    return Purpose(settings.algo, name, type(settings.env).version)
+
+
+def open_folder(settings: Settings) -> Path:
+    """The folder to continue, or a new one."""
+    if settings.run.resume is not None:
+        return Path(settings.run.resume)
+    return runfolder.create(Path(settings.run.runs), settings.title, settings.run.name)
+
+
+def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, console: Console) -> Run:
+    """Fresh members, or those of the newest good checkpoint."""
+    members = trainer.init(keys, settings.env_params)
+    run = Run(settings, folder, trainer, members, no_best(members), 0)
+    if settings.run.resume is None or not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
+        runfolder.write_config(folder, settings.tree)
+        return run
+    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, Saved(members, run.best), purpose_of(settings))
+    for warning in restored.warnings:
+        say(console, f"warning: {warning}")
+    best = Best(*jax.tree.map(np.asarray, tuple(restored.tree.best)))
+    return dataclasses.replace(run, members=restored.tree.members, best=best, update=restored.update)
+
+
+def no_best(members: Members) -> Best:
+    """Before the first evaluation."""
+    count = members.diverged_at.shape[0]
+    params = jax.device_get(members.state.learner.params)
+    return Best(params, np.full(count, -np.inf, np.float32), np.zeros(count, np.int32))
+
+
+def announce(run: Run, console: Console) -> None:
+    """What is about to happen."""
+    settings, trainer = run.settings, run.trainer
+    steps, asked = trainer.num_updates * trainer.steps_per_update, settings.config.total_steps
+    rounded = f" (total_steps={asked:,} rounded up to whole updates)" if steps != asked else ""
+    many = f", {len(run.seeds)} seeds" if len(run.seeds) > 1 else ""
+    device = jax.devices()[0].device_kind
+    title = settings.title.replace("_", " on ", 1)
+    say(console, f"{title}: {steps:,} steps in {trainer.num_updates:,} updates{rounded}{many}, on {device}")
+    say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
+    if run.update:
+        say(console, f"{run.update:,} updates are done already")
+
+
+def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], None], stopper: "Stopper") -> Status:
+    """Advances ``run`` in place to its end; returns the status."""
+    settings, trainer = run.settings, run.trainer
+    total, evaluation = trainer.num_updates, settings.run.eval
+    evaluator = Evaluator(settings.env, evaluation.episodes)
+    chunk = settings.run.chunk or chunk_length(total)
+    if run.update == 0 and evaluation.every:
+        record(rows_of(run, {}, evaluate(run, evaluator)))
+    while run.update < total:
+        before, begun = run.update, time.monotonic()
+        frozen = run.diverged
+        run.members, metrics = trainer.run(run.members, min(chunk, total - before))
+        metrics = jax.device_get(metrics)
+        seconds, run.update = time.monotonic() - begun, min(before + chunk, total)
+        report_divergence(run, frozen, progress.say)
+        evaluated = due(before, run.update, evaluation.every, total)
+        rows = rows_of(run, metrics, evaluate(run, evaluator) if evaluated else {})
+        record(rows)
+        steps = (run.update - before) * trainer.steps_per_update
+        progress.update(run.update * trainer.steps_per_update, steps / seconds, headline(mean_row(rows)))
+        if run.diverged.all():
+            return "diverged"
+        if stopper.asked or due(before, run.update, settings.run.checkpoint.every, total):
+            save(run)
+        if stopper.asked and run.update < total:
+            return "interrupted"
+    return "diverged" if run.diverged.all() else "finished"
+
+
+def chunk_length(total: int) -> int:
+    """About 1 % of training, and if possible a divisor of it: a last chunk of another length would compile once more."""
+    target = min(max(total // 100, 1), LONGEST_CHUNK)
+    divisors = [length for length in range(target, target // 4, -1) if total % length == 0]
+    return divisors[0] if divisors else target
+
+
+def due(before: int, after: int, every: float, total: int) -> bool:
+    """Whether the updates after ``before``, up to ``after``, hold a multiple of the fraction ``every`` of ``total``, or the end."""
+    if after >= total:
+        return True
+    interval = max(every * total, 1)
+    return bool(every) and after // interval > before // interval
+
+
+def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
+    """Metrics [S, episodes] of the current greedy policies on the frozen suite; keeps the best parameters of every member."""
+    params = run.members.state.learner.params
+    results = play(run.settings, evaluator, params, 0)
+    score = score_of(results).mean(-1).astype(np.float32)
+    better = (score > run.best.score) & ~run.diverged
+    if better.any():
+        pick = lambda new, old: np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)  # noqa: E731
+        kept = jax.tree.map(pick, jax.device_get(params), run.best.params)
+        updates = np.where(better, run.update, run.best.update).astype(np.int32)
+        run.best = Best(kept, np.where(better, score, run.best.score), updates)
+    return results
+
+
+def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:
+    """Metrics [S, episodes] of greedy policies with parameters [S, …] in one part of the frozen suite."""
+    results = evaluator.learned(settings.algorithm, settings.config, params, settings.env_params, suite_key(part))
+    return jax.device_get(results)
+
+
+def suite_key(part: int) -> jax.Array:
+    """Keys of the frozen evaluation episodes: part 0 during training, 1, 2, … at the end."""
+    return jax.random.fold_in(jax.random.key(EVALUATION_SEED), part)
+
+
+def score_of(results: dict[str, np.ndarray]) -> np.ndarray:
+    """The figure by which parameters are compared: the return, of the first team where teams compete."""
+    return results["return"] if "return" in results else results["return_0"]
+
+
+def rows_of(run: Run, metrics: dict[str, np.ndarray], evaluated: dict[str, np.ndarray]) -> list[Row]:
+    """One row per member with something to say."""
+    rows = []
+    for index, seed in enumerate(run.seeds):
+        figures = summarise(metrics, index) if metrics else {}
+        if not run.diverged[index]:
+            figures |= {f"eval_{name}": float(np.mean(values[index])) for name, values in evaluated.items()}
+        if figures:
+            place = {"seed": seed, "update": run.update, "env_steps": run.update * run.trainer.steps_per_update}
+            rows.append(place | {"time": round(time.time(), 3)} | figures)
+    return rows
+
+
+def mean_row(rows: list[Row]) -> Row:
+    """Figures averaged over seeds."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
+
+
+def report_divergence(run: Run, before: np.ndarray, tell: Callable[[str], None]) -> None:
+    """Says of every member that diverged just now: when, in what, and what is kept."""
+    for index in np.flatnonzero(run.diverged & ~before):
+        update, quantity = int(run.members.diverged_at[index]), run.trainer.quantities[int(run.members.diverged_in[index])]
+        tell(
+            f"seed {run.seeds[index]} diverged: {quantity} is not finite at update {update + 1}; "
+            "it is frozen as it was before, and its last good checkpoint is kept"
+        )
+
+
+def save(run: Run) -> None:
+    """A checkpoint of everything that the rest of the run depends on."""
+    notes = {
+        "env_steps": run.update * run.trainer.steps_per_update,
+        "best_score": [float(score) for score in run.best.score],
+        "best_update": run.best.update.tolist(),
+        "settings": run.settings.tree,
+    }
+    keep = run.settings.run.checkpoint.keep
+    checkpoint.save(
+        run.folder / runfolder.CHECKPOINTS, run.update, Saved(run.members, run.best), purpose_of(run.settings), keep, notes
+    )
+
+
+class Stopper:
+    """Turns the first Ctrl-C or SIGTERM into a request that is met after the chunk; a second Ctrl-C stops at once."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.asked = 0  # the signal
+        self._tell, self._previous = tell, {}
+
+    def __enter__(self) -> "Stopper":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = number
+        self._tell("stopping after this chunk, with a checkpoint; once more to stop at once")

@@ -1,0 +1,252 @@
+"""Plain values from a command line or a YAML file into typed records, and back; one clear line for each kind of mistake."""
+
+import dataclasses
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.errors import UserError, unknown
+
+LONGEST_LIST = 64  # a longer array of env_params is a table: it is set in Python, not on a command line
+
+
+def names(cls: type) -> list[str]:
+    """The fields that a record is made with."""
+    return [field.name for field in dataclasses.fields(cls) if field.init]
+
+
+def key_paths(cls: type, prefix: str = "") -> list[str]:
+    """Dotted keys of a record of records, groups included."""
+    paths = []
+    for name, hint in typing.get_type_hints(cls).items():
+        paths.append(prefix + name)
+        if dataclasses.is_dataclass(hint):
+            paths += key_paths(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
+    return paths
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """The fields that have a default, as plain values."""
+    found = {field.name: _default(field) for field in dataclasses.fields(cls) if field.init}
+    return {name: plain(value) for name, value in found.items() if value is not dataclasses.MISSING}
+
+
+def plain(value: Any) -> Any:
+    """Records and arrays as dictionaries, lists and numbers that YAML and JSON can hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in names(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return _readable(np.asarray(value))
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def build(cls: type, prefix: str, tree: Mapping[str, Any]) -> Any:
+    """A record from a mapping; ``UserError`` for an unknown key, a missing one, or a value of the wrong type."""
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    hints = _hints(cls)
+    values = {}
+    for key, value in tree.items():
+        if key not in fields:
+            raise unknown("setting", _join(prefix, key), [_join(prefix, name) for name in fields])
+        values[key] = convert(_join(prefix, key), value, hints.get(key, Any), _default(fields[key]))
+    for name, field in fields.items():
+        if name not in values and _default(field) is dataclasses.MISSING:
+            raise UserError(f"{_join(prefix, name)} has no default; set it")
+    try:
+        return cls(**values)
+    except UserError as error:  # a range, or two fields that do not fit; the record knows its names without the prefix
+        raise UserError(f"{prefix}: {error}" if prefix else str(error)) from error
+
+
+def convert(key: str, value: Any, hint: Any, default: Any = dataclasses.MISSING) -> Any:
+    """``value`` as the type that a field is declared with; integers may be written 1e6.
+
+    A field's default says its type where the annotation does not (``jax.Array | float`` with default 0.99 is a number).
+    """
+    choices = _alternatives(hint)
+    if value is None:
+        if default is None or type(None) in choices:
+            return None
+        raise _wrong_type(key, value, _expected(hint, default))
+    kind = _kind(choices, default)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise UserError(f"{key} is a group of settings: {', '.join(f'{key}.{name}' for name in names(kind))}")  # type: ignore[arg-type]
+        return build(kind, key, value)  # type: ignore[arg-type]
+    if typing.get_origin(kind) is typing.Literal:
+        return _literal(key, value, typing.get_args(kind))
+    if kind is tuple or typing.get_origin(kind) is tuple:
+        return _entries(key, value, kind, default)
+    return _scalar(key, value, kind, default)
+
+
+def leaf_names(tree: Any) -> list[str]:
+    """Dotted names of a pytree's arrays."""
+    return [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+
+
+def readable_leaves(tree: Any) -> dict[str, Any]:
+    """A pytree's numbers and short lists by name; larger tables by their shape."""
+    return {_name(path): _readable(np.asarray(leaf)) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def replace_leaves(tree: Any, prefix: str, numbers: Mapping[str, Any], known: Sequence[str]) -> Any:
+    """A pytree with some leaves replaced by numbers or short lists, shapes and dtypes kept; ``None`` keeps a leaf."""
+    wanted = _flatten(numbers)
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    present = {_name(path) for path, _ in paths}
+    for key in wanted:
+        if key not in present:
+            raise unknown("setting", _join(prefix, key), [_join(prefix, name) for name in known])
+    leaves = [leaf if wanted.get(_name(path)) is None else _leaf(_join(prefix, _name(path)), wanted[_name(path)], leaf)
+              for path, leaf in paths]  # fmt: skip
+    return jax.tree.unflatten(structure, leaves)
+
+
+def table(cls: type) -> str:
+    """One line per field: name, default, and the comment that stands beside it in the source."""
+    comments = _comments(cls)
+    lines = []
+    for field in dataclasses.fields(cls):
+        if field.init:
+            default = _default(field)
+            shown = "???" if default is dataclasses.MISSING else _yaml(plain(default))
+            lines.append(f"  {field.name + '=' + shown:<32} {comments.get(field.name, '')}".rstrip())
+    return "\n".join(lines)
+
+
+def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and number and float(value).is_integer():
+        return int(value)
+    if kind is float and number and (math.isfinite(value) or value == default):
+        return float(value)
+    if kind is str and (number or isinstance(value, str)):
+        return str(value)
+    if kind in (bool, int, float, str):
+        raise _wrong_type(key, value, _expected(kind, default))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _literal(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
+    if value not in allowed:
+        raise UserError(f"{key}={_yaml(value)} is not known; choose {' or '.join(map(_yaml, allowed))}")
+    return value
+
+
+def _entries(key: str, value: Any, kind: Any, default: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        example = _yaml(plain(default)) if isinstance(default, tuple) and default else "[1,2]"
+        raise _wrong_type(key, value, f"a list, such as {example}")
+    hints = [hint for hint in typing.get_args(kind) if hint is not Ellipsis]
+    sample = default[0] if isinstance(default, tuple) and default else dataclasses.MISSING
+    hint = hints[0] if hints else Any
+    return tuple(convert(f"{key}[{index}]", entry, hint, sample) for index, entry in enumerate(value))
+
+
+def _leaf(key: str, value: Any, leaf: Any) -> Any:
+    shape, dtype = np.shape(leaf), np.asarray(leaf).dtype
+    if len(shape) > 1 or math.prod(shape) > LONGEST_LIST:
+        raise UserError(f"{key} is a table of shape {shape}; set it in Python, in env_params")
+    if shape and (not isinstance(value, list | tuple) or len(value) != shape[0]):
+        given = f"{len(value)} were given" if isinstance(value, list | tuple) else f"{_yaml(value)} was given"
+        raise UserError(f"{key} takes a list of {shape[0]} numbers; {given}")
+    kind = bool if dtype.kind == "b" else int if np.issubdtype(dtype, np.integer) else float
+    entries = [_scalar(key, entry, kind, None) for entry in (value if shape else [value])]
+    if not isinstance(leaf, jax.Array | np.ndarray):
+        return entries[0]
+    return jnp.asarray(entries if shape else entries[0], dtype)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def _default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except (NameError, TypeError):  # a user's class may annotate with names that exist for type checkers only
+        return {}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)
+
+
+def _kind(choices: tuple[Any, ...], default: Any) -> Any:
+    stated = [choice for choice in choices if choice is not type(None)]
+    if len(stated) == 1 and stated[0] is not Any:
+        return stated[0]
+    return Any if default in (None, dataclasses.MISSING) else type(default)
+
+
+def _expected(hint: Any, default: Any) -> str:
+    words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+    kind = _kind(_alternatives(hint), default)
+    example = f", such as {_yaml(plain(default))}" if default not in (None, dataclasses.MISSING) and kind is not bool else ""
+    return words.get(kind, "a value") + example
+
+
+def _wrong_type(key: str, value: Any, expected: str) -> UserError:
+    return UserError(f"{key}={_yaml(plain(value))} has the wrong type; it takes {expected}")
+
+
+def _yaml(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_yaml, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _readable(array: np.ndarray) -> Any:
+    if array.ndim > 1 or array.size > LONGEST_LIST:
+        return f"array of shape {array.shape}"
+    if array.dtype == np.float32:  # the shortest decimal that gives the same float32, not its double's digits
+        return [float(str(entry)) for entry in array] if array.ndim else float(str(array[()]))
+    return array.tolist()
+
+
+def _comments(cls: type) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        try:
+            source = inspect.getsource(base)
+        except (OSError, TypeError):  # built in, or defined interactively
+            continue
+        found |= dict(re.findall(r"^ +(\w+): .*?  # (.*)$", source, flags=re.MULTILINE))
+    return found
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _join(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix else key

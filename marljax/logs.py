@@ -1,0 +1,128 @@
+"""What a run writes while it goes on: rows of ``metrics.jsonl``, and Weights & Biases where it is asked for."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marljax.errors import UserError
+from marljax.runfolder import METRICS, write_atomically
+from marljax.settings import Settings
+
+Row = dict[str, Any]
+
+
+def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
+    """One member's figures over the updates of a chunk, from metrics [S, num_updates].
+
+    Loss terms are averaged over updates; ``sum_<name>`` over the episodes that ended becomes the mean ``<name>`` per episode.
+    Updates after a divergence are left out; where none is left, so is everything.
+    """
+    healthy = np.isfinite(np.stack([values[member] for values in metrics.values()])).all(0)
+    if not healthy.any():
+        return {}
+    own = {name: values[member][healthy] for name, values in metrics.items()}
+    episodes = float(own["episodes"].sum())
+    row: Row = {"episodes": int(episodes)}
+    for name, values in own.items():
+        if name.startswith("sum_"):
+            if episodes:
+                row[name.removeprefix("sum_")] = float(values.sum()) / episodes
+        elif name != "episodes":
+            row[name] = float(values.mean())
+    return row
+
+
+class MetricsFile:
+    """``metrics.jsonl``: one row per chunk and seed, appended whole."""
+
+    def __init__(self, folder: Path, update: int) -> None:
+        """Opens the file to go on after ``update``: later rows, and a row cut in two by a kill, are dropped."""
+        self._path = folder / METRICS
+        rows = [row for row in read_rows(folder) if row["update"] <= update]
+        write_atomically(self._path, "".join(map(_line, rows)))
+
+    def append(self, rows: Sequence[Row]) -> None:
+        try:
+            with self._path.open("a") as file:
+                file.write("".join(map(_line, rows)))
+        except OSError as error:
+            raise UserError(f"cannot write {self._path}: {error.strerror}; free some space or check the rights") from error
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of a run's ``metrics.jsonl``; lines that a kill has cut are left out."""
+    try:
+        lines = (folder / METRICS).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "update" in row:
+            rows.append(row)
+    return rows
+
+
+class WandbRuns:
+    """One Weights & Biases run per seed, grouped; nothing at all where ``wandb.mode=disabled``."""
+
+    def __init__(self, settings: Settings, folder: Path, seeds: Sequence[int]) -> None:
+        """Starts the runs; one clear ``UserError`` where the service cannot be reached or wandb is not logged in."""
+        self._runs: dict[int, Any] = {}
+        wanted = settings.run.wandb
+        if wanted.mode == "disabled":
+            return
+        try:
+            import wandb
+
+            quiet = wandb.Settings(silent=True, console="off", init_timeout=30)
+            for seed in seeds:
+                name = f"{folder.name}_seed{seed}"
+                self._runs[seed] = wandb.init(
+                    mode=wanted.mode,
+                    project=wanted.project,
+                    entity=wanted.entity,
+                    group=wanted.group or f"{settings.title}/{folder.name}",
+                    name=name,
+                    id=re.sub(r"[^\w.-]", "_", f"{settings.title}_{name}"),
+                    resume="allow",
+                    tags=list(wanted.tags),
+                    config=settings.tree,
+                    dir=str(folder),
+                    reinit="create_new",
+                    settings=quiet,
+                )
+                self._runs[seed].define_metric("*", step_metric="env_steps")
+        except Exception as error:  # wandb has many kinds of errors for a missing network, login or rights
+            self.finish()
+            reason = str(error).strip().splitlines()
+            raise UserError(
+                f"wandb.mode={wanted.mode} does not work here: {reason[0] if reason else type(error).__name__}; "
+                "use wandb.mode=offline or wandb.mode=disabled"
+            ) from error
+
+    def append(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if run := self._runs.get(row["seed"]):
+                run.log({key: value for key, value in row.items() if key != "seed"})
+
+    def finish(self) -> None:
+        for run in self._runs.values():
+            run.finish(quiet=True)
+        self._runs = {}
+
+
+def _line(row: Row) -> str:
+    return json.dumps({key: _number(value) for key, value in row.items()}) + "\n"
+
+
+def _number(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

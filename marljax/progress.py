@@ -1,0 +1,107 @@
+"""What a person sees of a run: a live bar in a terminal, plain lines elsewhere, and tables."""
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+SHOWN = (
+    "return",
+    "return_0",
+    "return_1",
+    "crash",
+    "success",
+    "win",
+    "length",
+)  # the first two of these that an environment reports
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class LiveProgress:
+    """Steps done, steps per second, time left, and the headline figures; a context manager around training."""
+
+    def __init__(self, console: Console, total_steps: int, done_steps: int, seeds: int) -> None:
+        self._console, self._total, self._seeds = console, total_steps, seeds
+        self._begun, self._begun_steps, self._last_line = 0.0, done_steps, 0.0
+        self._live = console.is_terminal
+        columns = (
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[figures]}"),
+        )
+        self._bar = Progress(*columns, console=console, disable=not self._live, speed_estimate_period=120)
+        self._task = self._bar.add_task("compiling", total=total_steps, completed=done_steps, rate="", figures="")
+
+    def __enter__(self) -> "LiveProgress":
+        self._bar.start()
+        self._begun = time.monotonic()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def update(self, steps: int, speed: float, figures: Mapping[str, float]) -> None:
+        """Shows that every seed has done ``steps`` environment steps, ``speed`` of them per second."""
+        now = time.monotonic()
+        text = "  ".join(f"{name} {value:.3g}" for name, value in figures.items())
+        rate = f"{speed:,.0f} steps/s" + (f" × {self._seeds} seeds" if self._seeds > 1 else "")
+        self._bar.update(self._task, completed=steps, description=f"{steps:,} / {self._total:,} steps", rate=rate, figures=text)
+        if not self._live and (now - self._last_line >= SECONDS_BETWEEN_LINES or steps >= self._total):
+            left = (now - self._begun) * (self._total - steps) / max(steps - self._begun_steps, 1)
+            self._console.print(
+                f"{steps:,} / {self._total:,} steps  {rate}  {clock(left)} left  {text}", highlight=False, soft_wrap=True
+            )
+            self._last_line = now
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        say(self._console, line)
+
+
+def say(console: Console, line: str) -> None:
+    """One plain line, brackets and all."""
+    console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """``1:02:03`` or ``2:03``."""
+    minutes, left = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{left:02d}" if minutes >= 60 else f"{minutes}:{left:02d}"
+
+
+def headline(figures: Mapping[str, float], count: int = 2) -> dict[str, float]:
+    """The figures that say most, at most ``count`` of them."""
+    known = [name for name in SHOWN if np.isfinite(figures.get(name, np.nan))]
+    return {name: figures[name] for name in known[:count]}
+
+
+def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> Table:
+    """A table of policies: mean of every metric over episodes, with the half-width of its 95 % interval.
+
+    ``rows`` are (name, metrics), each metric an array of any shape over seeds and episodes.
+    """
+    names = list(dict.fromkeys(name for _, metrics in rows for name in metrics))
+    names.sort(key=lambda name: SHOWN.index(name) if name in SHOWN else len(SHOWN))
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy")
+    for name in names:
+        table.add_column(name, justify="right")
+    for policy, metrics in rows:
+        table.add_row(policy, *(_cell(metrics.get(name)) for name in names))
+    return table
+
+
+def _cell(values: np.ndarray | None) -> str:
+    if values is None:
+        return "–"
+    flat = np.asarray(values, np.float64).ravel()
+    half = 1.96 * flat.std(ddof=1) / np.sqrt(flat.size) if flat.size > 1 else float("nan")
+    return f"{flat.mean():.3g} ± {half:.2g}"

@@ -1,0 +1,94 @@
+"""What a finished run leaves for a person: the final evaluation as a table, a learning curve, an episode as an animation."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from marljax import runfolder
+from marljax.driver import Run, play, seeds_of, suite_key
+from marljax.environment import Environment, EnvParams
+from marljax.errors import UserError
+from marljax.evaluate import Evaluator, LearnedPolicy, Policy, record
+from marljax.progress import comparison, say
+from marljax.settings import Settings
+
+Metrics = dict[str, np.ndarray]
+
+
+def finish(run: Run, console: Console) -> None:
+    """Evaluates the best parameters of every seed beside the scripted policies, and draws what there is to draw."""
+    settings = run.settings
+    params = run.best.params if np.isfinite(run.best.score).all() else jax.device_get(run.members.state.learner.params)
+    parts = range(1, 1 + -(-settings.run.eval.final_episodes // settings.run.eval.episodes))
+    rows = compare(settings, params, parts)
+    write(run, rows)
+    console.print(comparison(f"{len(parts) * settings.run.eval.episodes} frozen episodes: mean ± 95 % interval", rows))
+    if settings.run.render:
+        draw(run, params, console)
+    say(console, f"results: {run.folder}")
+
+
+def compare(settings: Settings, params: Any, parts: range) -> list[tuple[str, Metrics]]:
+    """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same parts of the suite."""
+    evaluator = Evaluator(settings.env, settings.run.eval.episodes)
+    learned = [play(settings, evaluator, params, part) for part in parts]
+    rows = [(settings.algo, _joined(learned))]
+    for name, (env, env_params, policy) in scripted_policies(settings).items():
+        other = Evaluator(env, settings.run.eval.episodes)
+        played = [jax.device_get(other.scripted(policy, env_params, suite_key(part))) for part in parts]
+        rows.append((name, _joined(played)))
+    return rows
+
+
+def scripted_policies(settings: Settings) -> dict[str, tuple[Environment, EnvParams, Policy]]:
+    """The scripted rivals that ``marljax.baselines.<env>`` offers for these settings; none where there is no such module.
+
+    Such a module has ``rivals(env, env_params)``, which gives (environment, numbers, policy) by name.
+    """
+    module = f"marljax.baselines.{settings.env_name}"
+    if not settings.env_name.isidentifier() or importlib.util.find_spec(module) is None:
+        return {}
+    return importlib.import_module(module).rivals(settings.env, settings.env_params)
+
+
+def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
+    """``results.json``: every policy's mean figures, the learned one's per seed too."""
+    means = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rows}
+    learned = rows[0][1]
+    per_seed = {
+        seed: {key: float(values[index].mean()) for key, values in learned.items()} | {"update": int(run.best.update[index])}
+        for index, seed in enumerate(seeds_of(run.settings))
+    }
+    runfolder.write_results(run.folder, {"policies": means, "seeds": per_seed})
+
+
+def draw(run: Run, params: Any, console: Console) -> None:
+    """The learning curve, and an episode of the best seed; an environment without a scene has no episode to show."""
+    from marljax.plot import learning_curve
+
+    learning_curve(run.folder / runfolder.METRICS, run.folder / runfolder.CURVE)
+    index = int(np.argmax(run.best.score))
+    try:
+        animate(run.settings, jax.tree.map(lambda leaf: leaf[index], params), suite_key(1), run.folder / runfolder.EPISODE)
+    except UserError as error:
+        say(console, f"no animation: {error}")
+
+
+def animate(settings: Settings, params: Any, key: jax.Array, path: Path) -> dict[str, float]:
+    """Plays one greedy episode, writes it to ``path`` (GIF or MP4) and returns its final metrics."""
+    from marljax import render
+
+    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
+    states, metrics = record(settings.env, settings.env_params, policy, policy.initial_carry(), key)
+    scenes = jax.vmap(settings.env.scene, in_axes=(0, None))(states, settings.env_params)
+    render.animate(scenes, path, legend=settings.env.legend)
+    return metrics
+
+
+def _joined(parts: list[Metrics]) -> Metrics:
+    return {name: np.concatenate([part[name] for part in parts], -1) for name in parts[0]}

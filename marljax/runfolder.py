@@ -1,0 +1,94 @@
+"""The folder of a run: where it is, who may write to it, what lies in it."""
+
+import datetime
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from marljax.errors import UserError
+
+CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
+CURVE, EPISODE, LOCK = "curve.png", "episode.gif", ".lock"
+
+
+def create(root: Path, title: str, name: str | None) -> Path:
+    """Makes ``<root>/<title>/<name>``; without a name, the time.
+
+    Raises ``UserError`` where nothing can be written or a run stands there already.
+    """
+    stem = name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for attempt in range(100):
+        folder = root / title / (stem if attempt == 0 else f"{stem}_{attempt + 1}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError as error:
+            if name is not None or not folder.parent.is_dir():
+                raise UserError(f"{folder} exists already; choose another name=, or resume={folder}") from error
+            continue
+        except OSError as error:
+            raise UserError(
+                f"cannot make the run folder {folder}: {error.strerror}; choose another with runs=<folder>"
+            ) from error
+        return folder
+    raise UserError(f"a hundred runs named {stem} stand in {root / title}; choose a name=")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps the folder to one writer; the lock ends with the process, however that ends."""
+    try:
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise UserError(f"cannot write to the run folder {folder}: {error.strerror}; check its rights") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another process is training in {folder}; wait for it or stop it") from error
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def write_config(folder: Path, tree: Mapping[str, Any]) -> None:
+    """The resolved configuration, for people to read and for ``resume`` and ``load``."""
+    import yaml
+
+    write_atomically(folder / CONFIG, yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a run; raises ``UserError`` where the folder is not a run's."""
+    import yaml
+
+    try:
+        tree = yaml.safe_load((folder / CONFIG).read_text())
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is not a run folder: it has no {CONFIG}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{folder / CONFIG} is not readable: {str(error).splitlines()[0]}") from error
+    if not isinstance(tree, dict) or not {"algo_name", "env_name", "algo", "env"} <= tree.keys():
+        raise UserError(f"{folder / CONFIG} is not the configuration of a marljax run")
+    return tree
+
+
+def write_results(folder: Path, results: Mapping[str, Any]) -> None:
+    """The final evaluation."""
+    write_atomically(folder / RESULTS, json.dumps(results, indent=1) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file by a complete one."""
+    draft = path.with_name(f".{path.name}.writing")
+    try:
+        with draft.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; free some space or check the rights") from error

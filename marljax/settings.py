@@ -1,0 +1,293 @@
+"""From the words of a command line to everything that a run needs, checked before anything starts.
+
+``algo.*`` are the fields of the algorithm's ``Config`` and ``env.*`` the environment's options and numbers; their defaults stand
+in those classes only, and the nodes that Hydra composes are made from them here. Run settings have their types below and their
+defaults in ``configs/config.yaml``.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import marljax.configs
+from marljax import fields, registry
+from marljax.environment import Environment, EnvParams
+from marljax.errors import UserError, unknown
+from marljax.trees import strong
+
+CUSTOM = "custom"  # env=custom env.target=package.module:Class
+CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb")  # what has no influence on the numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """When and how much to evaluate."""
+
+    every: float
+    episodes: int
+    final_episodes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpointing:
+    """When to save, and how many to keep."""
+
+    every: float
+    keep: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """Devices along each axis of the mesh."""
+
+    seed: int
+    data: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Wandb:
+    """Where a run appears on Weights & Biases."""
+
+    mode: Literal["online", "offline", "disabled"]
+    project: str
+    entity: str | None
+    group: str | None
+    tags: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """The root of the configuration; ``configs/config.yaml`` says what each means and holds the defaults."""
+
+    seed: int
+    seeds: int
+    runs: str
+    name: str | None
+    resume: str | None
+    chunk: int | None
+    render: bool
+    eval: Evaluation
+    checkpoint: Checkpointing
+    mesh: Mesh
+    wandb: Wandb
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that a run needs."""
+
+    algo: str
+    env_name: str
+    algorithm: ModuleType
+    env: Environment
+    env_params: EnvParams
+    config: Any  # the algorithm's Config
+    run: RunSettings
+    tree: dict[str, Any]  # the resolved configuration, as it is written to the run folder
+
+    @property
+    def title(self) -> str:
+        """``<algo>_<env>``; a user's own environment goes by the name of its class."""
+        name = type(self.env).__name__.lower() if self.env_name == CUSTOM else self.env_name
+        return f"{self.algo}_{name}".replace("/", "-")
+
+
+def compose(algo: str, words: Sequence[str]) -> Settings:
+    """The settings that a command line asks for; raises ``UserError`` with one line for anything wrong in it.
+
+    ``words`` are Hydra overrides: ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` the run's own
+    settings are taken, and only those that have no influence on its numbers may be changed.
+    """
+    changes = parse(words)
+    if changes.get("algo", algo) != algo:
+        raise UserError(f"this command trains {algo}; for algo={changes['algo']} run that algorithm's own command")
+    if changes.get("resume") is not None:
+        return _resumed(algo, changes)
+    if "env" not in changes:
+        raise UserError(f"choose an environment, such as env=merge; known: {', '.join(sorted(registry.ENVIRONMENTS))}")
+    env_name = str(changes["env"])
+    _check_keys(algo, env_name, changes)
+    tree = _hydra_tree(algo, env_name, changes)
+    return from_tree({"algo_name": algo, "env_name": env_name, **tree})
+
+
+def from_tree(tree: Mapping[str, Any]) -> Settings:
+    """Settings from a resolved configuration, every key and value checked."""
+    tree = dict(tree)
+    algo, env_name = tree.pop("algo_name"), tree.pop("env_name")
+    tree.pop("env_params", None)  # written for people to read; the numbers come from the environment and ``env``
+    algorithm = registry.algorithm(algo)
+    config = fields.build(algorithm.Config, "algo", tree.pop("algo"))
+    env, env_params = build_env(env_name, tree["env"])
+    env_tree = tree.pop("env")
+    run = _check_run(fields.build(RunSettings, "", tree))
+    resolved = {"algo_name": algo, "env_name": env_name, **fields.plain(run), "algo": fields.plain(config), "env": env_tree}
+    resolved["env_params"] = fields.readable_leaves(env_params)
+    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved)
+
+
+def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvParams]:
+    """The environment and its numbers from one mapping of options and numbers; a number that is ``None`` keeps the preset's."""
+    cls = environment_class(env_name, tree.get("target"))
+    names = fields.names(cls)
+    options = {key: value for key, value in tree.items() if key in names}
+    env = fields.build(cls, "env", options)
+    numbers = {key: value for key, value in tree.items() if key not in names and key != "target"}
+    known = [*names, *fields.leaf_names(env.default_params)]
+    env_params = fields.replace_leaves(env.default_params, "env", numbers, known)
+    return env, strong(env_params)
+
+
+def environment_class(env_name: str, target: Any) -> type[Environment]:
+    """The class that ``env=`` names, or ``env.target`` where it is ``custom``."""
+    if env_name != CUSTOM:
+        if target is not None:
+            raise UserError(f"env.target={target} needs env={CUSTOM}")
+        return registry.environment_class(env_name)
+    if not isinstance(target, str):
+        raise UserError(f"env={CUSTOM} needs env.target=package.module:Class")
+    return registry.load_class(target)
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """The overrides by key, their values as Hydra reads them."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    changes: dict[str, Any] = {}
+    for word in words:
+        try:
+            override = OverridesParser.create().parse_override(word)
+        except HydraException as error:
+            raise UserError(f"cannot read '{word}'; write key=value, such as env=merge or algo.gamma=0.95") from error
+        if override.is_delete():
+            raise UserError(f"'{word}': settings can be changed, not removed")
+        if override.is_sweep_override():
+            raise UserError(f"'{word}' gives several values; one command trains one setting (several seeds: seeds=8)")
+        changes[override.key_or_group] = _plain(override.value())
+    return changes
+
+
+def describe(algo: str, env_name: str | None = None, target: str | None = None) -> str:
+    """What ``--help`` prints about settings: run settings, the algorithm's, the environment's."""
+    text = Path(marljax.configs.__file__).with_name("config.yaml").read_text()
+    parts = ["Run settings\n" + re.split(r"\n\n", text, maxsplit=1)[1]]
+    parts.append(f"algo.* ({algo})\n{fields.table(registry.algorithm(algo).Config)}")
+    if env_name is None:
+        parts.append(f"env.*: add env=<name> to list them; known: {', '.join(sorted(registry.ENVIRONMENTS))}, {CUSTOM}")
+        return "\n".join(parts)
+    cls = environment_class(env_name, target)
+    parts.append(f"env.* ({env_name}): options\n{fields.table(cls)}")
+    numbers = fields.readable_leaves(cls().default_params)
+    parts.append(f"env.* ({env_name}): numbers\n" + "\n".join(f"  {key}={value}" for key, value in numbers.items()))
+    return "\n\n".join(parts)
+
+
+def _resumed(algo: str, changes: Mapping[str, Any]) -> Settings:
+    from marljax.runfolder import read_config
+
+    tree = read_config(Path(str(changes["resume"])))
+    if tree["algo_name"] != algo:
+        raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")
+    for key, value in changes.items():
+        if key in ("algo", "env"):
+            if value != tree[f"{key}_name"]:
+                raise UserError(f"{changes['resume']} was trained with {key}={tree[f'{key}_name']}, not with {value}")
+        elif key.split(".")[0] not in CHANGEABLE_ON_RESUME:
+            raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")
+        else:
+            _put(tree, key, value)
+    return from_tree(tree)
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        tree = tree.get(parent, {})
+    if last not in tree:
+        raise unknown("setting", key, [*fields.key_paths(RunSettings)])
+    tree[last] = value
+
+
+def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    node = env_name.replace("/", "_")
+    cls = environment_class(env_name, changes.get("env.target"))
+    store = ConfigStore.instance()
+    store.store(group="algo", name=algo, node=fields.defaults(registry.algorithm(algo).Config))
+    store.store(group="env", name=node, node=fields.defaults(cls))
+    overrides = [f"algo={algo}", f"env={node}"]
+    folder = str(Path(marljax.configs.__file__).parent)
+    try:
+        with initialize_config_dir(config_dir=folder, version_base="1.3"):
+            composed = hydra_compose("config", overrides=overrides)
+        OmegaConf.set_struct(composed, False)
+        for key, value in changes.items():
+            if key not in ("algo", "env"):
+                OmegaConf.update(composed, key, value)
+        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"cannot compose the settings: {str(error).splitlines()[0]}") from error
+
+
+def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
+    """Every key that the command line names exists; keys of ``env`` are checked against its numbers once it is built."""
+    config = registry.algorithm(algo).Config
+    environment_class(env_name, changes.get("env.target"))
+    known = ["algo", "env", *fields.key_paths(RunSettings), *(f"algo.{name}" for name in fields.names(config))]
+    for key in changes:
+        if key in known or key.startswith("env."):
+            continue
+        raise _unknown_setting(key, known)
+
+
+def _unknown_setting(key: str, known: Sequence[str]) -> UserError:
+    last = key.rsplit(".", 1)[-1]
+    near = difflib.get_close_matches(last, [name.rsplit(".", 1)[-1] for name in known], n=1, cutoff=0.6)
+    suggestions = [name for name in known if near and name.rsplit(".", 1)[-1] == near[0]]
+    if not suggestions:
+        return unknown("setting", key, known)
+    return UserError(f"unknown setting '{key}'; did you mean {' or '.join(suggestions[:3])}?")
+
+
+def _check_run(run: RunSettings) -> RunSettings:
+    at_least_one = {
+        "seeds": run.seeds,
+        "chunk": run.chunk,
+        "eval.episodes": run.eval.episodes,
+        "eval.final_episodes": run.eval.final_episodes,
+        "checkpoint.keep": run.checkpoint.keep,
+        "mesh.seed": run.mesh.seed,
+        "mesh.data": run.mesh.data,
+    }
+    for key, value in at_least_one.items():
+        if value is not None and value < 1:
+            raise UserError(f"{key}={value} is out of range; it takes integers of at least 1")
+    for key, fraction in {"eval.every": run.eval.every, "checkpoint.every": run.checkpoint.every}.items():
+        if not 0 <= fraction <= 1:
+            raise UserError(f"{key}={fraction} is out of range; it is a fraction of training, from 0 to 1")
+    if not 0 <= run.seed < 2**31:
+        raise UserError(f"seed={run.seed} is out of range; it takes integers from 0 to 2147483647")
+    if run.seeds % run.mesh.seed:
+        raise UserError(f"{run.seeds} seeds do not divide into mesh.seed={run.mesh.seed} groups; change one of the two numbers")
+    return run
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's quoted strings and containers as ordinary Python values."""
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(entry) for key, entry in value.items()}
+    return value.text if hasattr(value, "text") and not inspect.isclass(value) else value

@@ -1,0 +1,99 @@
+"""Trained policies out of run folders."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from marljax import checkpoint, parallel, runfolder, settings
+from marljax.driver import Best, Saved, member_keys, purpose_of, seeds_of
+from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.errors import UserError
+from marljax.settings import Settings
+from marljax.train import Trainer
+
+Which = Literal["best", "last"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainedPolicy:
+    """A greedy policy with what it was trained for.
+
+    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment, as scripted policies do;
+    ``state`` is ignored, and ``carry`` starts as ``policy.initial_carry()``.
+    """
+
+    algorithm: ModuleType
+    env: Environment
+    env_params: EnvParams
+    config: Any
+    params: Any
+    seed: int
+    update: int  # after which these parameters were taken
+    score: float  # mean evaluation return then; NaN where it was not evaluated
+
+    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any = ()) -> tuple[jax.Array, Any]:
+        del state
+        return self.algorithm.act(self.env, self.config, self.params, timestep, carry, key, True)
+
+    def initial_carry(self) -> Any:
+        """The policy's memory at the start of an episode; ``()`` where it has none."""
+        return self.algorithm.initial_carry(self.env, self.config)
+
+
+def load(run: str | Path, seed: int | None = None, which: Which = "best") -> TrainedPolicy:
+    """The policy of a run folder: ``policy = marljax.load("runs/mappo_merge/…")``.
+
+    ``seed`` chooses among the seeds of the run, by default the one with the best evaluation; ``which`` is ``"best"`` (the
+    evaluated parameters with the highest return) or ``"last"`` (those of the newest checkpoint). Raises ``UserError`` where the
+    folder is not a run's, its checkpoints are damaged, or they were made for another version of the environment.
+    """
+    folder = Path(run)
+    trained = settings.from_tree(runfolder.read_config(folder))
+    params, best, update = load_members(folder, trained, which)
+    seeds = seeds_of(trained)
+    if seed is not None and seed not in seeds:
+        raise UserError(f"{folder} has no seed {seed}; it trained {', '.join(map(str, seeds))}")
+    index = int(np.argmax(best.score)) if seed is None else seeds.index(seed)
+    took_best = which == "best" and np.isfinite(best.score[index])
+    return TrainedPolicy(
+        algorithm=trained.algorithm,
+        env=trained.env,
+        env_params=trained.env_params,
+        config=trained.config,
+        params=jax.tree.map(lambda leaf: leaf[index], params),
+        seed=seeds[index],
+        update=int(best.update[index]) if took_best else update,
+        score=float(best.score[index]) if took_best else float("nan"),
+    )
+
+
+def load_members(folder: Path, trained: Settings, which: Which) -> tuple[Any, Best, int]:
+    """Parameters [S, …] of every seed, their best evaluations, and the update of the checkpoint.
+
+    A seed that was never evaluated has no best parameters; its last ones stand in.
+    """
+    if which not in ("best", "last"):
+        raise UserError(f"which={which} is not known; choose best or last")
+    trainer = Trainer(trained.algorithm, trained.env, trained.config, parallel.make_mesh())
+    members = jax.eval_shape(trainer.init, member_keys(trained), trained.env_params)
+    count = trained.run.seeds
+    score, update = (jax.ShapeDtypeStruct((count,), dtype) for dtype in (np.float32, np.int32))
+    template = Saved(members, Best(members.state.learner.params, score, update))
+    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, template, purpose_of(trained))
+    last, best = restored.tree.members.state.learner.params, restored.tree.best
+    if which == "best":
+        evaluated = np.isfinite(best.score)
+        last = jax.tree.map(lambda b, a: np.where(evaluated.reshape(-1, *[1] * (a.ndim - 1)), b, a), best.params, last)
+    return last, best, restored.update
+
+
+def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings of a run with other options or numbers of the environment: ``{"density": "easy"}``; shapes must stay."""
+    tree = dict(trained.tree["env"]) | dict(changes)
+    env, env_params = settings.build_env(trained.env_name, tree)
+    return dataclasses.replace(trained, env=env, env_params=env_params, tree=trained.tree | {"env": tree})
