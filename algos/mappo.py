@@ -1,4 +1,5 @@
-"""MAPPO: PPO whose critic sees the global state (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games").
+"""MAPPO: PPO whose critic sees the global state (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent
+Games").
 
 The actor is shared by the agents and sees local observations. ``python algos/mappo.py env=merge`` trains it.
 
@@ -10,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from marljax import parallel, ppo
 from marljax.config import divide, static
@@ -23,7 +23,6 @@ from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
 
-@struct.dataclass
 class Config(ppo.PPOConfig):
     """PPO's hyperparameters and what the critic sees of each agent besides the global state."""
 
@@ -85,7 +84,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
     last_inputs = see(env, learner.env_params, actors.env_state, actors.timestep)
-    _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
+    _, last_value = values(config, learner.params, last_inputs, actors.carry.critic)
     advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
     decides, valued = ppo.masks(config, env, inputs.local, last)
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
@@ -126,15 +125,13 @@ def rollout_policy(
     """Samples actions [E, A] and records what the update needs of the moment."""
     inputs = see(env, env_params, env_state, timestep)
     actor_carry, head = ppo.policy(env, config, params, inputs.local, carry.actor)
-    critic_carry, value = values(env, config, params, inputs, carry.critic, normalized=False)
+    critic_carry, value = values(config, params, inputs, carry.critic, normalized=False)
     sample = head.sample(key)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
     return head.action(sample)[0], Carry(actor_carry, critic_carry), record
 
 
-def values(
-    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False
-) -> tuple[Any, jax.Array]:
+def values(config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False) -> tuple[Any, jax.Array]:
     """The critic's memory and values [T, E, A], in reward units or in its own normalised ones."""
     state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
     seen = critic_features(config, params, inputs.local)
@@ -169,7 +166,7 @@ def evaluate_batch(
 ) -> ppo.Evaluation:
     """Replays the networks over a minibatch, with gradients."""
     _, head = ppo.policy(env, config, params, batch.inputs.local, carry.actor)
-    _, value = values(env, config, params, batch.inputs, carry.critic, normalized=True)
+    _, value = values(config, params, batch.inputs, carry.critic, normalized=True)
     return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
 
 

@@ -10,6 +10,8 @@ from flax import struct
 
 from marljax.errors import UserError
 
+Scalar = float | jax.Array  # a traced number: float where the user writes it, an array inside programs
+
 
 def static(default: Any, *, choices: tuple[Any, ...] | None = None, low: int | None = None) -> Any:
     """A field that shapes the program: changing it compiles anew. ``low`` bounds integers, ``choices`` lists what is allowed."""

@@ -36,8 +36,7 @@ class View(NamedTuple):
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(struct.PyTreeNode):
     """What a policy sees of one state, and what the transition into it gave.
 
     After ``vectorize`` every field has a leading [E], and the metrics hold ``return`` and ``length`` too.
@@ -61,8 +60,8 @@ class TimeStep:
     def acting(self) -> jax.Array:
         """[A] bool: alive, and the transition out of here belongs to an episode.
 
-        ``alive`` itself stays truthful in a final timestep: there it tells an agent that died in the last step (value 0) from one that
-        the time limit cut off (value bootstrapped).
+        ``alive`` itself stays truthful in a final timestep: there it tells an agent that died in the last step (value 0) from one
+        that the time limit cut off (value bootstrapped).
         """
         return self.alive & ~self.last[..., None]
 
@@ -72,9 +71,9 @@ class Environment(abc.ABC):
     """Base of every environment: its fields are structure (shapes, options), its numbers are ``env_params``.
 
     A subclass is a frozen dataclass. Fields that only choose numbers (a preset) are declared with ``compare=False``, so that
-    environments of equal structure are equal, hash alike and share one compiled program. It implements ``initial``, ``transition`` and
-    ``observe``; ``reset`` and ``step`` follow from them. ``vectorize`` calls the three itself, so that the observation is computed once per
-    step even where an episode restarts.
+    environments of equal structure are equal, hash alike and share one compiled program. It implements ``initial``,
+    ``transition`` and ``observe``; ``reset`` and ``step`` follow from them. ``vectorize`` calls the three itself, so that the
+    observation is computed once per step even where an episode restarts.
     """
 
     version: ClassVar[str] = "1"  # raised when the same actions no longer give the same episode; stands in checkpoints

@@ -1,5 +1,5 @@
-"""Networks of the algorithms, in flax.linen. All inputs carry time first: [T, E, A, …]; a single step is T = 1, so that a rollout and
-the replay of it in an update run the very same code.
+"""Networks of the algorithms, in flax.linen. All inputs carry time first: [T, E, A, …]; a single step is T = 1, so that a rollout
+and the replay of it in an update run the very same code.
 """
 
 from collections.abc import Callable
@@ -103,8 +103,8 @@ class Critic(nn.Module):
 class CentralCritic(nn.Module):
     """State values from the global state and each agent's own features.
 
-    The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the two
-    concatenated, without the state tiled A times.
+    The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the
+    two concatenated, without the state tiled A times.
     """
 
     core: str
@@ -146,16 +146,18 @@ def init_per_agent(module: nn.Module, key: jax.Array, num_agents: int | None, *i
 def apply_per_agent(
     module: nn.Module, params: Any, shared: bool, carry: Carry, common: tuple, *inputs: jax.Array
 ) -> tuple[Carry, Any]:
-    """Applies a module to ``inputs`` [T, E, A, …] (and ``common`` inputs without an agent axis) with shared or per-agent parameters.
+    """Applies a module to ``inputs`` [T, E, A, …] (and ``common`` inputs without an agent axis) with shared or per-agent
+    parameters.
 
     carry is [E, A, H] or (); outputs are [T, E, A, …].
     """
     if shared:
-        return module.apply(params, carry, *common, *inputs)
+        together: Any = module.apply(params, carry, *common, *inputs)
+        return together
 
     def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
-        carry, inputs = jax.tree.map(lambda x: x[:, None], carry), [x[:, :, None] for x in inputs]
-        carry, output = module.apply(params, carry, *common, *inputs)
-        return jax.tree.map(lambda x: x[:, 0], carry), output[:, :, 0]
+        carry = jax.tree.map(lambda x: x[:, None], carry)
+        outputs: Any = module.apply(params, carry, *common, *(x[:, :, None] for x in inputs))
+        return jax.tree.map(lambda x: x[:, 0], outputs[0]), outputs[1][:, :, 0]
 
     return jax.vmap(one_agent, in_axes=(0, 1, *(2 for _ in inputs)), out_axes=(1, 2))(params, carry, *inputs)

@@ -13,7 +13,7 @@ class RunningStats(NamedTuple):
 
     mean: jax.Array  # [F]
     var: jax.Array  # [F]
-    count: jax.Array  # []
+    weight: jax.Array  # [] number of samples
 
     @classmethod
     def create(cls, shape: tuple[int, ...]) -> "RunningStats":
@@ -27,9 +27,9 @@ class RunningStats(NamedTuple):
         count = parallel.total(weight.sum())
         mean = parallel.total((x * weight).sum(axes)) / jnp.maximum(count, 1.0)
         var = parallel.total((jnp.square(x - mean) * weight).sum(axes)) / jnp.maximum(count, 1.0)
-        total = self.count + count
+        total = self.weight + count
         delta = mean - self.mean
-        square = self.var * self.count + var * count + jnp.square(delta) * self.count * count / total
+        square = self.var * self.weight + var * count + jnp.square(delta) * self.weight * count / total
         return RunningStats(self.mean + delta * count / total, square / total, total)
 
     @property

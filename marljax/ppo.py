@@ -9,7 +9,7 @@ import optax
 from flax import struct
 
 from marljax import parallel
-from marljax.config import check, divide, static, traced
+from marljax.config import Scalar, check, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
 from marljax.environment import Environment, TimeStep
 from marljax.errors import UserError
@@ -19,8 +19,7 @@ from marljax.rollout import Learner
 from marljax.spaces import Box
 
 
-@struct.dataclass
-class PPOConfig:
+class PPOConfig(struct.PyTreeNode):
     """Hyperparameters of the PPO family. Static fields shape the program; traced ones can be swept with ``jax.vmap``."""
 
     # How much
@@ -155,7 +154,7 @@ def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) 
 
 def optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransformation:
     """Adam with clipped gradients at this update's learning rate."""
-    rate = config.learning_rate
+    rate: Scalar = config.learning_rate
     if config.anneal_learning_rate:
         rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
     return optax.chain(
@@ -215,7 +214,7 @@ def _value_error(config: PPOConfig, value: jax.Array, batch: Batch, stats: Runni
     return error
 
 
-def _huber(error: jax.Array, delta: jax.Array) -> jax.Array:
+def _huber(error: jax.Array, delta: Scalar) -> jax.Array:
     """½ e², linear beyond delta (Huber 1964); delta is traced, so 0 stands for no limit."""
     linear = delta * (jnp.abs(error) - 0.5 * delta)
     return jnp.where((delta > 0.0) & (jnp.abs(error) > delta), linear, 0.5 * jnp.square(error))
@@ -240,8 +239,8 @@ def fit(
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """Epochs of minibatch gradient steps on one rollout; returns the learner and the mean of every named loss term.
 
-    ``evaluate(params, batch, carry, key)`` replays the networks. An MLP shuffles over time and environments; a GRU keeps whole sequences
-    and starts each from ``carry`` [E, A, H], the memory at the start of the rollout.
+    ``evaluate(params, batch, carry, key)`` replays the networks. An MLP shuffles over time and environments; a GRU keeps whole
+    sequences and starts each from ``carry`` [E, A, H], the memory at the start of the rollout.
     """
     if config.core == "mlp":
         batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
@@ -258,7 +257,7 @@ def fit(
         grads, terms = parallel.mean((grads, terms))
         updates, opt_state = transform.update(grads, opt_state, trained)
         trained = optax.apply_updates(trained, updates)
-        return (params._replace(**trained), opt_state), terms | {"grad_norm": optax.global_norm(grads)}
+        return (params._replace(**trained), opt_state), terms | {"grad_norm": optax.tree.norm(grads)}
 
     def epoch(fitted: tuple[Any, Any], key: jax.Array):
         key_shuffle, key_loss = jax.random.split(key)

@@ -12,8 +12,7 @@ from marljax.environment import EnvParams, TimeStep
 from marljax.vector import VecEnv, VecState
 
 
-@struct.dataclass
-class Actors:
+class Actors(struct.PyTreeNode):
     """What is sharded over the data axis: E environments and what their agents remember."""
 
     env_state: VecState  # [E, …]
@@ -21,8 +20,7 @@ class Actors:
     carry: Any  # recurrent state [E, A, H] of each network, () where there is none
 
 
-@struct.dataclass
-class Learner:
+class Learner(struct.PyTreeNode):
     """What is replicated over the data axis."""
 
     params: Any  # everything a policy needs: network parameters and normalisation statistics
@@ -56,8 +54,9 @@ def collect(
 ) -> tuple[Actors, Any, Step, dict[str, jax.Array]]:
     """Runs ``policy`` for ``length`` steps in every environment.
 
-    ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record); the records come back stacked [T, E, …], beside
-    the ``Step`` that followed each, and the figures of the episodes that ended: ``episodes`` (a count) and ``sum_<metric>``.
+    ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record); the records come back stacked [T, E,
+    …], beside the ``Step`` that followed each, and the figures of the episodes that ended: ``episodes`` (a count) and
+    ``sum_<metric>``.
     """
 
     def advance(scanned: tuple[Actors, dict[str, jax.Array]], key: jax.Array):

@@ -1,10 +1,10 @@
 """What an environment hands to a renderer: arrays of simple shapes, in the environment's own units.
 
-A scene is a pytree of fixed shapes, so ``jax.vmap(env.scene)`` draws a whole episode in one call; the renderer turns the stacked scenes
-into a picture or an animation. Colours are RGBA in [0, 1]; a shape with alpha 0 is absent.
+A scene is a pytree of fixed shapes, so ``jax.vmap(env.scene)`` draws a whole episode in one call; the renderer turns the stacked
+scenes into a picture or an animation. Colours are RGBA in [0, 1]; a shape with alpha 0 is absent.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ class Scene(NamedTuple):
     time: jax.Array  # [] seconds (or steps) since the episode began
 
 
-def empty(kind: type) -> NamedTuple:
+def empty(kind: Any) -> Any:
     """No shapes of a kind, for scenes that need none."""
     shapes = {"centre": (0, 2), "position": (0, 2), "start": (0, 2), "end": (0, 2), "size": (0, 2), "colour": (0, 4)}
     return kind(*(jnp.zeros(shapes.get(field, (0,))) for field in kind._fields))

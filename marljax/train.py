@@ -1,8 +1,8 @@
 """The compiled training programs: a whole run as one function, and the chunks that the command line drives.
 
-Both run ``algorithm.update`` in a scan, inside ``shard_map`` over the mesh ("seed", "data") and, per device, ``vmap`` over members: the
-runs of one batch, which differ in their key and in traced hyperparameters. A member whose numbers are no longer finite is frozen as it
-was before that update.
+Both run ``algorithm.update`` in a scan, inside ``shard_map`` over the mesh ("seed", "data") and, per device, ``vmap`` over
+members: the runs of one batch, which differ in their key and in traced hyperparameters. A member whose numbers are no longer
+finite is frozen as it was before that update.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from marljax.config import as_traced, is_static
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError, unknown
 from marljax.rollout import TrainState
+from marljax.trees import strong
 
 Metrics = dict[str, jax.Array]
 
@@ -31,8 +32,7 @@ class Result(NamedTuple):
     metrics: Metrics  # each [num_updates]; NaN after a member diverged
 
 
-@struct.dataclass
-class Members:
+class Members(struct.PyTreeNode):
     """The runs of one batch; every leaf has a leading [S]."""
 
     state: TrainState
@@ -42,8 +42,8 @@ class Members:
 
 
 # learner: replicated over data; actors: their leading [E] is sharded over data. One spec per field, a prefix of the tree.
-_STATE = TrainState(PartitionSpec(parallel.SEED), PartitionSpec(parallel.SEED, parallel.DATA))
-_MEMBER = PartitionSpec(parallel.SEED)
+_MEMBER: Any = PartitionSpec(parallel.SEED)
+_STATE = TrainState(learner=_MEMBER, actors=PartitionSpec(parallel.SEED, parallel.DATA))  # type: ignore[arg-type]
 _MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_in=_MEMBER)
 
 
@@ -51,8 +51,8 @@ _MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_i
 class Trainer:
     """The compiled pieces of a batch of runs on a mesh.
 
-    ``init`` makes the members, ``run`` advances them by some updates and donates what it is given. The number of updates in a chunk is
-    static: each different number compiles once.
+    ``init`` makes the members, ``run`` advances them by some updates and donates what it is given. The number of updates in a
+    chunk is static: each different number compiles once.
     """
 
     algorithm: ModuleType
@@ -94,7 +94,8 @@ class Trainer:
 def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any) -> Members:
     def member(key: jax.Array, config: Any, env_params: EnvParams) -> Members:
         state = trainer.algorithm.init(trainer.env, env_params, config, key)
-        return Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
+        # A weakly typed leaf would become strong in the first chunk and trace the second one anew.
+        return strong(Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
 
     return jax.shard_map(
         jax.vmap(member, in_axes=(0, 0, None)),

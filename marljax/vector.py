@@ -10,8 +10,7 @@ from flax import struct
 from marljax.environment import Environment, EnvParams, Outcome, TimeStep, timestep
 
 
-@struct.dataclass
-class VecState:
+class VecState(struct.PyTreeNode):
     """States of E instances and the running figures of their episodes."""
 
     env: Any  # the environment's own state, leading [E]
@@ -25,12 +24,12 @@ class VecState:
 class VecEnv:
     """E instances that share env_params; made by ``vectorize``.
 
-    An episode restarts on the *next* step: the timestep that ends it carries its final observation, and the step after ignores the action
-    and returns the first timestep of a new episode (``first``, reward 0). Every observation is computed once, and the value of a final
-    observation comes out of an ordinary rollout; the cost is one masked step per episode (``TimeStep.acting``).
+    An episode restarts on the *next* step: the timestep that ends it carries its final observation, and the step after ignores
+    the action and returns the first timestep of a new episode (``first``, reward 0). Every observation is computed once, and the
+    value of a final observation comes out of an ordinary rollout; the cost is one masked step per episode (``TimeStep.acting``).
 
-    The metrics gain ``length`` (steps) and ``return``: the sum of an agent's rewards, averaged over the agents ever present. Where
-    agents compete there is one return per team, ``return_0``, ``return_1``, ….
+    The metrics gain ``length`` (steps) and ``return``: the sum of an agent's rewards, averaged over the agents ever present.
+    Where agents compete there is one return per team, ``return_0``, ``return_1``, ….
     """
 
     env: Environment

@@ -1,0 +1,131 @@
+"""Playing policies, learned and scripted alike: frozen scenarios, one compiled program, one figure per episode."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.vector import VecState, vectorize
+
+# policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
+Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedPolicy:
+    """A network's policy through the same door as a scripted one; its parameters may be traced."""
+
+    algorithm: ModuleType
+    env: Environment
+    config: Any
+    params: Any
+    greedy: bool = True
+
+    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
+        del state
+        return self.algorithm.act(self.env, self.config, self.params, timestep, carry, key, self.greedy)
+
+    def initial_carry(self) -> Any:
+        return self.algorithm.initial_carry(self.env, self.config)
+
+
+def play(
+    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, episodes: int, max_steps: int
+) -> dict[str, jax.Array]:
+    """Final metrics [episodes] of one episode in each of ``episodes`` environments, whose scenarios ``key`` fixes.
+
+    ``carry`` is the policy's memory at the start of one episode. An episode that outlasts ``max_steps`` reports its metrics so
+    far and counts as unfinished (``finished`` 0).
+    """
+    vec = vectorize(env, episodes)
+    key_reset, key_steps = jax.random.split(key)
+    state, timestep = vec.reset(key_reset, env_params)
+    carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (episodes, *leaf.shape)), carry)
+    unfinished = jnp.ones(episodes, bool)
+    played = (state, timestep, carry, unfinished, timestep.metrics)
+    step = functools.partial(_play_step, vec, env_params, policy)
+
+    def running(looped: tuple[jax.Array, Any]) -> jax.Array:
+        count, (_, _, _, unfinished, _) = looped
+        return (count < max_steps) & jnp.any(unfinished)
+
+    def body(looped: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        count, played = looped
+        return count + 1, step(jax.random.fold_in(key_steps, count), played)
+
+    _, (_, _, _, unfinished, metrics) = jax.lax.while_loop(running, body, (jnp.zeros((), jnp.int32), played))
+    return metrics | {"finished": (~unfinished).astype(jnp.float32)}
+
+
+def _play_step(vec: Any, env_params: EnvParams, policy: Policy, key: jax.Array, played: tuple) -> tuple:
+    state, timestep, carry, unfinished, metrics = played
+    key_policy, key_step = jax.random.split(key)
+    keys = jax.random.split(key_policy, vec.num_envs)
+    action, carry = jax.vmap(policy)(keys, state.env, timestep, carry)
+    state, timestep = vec.step(key_step, state, action, env_params)
+    metrics = jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), timestep.metrics, metrics)
+    return state, timestep, carry, unfinished & ~timestep.last, metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """Evaluation of policies on frozen scenarios: the same key gives every policy the same episodes to play."""
+
+    env: Environment
+    episodes: int = 32
+    max_steps: int = 10_000  # a bound for environments whose episodes need not end
+
+    def learned(
+        self, algorithm: ModuleType, config: Any, params: Any, env_params: EnvParams, key: jax.Array, greedy: bool = True
+    ) -> dict[str, jax.Array]:
+        """Metrics [S, episodes] of the parameters of S members (leading [S] on every leaf of ``params``)."""
+        return _evaluate_learned(self, algorithm, config, params, env_params, key, greedy)
+
+    def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
+        """Metrics [episodes] of a policy that is a function of the environment's state."""
+        return _evaluate_scripted(self, policy, env_params, key, carry)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 6))
+def _evaluate_learned(evaluator: Evaluator, algorithm: ModuleType, config: Any, params: Any, env_params, key, greedy: bool):
+    def member(params: Any) -> dict[str, jax.Array]:
+        policy = LearnedPolicy(algorithm, evaluator.env, config, params, greedy)
+        carry = policy.initial_carry()
+        return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
+
+    # One member after the other: their episodes differ in length, and under vmap all would wait for the longest.
+    return jax.lax.map(member, params)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _evaluate_scripted(evaluator: Evaluator, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any):
+    return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
+
+
+def record(
+    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = 1000
+) -> tuple[Any, dict[str, float]]:
+    """The states of one episode, stacked [T + 1, …], and its final metrics; T is the number of steps it lasted."""
+    state, timestep = jax.jit(vectorize(env, 1).reset)(key, env_params)
+    step = jax.jit(functools.partial(_record_step, env, policy))
+    states = [state]
+    for count in range(max_steps):
+        state, timestep, carry = step(jax.random.fold_in(key, count), state, timestep, carry, env_params)
+        states.append(state)
+        if bool(timestep.last[0]):
+            break
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([leaf[0] for leaf in leaves]), *[state.env for state in states])
+    return stacked, {name: float(value[0]) for name, value in timestep.metrics.items()}
+
+
+def _record_step(env: Environment, policy: Policy, key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params):
+    key_policy, key_step = jax.random.split(key)
+    one_state, one_timestep = jax.tree.map(lambda leaf: leaf[0], (state.env, timestep))
+    action, carry = policy(key_policy, one_state, one_timestep, carry)
+    state, timestep = vectorize(env, 1).step(key_step, state, action[None], env_params)
+    return state, timestep, carry

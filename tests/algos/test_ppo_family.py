@@ -1,0 +1,196 @@
+"""IPPO and MAPPO on problems with known answers, and the properties that both must have."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from probes import Probe
+
+from marljax import parallel, ppo
+from marljax.algos import ippo, mappo
+from marljax.rollout import collect
+from marljax.train import Trainer, make_train
+from marljax.vector import vectorize
+
+GAMMA = 0.9
+ALGORITHMS = {"ippo": ippo, "mappo": mappo}
+
+
+def make_config(algorithm, core, **changes):
+    settings = dict(
+        total_steps=100_000,
+        num_envs=64,
+        rollout_length=16,
+        num_epochs=4,
+        num_minibatches=2,
+        core=core,
+        hidden=(32, 32),
+        learning_rate=5e-3,
+        gamma=GAMMA,
+        normalize_values=True,
+        entropy_coef=0.003,
+    )
+    return algorithm.Config(**(settings | changes))
+
+
+@pytest.fixture(scope="module", params=[(name, core) for name in ALGORITHMS for core in ("mlp", "gru")], ids="-".join)
+def trained(request):
+    """Every probe trained in one vmapped program: the variant is a number of the environment."""
+    name, core = request.param
+    algorithm, config = ALGORITHMS[name], make_config(ALGORITHMS[name], core)
+    train = make_train(algorithm, Probe(), config)
+    variants = jnp.arange(8)
+    result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8), {"env.variant": variants})
+    return algorithm, config, result
+
+
+def episode_values(algorithm, config, result, variant):
+    """Values [t, E, A] along one greedy-free episode of a trained variant, with the observations [t, E, A, O] they belong to."""
+    learner = jax.tree.map(lambda x: x[variant], result.state.learner)
+    vec = vectorize(Probe(), 64)
+    env_params = probes.ProbeParams(variant=variant)
+    decide = functools.partial(rollout(algorithm), Probe(), config, learner.params, env_params)
+    shape = (64, 2)
+    carry = algorithm.Carry(*(algorithm.zero_carry(config.core, config.hidden[-1], shape) for _ in range(2)))
+    env_state, timestep = vec.reset(jax.random.key(1), env_params)
+    values = []
+    for step in range(int(probes.STEPS[variant])):
+        action, carry, record = decide(jax.random.key(step), env_state, timestep, carry)
+        values.append((record[-1], timestep.obs))
+        env_state, timestep = vec.step(jax.random.key(100 + step), env_state, action, env_params)
+    return values
+
+
+def rollout(algorithm):
+    """``rollout_policy`` with one signature for both algorithms."""
+    if algorithm is mappo:
+        return mappo.rollout_policy
+    return lambda env, config, params, env_params, *rest: ippo.rollout_policy(env, config, params, *rest)
+
+
+def final_return(result, variant):
+    sums, counts = result.metrics["sum_return"][variant, -10:].sum(), result.metrics["episodes"][variant, -10:].sum()
+    return float(sums / counts)
+
+
+@pytest.mark.parametrize(
+    ("variant", "answer"),
+    [(probes.CONSTANT, 1.0), (probes.DELAYED, GAMMA), (probes.TRUNCATED, 1.0 / (1.0 - GAMMA))],
+    ids=["constant", "delayed", "truncated"],
+)
+def test_value_of_the_first_state(trained, variant, answer):
+    values, _ = episode_values(*trained, variant)[0]
+    np.testing.assert_allclose(values, answer, rtol=0.05)
+
+
+def test_value_tracks_the_observation(trained):
+    values, obs = episode_values(*trained, probes.TRACKING)[0]
+    np.testing.assert_allclose(values, obs[..., 0], atol=0.1)
+
+
+@pytest.mark.parametrize("variant", [probes.CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
+def test_policy_finds_the_best_actions(trained, variant):
+    assert final_return(trained[2], variant) > 0.95
+
+
+def test_only_a_gru_remembers(trained):
+    _, config, result = trained
+    reached = final_return(result, probes.MEMORY)
+    assert reached > 0.95 if config.core == "gru" else 0.4 < reached < 0.6
+
+
+def test_every_named_output_is_finite(trained):
+    _, _, result = trained
+    expected = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm"}
+    assert expected | {"episodes", "sum_return", "sum_length"} <= set(result.metrics)
+    chex.assert_tree_all_finite(result.metrics)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_absent_agents_never_reach_the_loss(algorithm):
+    """Whatever an absent agent observes or earns, the learned parameters are the same, bit for bit."""
+    config = make_config(algorithm, "gru", total_steps=6_144)
+    train = jax.jit(make_train(algorithm, Probe(), config))
+    runs = [train(jax.random.key(0), {"env.variant": probes.ABSENT, "env.garbage": garbage}) for garbage in (0.0, 100.0)]
+    chex.assert_trees_all_equal(*(run.state.learner.params for run in runs))
+
+
+@pytest.mark.parametrize("core", ["mlp", "gru"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_probability_ratio_is_one_before_the_first_gradient_step(algorithm, core):
+    """Replaying a rollout reproduces it, across episode boundaries and from a memory in mid-episode."""
+    config = make_config(algorithm, core, rollout_length=11, normalize_observations=True, agent_id=True, num_minibatches=1)
+    env, env_params = Probe(), probes.ProbeParams(variant=probes.MEMORY)
+
+    def replay(key):
+        state = algorithm.init(env, env_params, config, key)
+        state, _ = algorithm.update(env, config, state)  # leaves episodes half played
+        learner, actors = state
+        vec = vectorize(env, config.num_envs)
+        decide = functools.partial(rollout(algorithm), env, config, learner.params, env_params)
+        _, records, _, _ = collect(vec, env_params, decide, actors, key, config.rollout_length)
+        inputs, _, sample, log_prob, value = records
+        nothing = jnp.zeros_like(log_prob)
+        batch = ppo.Batch(inputs, sample, log_prob, value, nothing, nothing, nothing, nothing)
+        again = algorithm.evaluate_batch(env, config, learner.params, batch, actors.carry, key)
+        return jnp.exp(again.log_prob - log_prob), learner.params.value_stats.denormalize(again.value) - value
+
+    everywhere = jax.sharding.PartitionSpec()
+    program = jax.shard_map(replay, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    ratio, value_error = jax.jit(program)(jax.random.key(3))
+    np.testing.assert_allclose(ratio, 1.0, atol=1e-5)
+    np.testing.assert_allclose(value_error, 0.0, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def short_runs():
+    config = make_config(mappo, "gru", total_steps=3_072, share_parameters=False)
+    train = make_train(mappo, Probe(), config)
+    overrides = {"env.variant": probes.CHOICE}
+    return config, jax.jit(functools.partial(train, overrides=overrides)), jax.random.split(jax.random.key(5), 3)
+
+
+def test_same_seed_same_bits(short_runs):
+    _, train, keys = short_runs
+    chex.assert_trees_all_equal(train(keys[0]).metrics, train(keys[0]).metrics)
+
+
+def test_a_batch_of_seeds_equals_single_runs(short_runs):
+    _, train, keys = short_runs
+    together = jax.vmap(train)(keys)
+    for i, key in enumerate(keys):
+        alone = train(key)
+        mine = jax.tree.map(lambda x, i=i: x[i], together)
+        chex.assert_trees_all_close(mine.state.learner.params, alone.state.learner.params, atol=2e-4)
+        chex.assert_trees_all_close(mine.metrics, alone.metrics, rtol=1e-3, atol=1e-3)
+
+
+def test_chunks_of_any_size_give_the_same_run():
+    config = make_config(ippo, "mlp", total_steps=4_096)
+    trainer = Trainer(ippo, Probe(), config, parallel.make_mesh())
+    keys = jax.random.split(jax.random.key(0), 2)
+    ends = []
+    for chunks in ((4,), (1, 1, 2)):
+        members = trainer.init(keys, probes.ProbeParams(variant=probes.CHOICE))
+        for size in chunks:
+            members, _ = trainer.run(members, size)
+        ends.append(members.state.learner.params)
+    chex.assert_trees_all_equal(*ends)
+
+
+def test_only_the_diverged_member_freezes():
+    config = make_config(ippo, "mlp", total_steps=4_096)
+    trainer = Trainer(ippo, Probe(), config, parallel.make_mesh())
+    keys = jax.random.split(jax.random.key(0), 2)
+    rates = config.replace(learning_rate=jnp.array([5e-3, jnp.inf]))
+    members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=probes.CHOICE), rates), 3)
+    assert members.diverged_at.tolist() == [-1, 0]
+    assert trainer.quantities[int(members.diverged_in[1])] in trainer.quantities
+    assert np.isfinite(metrics["policy_loss"][0]).all()
+    assert np.isnan(metrics["policy_loss"][1]).all()
+    chex.assert_tree_all_finite(members.state.learner.params)
+    assert members.state.learner.updates.tolist() == [3, 0]

@@ -1,0 +1,76 @@
+"""Environments whose values and best actions are known by pencil and paper."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax import Environment, Outcome, View
+from marljax.spaces import Box, Discrete
+
+CONSTANT, TRACKING, DELAYED, CHOICE, TRUNCATED, COORDINATION, ABSENT, MEMORY = range(8)
+# Steps of an episode, and whether its end is a termination, by variant.
+STEPS = jnp.array([1, 1, 2, 1, 5, 1, 1, 4])
+TERMINATES = jnp.array([True, True, True, True, False, True, True, True])
+
+
+@struct.dataclass
+class ProbeParams:
+    variant: int = CONSTANT
+    garbage: float = 0.0  # what absent agents observe and earn
+
+
+class ProbeState(struct.PyTreeNode):
+    time: jax.Array  # []
+    cue: jax.Array  # [2] ±1 per agent, drawn at reset
+    present: jax.Array  # [2] bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe(Environment):
+    """Two agents, two actions, observation [cue or 0, time left over 4]. ``env_params.variant`` chooses the reward:
+
+    - CONSTANT: 1 for the only step; the value is 1.
+    - TRACKING: the cue; the value is the cue.
+    - DELAYED: 0, then 1; the first value is γ.
+    - CHOICE: 1 for the action that the cue's sign names.
+    - TRUNCATED: 1 in every step, cut off after 5, the observation never changes; the value is 1 / (1 - γ).
+    - COORDINATION: both take action 0: 1; both take action 1: ½; else 0.
+    - ABSENT: like CHOICE; the second agent is absent in half of the episodes, and then observes and earns garbage.
+    - MEMORY: only the first observation shows the cue; after the fourth decision 1 for the action that it names.
+    """
+
+    num_agents = 2
+    action_space = Discrete(2)
+    observation_space = Box((2,))
+
+    @property
+    def default_params(self) -> ProbeParams:
+        return ProbeParams()
+
+    def initial(self, key, env_params):
+        key_cue, key_present = jax.random.split(key)
+        cue = jax.random.rademacher(key_cue, (2,), jnp.float32)
+        absent = (env_params.variant == ABSENT) & jax.random.bernoulli(key_present)
+        return ProbeState(jnp.zeros((), jnp.int32), cue, jnp.array([True, False]) | ~absent)
+
+    def transition(self, key, state, action, env_params):
+        variant, time = env_params.variant, state.time + 1
+        named = (action == (state.cue > 0)).astype(jnp.float32)
+        ends = time >= STEPS[variant]
+        agree = jnp.where(action[0] == action[1], jnp.where(action[0] == 0, 1.0, 0.5), 0.0)
+        rewards = [jnp.ones(2), state.cue, ends * jnp.ones(2), named, jnp.ones(2), jnp.full(2, agree), named, ends * named]
+        reward = jnp.where(state.present, jnp.stack(rewards)[variant], env_params.garbage)
+        return state.replace(time=time), Outcome(reward, ends & TERMINATES[variant], ends & ~TERMINATES[variant])
+
+    def observe(self, state, env_params):
+        variant = env_params.variant
+        shows = jnp.isin(variant, jnp.array([TRACKING, CHOICE, ABSENT])) | ((variant == MEMORY) & (state.time == 0))
+        clock = jnp.where(variant == TRUNCATED, 0.0, state.time / 4.0)
+        obs = jnp.stack([state.cue * shows, jnp.full(2, clock)], -1)
+        obs = jnp.where(state.present[:, None], obs, env_params.garbage)
+        return View(obs, jnp.ones((2, 2), bool), state.present, {})
+
+    def global_state(self, state, env_params):
+        return jnp.where(state.present[:, None], self.observe(state, env_params).obs, 0.0).ravel()
