@@ -1,0 +1,74 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from marljax.distributions import distribution, num_outputs
+from marljax.spaces import Box, Discrete, MultiDiscrete
+
+MASK = jnp.array([True, False, True, False, True])
+
+
+def test_categorical_keeps_to_the_mask():
+    head = distribution(Discrete(5), jnp.array([0.0, 9.0, 1.0, 9.0, 2.0]), MASK)
+    samples = jax.vmap(head.sample)(jax.random.split(jax.random.key(0), 2000))
+    assert set(np.unique(samples)) == {0, 2, 4}
+    weights = np.exp([0.0, 1.0, 2.0]) / np.exp([0.0, 1.0, 2.0]).sum()
+    np.testing.assert_allclose(head.log_prob(jnp.array(2)), np.log(weights[1]), rtol=1e-5)
+    np.testing.assert_allclose(head.entropy(None), scipy.stats.entropy(weights), rtol=1e-5)
+    assert head.mode() == 4
+
+
+def test_a_row_with_nothing_available_stays_finite_and_without_gradient():
+    def loss(outputs):
+        head = distribution(Discrete(5), outputs, jnp.zeros(5, bool))
+        return head.log_prob(jnp.array(1)) + head.entropy(None)
+
+    value, gradient = jax.value_and_grad(loss)(jnp.arange(5.0))
+    assert np.isfinite(value)
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
+def test_multi_categorical_is_independent_parts():
+    nvec, outputs = (2, 3), jnp.array([0.0, 1.0, 0.5, 0.0, 0.0])
+    mask = jnp.array([True, True, True, True, False])
+    head = distribution(MultiDiscrete(nvec), outputs, mask)
+    first, second = distribution(Discrete(2), outputs[:2], mask[:2]), distribution(Discrete(3), outputs[2:], mask[2:])
+    for i in range(2):
+        for j in range(2):
+            expected = first.log_prob(jnp.array(i)) + second.log_prob(jnp.array(j))
+            np.testing.assert_allclose(head.log_prob(jnp.array([i, j])), expected, rtol=1e-6)
+    np.testing.assert_allclose(head.entropy(jax.random.key(0)), first.entropy(None) + second.entropy(None), rtol=1e-6)
+    samples = jax.vmap(head.sample)(jax.random.split(jax.random.key(0), 500))
+    assert samples.max(0).tolist() == [1, 1]
+    assert head.mode().tolist() == [1, 0]
+
+
+def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():
+    head = distribution(Box((1,), -1.0, 1.0), jnp.array([0.3, -0.5]), jnp.ones(1, bool))
+    actions = jnp.linspace(-0.9999, 0.9999, 20001)
+    density = jnp.exp(jax.vmap(head.log_prob)(jnp.arctanh(actions)[:, None]))
+    assert np.trapezoid(density, actions) == pytest.approx(1.0, abs=2e-3)
+    samples = jax.vmap(head.sample)(jax.random.split(jax.random.key(0), 20_000))
+    entropy = -np.trapezoid(density * np.log(np.maximum(density, 1e-30)), actions)
+    estimates = jax.vmap(head.entropy)(jax.random.split(jax.random.key(1), 20_000))
+    assert float(estimates.mean()) == pytest.approx(float(entropy), abs=0.02)
+    assert float(jnp.tanh(samples).mean()) == pytest.approx(float(np.trapezoid(density * actions, actions)), abs=0.01)
+
+
+def test_saturated_actions_keep_their_log_probability():
+    """A sample far out has tanh = 1 exactly in float32; its ratio to itself is still 1 and its gradient finite."""
+
+    def log_prob(outputs):
+        return distribution(Box((1,), -1.0, 1.0), outputs, jnp.ones(1, bool)).log_prob(jnp.array([30.0]))
+
+    value, gradient = jax.value_and_grad(log_prob)(jnp.array([29.0, 0.0]))
+    expected = scipy.stats.norm.logpdf(30.0, 29.0, 1.0) - (2 * np.log(2.0) - 60.0)
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(("space", "width"), [(Discrete(4), 4), (MultiDiscrete((2, 3)), 5), (Box((3,), -1.0, 1.0), 6)])
+def test_number_of_outputs(space, width):
+    assert num_outputs(space) == width

@@ -1,0 +1,102 @@
+import multiprocessing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.networks import Actor, CentralCritic, Core, apply_per_agent, init_per_agent, initial_carry, orthogonal
+
+
+def _initialise_many_seeds():
+    model = Core("gru", (32, 32, 32), "tanh")
+    x, flags = jnp.zeros((1, 2, 3, 5)), jnp.ones((1, 2, 3), bool)
+    carry = initial_carry("gru", 32, (2, 3))
+    init = jax.jit(jax.vmap(lambda key: model.init(key, carry, x, flags, flags)))
+    jax.block_until_ready(init(jax.random.split(jax.random.key(0), 4)))
+
+
+def test_initialising_many_seeds_in_one_program_does_not_hang():
+    """JAX 0.10 on CPU hangs for ever on several batched QR decompositions in one program."""
+    process = multiprocessing.get_context("spawn").Process(target=_initialise_many_seeds)
+    process.start()
+    process.join(timeout=120)
+    hung = process.is_alive()
+    process.kill()
+    assert not hung
+    assert process.exitcode == 0
+
+
+def test_orthogonal_rows_and_scale():
+    weights = jax.vmap(lambda key: orthogonal(2.0)(key, (8, 4)))(jax.random.split(jax.random.key(0), 3))
+    for weight in weights:
+        np.testing.assert_allclose(weight.T @ weight, 4.0 * np.eye(4), atol=1e-5)
+    assert not np.allclose(weights[0], weights[1])
+
+
+def test_central_critic_is_a_layer_on_state_and_features_concatenated():
+    key_state, key_features, key_init = jax.random.split(jax.random.key(0), 3)
+    state, features = jax.random.normal(key_state, (2, 3, 7)), jax.random.normal(key_features, (2, 3, 4, 5))
+    flags = jnp.ones((2, 3, 4), bool)
+    critic = CentralCritic("mlp", (16, 8), "tanh")
+    params = critic.init(key_init, (), state, features, flags, flags)
+    _, values = critic.apply(params, (), state, features, flags, flags)
+    layers = params["params"]
+    tiled = jnp.concatenate([jnp.broadcast_to(state[:, :, None], (2, 3, 4, 7)), features], -1)
+    first = jnp.concatenate([layers["state"]["kernel"], layers["features"]["kernel"]])
+    x = jnp.tanh(tiled @ first + layers["state"]["bias"])
+    x = jnp.tanh(x @ layers["Core_0"]["Dense_0"]["kernel"] + layers["Core_0"]["Dense_0"]["bias"])
+    expected = (x @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])[..., 0]
+    np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+def _gru():
+    model = Core("gru", (8, 6), "tanh")
+    x = jax.random.normal(jax.random.key(0), (5, 1, 2, 3))
+    alive = jnp.ones((5, 1, 2), bool)
+    first = jnp.zeros((5, 1, 2), bool)
+    carry = initial_carry("gru", 6, (1, 2))
+    params = model.init(jax.random.key(1), carry, x, first, alive)
+    return model, params, carry, x, first, alive
+
+
+def test_gru_forgets_exactly_where_an_episode_starts():
+    model, params, carry, x, first, alive = _gru()
+    first = first.at[3].set(True)
+    _, whole = model.apply(params, carry, x, first, alive)
+    _, tail = model.apply(params, carry, x[3:], first[3:], alive[3:])
+    np.testing.assert_array_equal(whole[3:], tail)
+    _, unbroken = model.apply(params, carry, x, jnp.zeros_like(first), alive)
+    np.testing.assert_array_equal(whole[:3], unbroken[:3])
+    assert not np.allclose(whole[3:], unbroken[3:])
+
+
+def test_an_agent_that_does_not_exist_has_no_memory():
+    model, params, carry, x, first, alive = _gru()
+    alive = alive.at[1:3, :, 0].set(False)
+    _, whole = model.apply(params, carry, x, first, alive)
+    _, tail = model.apply(params, carry, x[3:], first[3:], alive[3:])
+    np.testing.assert_array_equal(whole[3:, :, 0], tail[:, :, 0])
+    assert not np.allclose(whole[3:, :, 1], tail[:, :, 1])
+
+
+def test_sequence_equals_steps():
+    model, params, carry, x, first, alive = _gru()
+    _, whole = model.apply(params, carry, x, first, alive)
+    for t in range(5):
+        carry, step = model.apply(params, carry, x[t : t + 1], first[t : t + 1], alive[t : t + 1])
+        np.testing.assert_allclose(whole[t], step[0], atol=1e-6)
+
+
+def test_parameters_per_agent():
+    actor = Actor(4, "gru", (8, 6), "relu")
+    x, flags = jax.random.normal(jax.random.key(0), (2, 3, 5, 7)), jnp.ones((2, 3, 5), bool)
+    carry = initial_carry("gru", 6, (3, 5))
+    params = init_per_agent(actor, jax.random.key(1), 5, carry, x, flags, flags)
+    new_carry, outputs = apply_per_agent(actor, params, False, carry, (), x, flags, flags)
+    assert outputs.shape == (2, 3, 5, 4)
+    for agent in range(5):
+        own = jax.tree.map(lambda leaf, agent=agent: leaf[agent], params)
+        pick = slice(agent, agent + 1)
+        own_carry, own_outputs = actor.apply(own, carry[:, pick], x[:, :, pick], flags[:, :, pick], flags[:, :, pick])
+        np.testing.assert_allclose(outputs[:, :, pick], own_outputs, atol=1e-6)
+        np.testing.assert_allclose(new_carry[:, pick], own_carry, atol=1e-6)

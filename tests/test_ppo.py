@@ -1,0 +1,120 @@
+"""The clipped losses against NumPy, and the properties that minibatching and normalisation must have."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+import marljax
+from marljax import parallel, ppo
+from marljax.normalize import RunningStats
+
+SHAPE = (3, 4, 2)
+
+
+def in_mesh(function):
+    """Runs a function that uses collectives over the data axis."""
+    spec = PartitionSpec()
+    return jax.jit(jax.shard_map(function, mesh=parallel.make_mesh(), in_specs=spec, out_specs=spec, check_vma=False))
+
+
+def random_batch():
+    rng = np.random.default_rng(0)
+    names = ("log_prob", "value", "advantage", "target")
+    fields = {name: jnp.asarray(rng.normal(size=SHAPE), jnp.float32) for name in names}
+    masks = {name: jnp.asarray(rng.random(SHAPE) < 0.6) for name in ("decides", "valued")}
+    batch = ppo.Batch(inputs=None, sample=jnp.zeros(SHAPE), **fields, **masks)
+    evaluation = ppo.Evaluation(*(jnp.asarray(rng.normal(size=SHAPE) * 0.3, jnp.float32) for _ in range(3)))
+    return batch, evaluation._replace(log_prob=batch.log_prob + evaluation.log_prob)
+
+
+@pytest.mark.parametrize("clip_values", [True, False])
+@pytest.mark.parametrize("huber_delta", [0.0, 0.5])
+def test_losses_equal_the_formulas(clip_values, huber_delta):
+    batch, evaluation = random_batch()
+    config = ppo.PPOConfig(clip_values=clip_values, huber_delta=huber_delta, num_envs=4, rollout_length=3, num_minibatches=1)
+    stats = RunningStats(jnp.array(0.5), jnp.array(4.0), jnp.array(10.0))
+    total, terms = in_mesh(lambda evaluation, batch: ppo.losses(config, evaluation, batch, stats))(evaluation, batch)
+
+    b, e = (jax.tree.map(lambda x: np.asarray(x, np.float64), record) for record in (batch, evaluation))
+    decides, valued = b.decides > 0, b.valued > 0
+    advantage = (b.advantage - b.advantage[decides].mean()) / (b.advantage[decides].std() + 1e-8)
+    ratio = np.exp(e.log_prob - b.log_prob)
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+
+    def huber(x):
+        return np.where((huber_delta > 0) & (abs(x) > huber_delta), huber_delta * (abs(x) - huber_delta / 2), x**2 / 2)
+
+    old, target = (b.value - 0.5) / 2.0, (b.target - 0.5) / 2.0
+    error = huber(e.value - target)
+    if clip_values:
+        error = np.maximum(error, huber(old + np.clip(e.value - old, -0.2, 0.2) - target))
+    assert float(terms["policy_loss"]) == pytest.approx(-surrogate[decides].mean(), rel=1e-4)
+    assert float(terms["value_loss"]) == pytest.approx(error[valued].mean(), rel=1e-4)
+    assert float(terms["entropy"]) == pytest.approx(e.entropy[decides].mean(), rel=1e-4)
+    assert float(terms["clip_fraction"]) == pytest.approx((abs(ratio - 1) > 0.2)[decides].mean(), abs=1e-6)
+    expected = terms["policy_loss"] + config.value_coef * terms["value_loss"] - config.entropy_coef * terms["entropy"]
+    assert float(total) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_sample_outside_the_loss_may_hold_anything():
+    batch, evaluation = random_batch()
+    config = ppo.PPOConfig(num_envs=4, rollout_length=3, num_minibatches=1)
+    stats = RunningStats.create(())
+    wild = evaluation._replace(log_prob=jnp.where(batch.decides, evaluation.log_prob, 1e4))
+    gradient = in_mesh(jax.grad(lambda evaluation: ppo.losses(config, evaluation, batch, stats)[0]))
+    np.testing.assert_array_equal(gradient(wild).log_prob, gradient(evaluation).log_prob)
+
+
+def test_advantages_normalised_per_agent():
+    batch, _ = random_batch()
+    batch = batch._replace(decides=jnp.ones(SHAPE, bool), advantage=batch.advantage * jnp.array([1.0, 50.0]))
+    config = ppo.PPOConfig(normalize_advantages="per_agent", num_envs=4, rollout_length=3, num_minibatches=1)
+    advantage = in_mesh(lambda batch: ppo._normalize_advantages(config, batch))(batch)
+    np.testing.assert_allclose(advantage.mean((0, 1)), 0.0, atol=1e-6)
+    np.testing.assert_allclose(advantage.std((0, 1)), 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("core", ["mlp", "gru"])
+def test_minibatches_hold_every_row_once(core):
+    config = ppo.PPOConfig(core=core, num_envs=8, rollout_length=3, num_minibatches=4)
+    rows = jnp.arange(8.0)[None, :, None] * jnp.ones((3, 1, 2))
+    batch = ppo.Batch(None, rows, rows, rows, rows, rows, rows, rows)
+    split, carry = ppo.minibatches(config, batch, jnp.arange(8.0)[:, None], jax.random.key(0))
+    assert split.sample.shape == (4, 3, 2, 2)
+    assert sorted(split.sample[:, 0, :, 0].ravel().tolist()) == list(range(8))
+    np.testing.assert_array_equal(split.sample[:, 0, :, 0], carry[..., 0])
+
+
+def test_running_statistics_equal_those_of_all_samples():
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(3.0, 2.0, (50, 4)).astype(np.float32) for _ in range(4)]
+    masks = [rng.random(50) < 0.5 for _ in range(4)]
+    stats = RunningStats.create((4,))
+    update = in_mesh(lambda stats, x, mask: stats.updated(x, mask))
+    for x, mask in zip(batches, masks, strict=True):
+        stats = update(stats, x, mask)
+    kept = np.concatenate([x[mask] for x, mask in zip(batches, masks, strict=True)])
+    np.testing.assert_allclose(stats.mean, kept.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(stats.var, kept.var(0), rtol=1e-3)
+    np.testing.assert_allclose(stats.denormalize(stats.normalize(kept)), kept, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_envs": 6, "rollout_length": 5, "num_minibatches": 4}, ("30", "4")),
+        ({"core": "gru", "num_envs": 6, "num_minibatches": 4}, ("6", "4")),
+        ({"gamma": 1.5}, ("gamma", "1.5")),
+        ({"num_envs": 0}, ("num_envs", "0")),
+        ({"core": "lstm"}, ("core", "lstm", "gru")),
+        ({"hidden": (64,), "core": "gru"}, ("two hidden layers",)),
+        ({"num_epochs": 2.5}, ("num_epochs", "int")),
+    ],
+)
+def test_impossible_configs_say_why(changes, words):
+    with pytest.raises(marljax.UserError) as error:
+        ppo.PPOConfig(**changes)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
