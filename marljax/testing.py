@@ -238,7 +238,9 @@ class Programs:
             return after, (after, action)
 
         start = vec.reset(key_reset, env_params)
-        _, (steps, actions) = jax.lax.scan(one_step, start, jax.random.split(key_steps, num_steps))
+        recorded: tuple[tuple[VecState, TimeStep], jax.Array]
+        _, recorded = jax.lax.scan(one_step, start, jax.random.split(key_steps, num_steps))
+        steps, actions = recorded
         states, timesteps = jax.tree.map(lambda head, tail: jnp.concatenate([head[None], tail]), start, steps)
         return Rollout(states, timesteps, actions)
 
@@ -349,7 +351,7 @@ def _check_seen(env: Environment, seen: Seen, check: Check) -> None:
         check(mask.all(), "the action mask of a continuous action has to be all true")
         return
     offsets = np.cumsum((0, *_parts(env.action_space)))[:-1]
-    choice = np.logical_or.reduceat(mask, offsets, axis=-1).all(axis=-1)
+    choice = np.asarray(np.logical_or.reduceat(mask, offsets, axis=-1).all(axis=-1))
     check(choice[np.asarray(seen.timestep.alive)].all(), "an agent that is alive has no available action, not even the noop")
 
 
@@ -375,7 +377,7 @@ def _check_vectorized(
     env = programs.env
     rollout = programs.rollout(key, env_params, num_steps)
     steps = jax.tree.map(np.asarray, rollout.timesteps)
-    _check_seen(env, Seen(rollout.states.env, steps, np.zeros(0), None), check)
+    _check_seen(env, Seen(rollout.states.env, steps, jnp.zeros(0), None), check)
     check(not first_unlike(rollout, programs.rollout(key, env_params, num_steps)), "a rollout gives other bits for the same key")
     programs.check_traces(check)
     check(steps.first[0].all(), "the timestep of reset is not marked as first")

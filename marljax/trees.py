@@ -50,8 +50,9 @@ def shape_difference(one: Any, other: Any) -> str:
     missing = [name for name, _ in left if name not in dict(right)]
     if extra or missing:
         return " and ".join([f"{name} is new" for name in extra] + [f"{name} is missing" for name in missing])
-    if jax.tree.structure(one) != jax.tree.structure(other):
-        return f"its tree is {jax.tree.structure(other)}, not {jax.tree.structure(one)}"
+    trees = str(jax.tree.structure(one)), str(jax.tree.structure(other))
+    if trees[0] != trees[1]:
+        return f"its tree is {trees[1]}, not {trees[0]}"
     for (name, before), (_, after) in zip(left, right, strict=True):
         if _kind(before) != _kind(after):
             hint = " (weak types come from Python numbers: name a dtype)" if "weak" in _kind(before) + _kind(after) else ""

@@ -1,0 +1,29 @@
+"""Files written whole or not at all."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from marljax.errors import UserError
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterator[Path]:
+    """A path to write to, which takes the place of ``path`` when the block ends well and disappears when it does not.
+
+    Raises ``UserError`` for a suffix other than ``suffixes`` (if any are given) and where the file cannot be written.
+    """
+    path = Path(path)
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise UserError(f"cannot write {path}: its name has to end in {' or '.join(suffixes)}")
+    draft = path.with_name(f".{path.stem}.writing{path.suffix}")
+    try:
+        draft.touch()
+        yield draft
+        os.replace(draft, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place or check the rights") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)

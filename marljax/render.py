@@ -1,0 +1,275 @@
+"""Scenes as pictures and animations, drawn by matplotlib without touching the user's backend.
+
+Axis letters: T frames, K shapes of a kind, P panels.
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from marljax.environment import Environment
+from marljax.errors import UserError
+from marljax.files import replacing
+from marljax.scene import Boxes, Circles, Labels, Scene, Segments
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+WIDTH, MAX_HEIGHT = 1200, 800  # pixels of a picture; a tall world gets narrower
+MIN_HEIGHT = 160  # pixels that a world has to fill before it is no longer cut into panels
+DPI = 100
+HEADER, AXIS, MARGIN = 40, 24, 12  # pixels: time and legend on top, tick labels below each panel, left and right
+OVERLAP = 0.04  # of a panel's width is drawn again in the next one
+CORNERS = 32  # of the polygon that stands for a circle
+PAUSE = 1.5  # seconds that the last frame of an animation stays
+INK, FAINT = "#333333", "#bbbbbb"
+
+
+def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float = 10.0) -> Path:
+    """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
+
+    Args:
+        env: gives the legend.
+        scenes: stacked scenes, every leaf [T, …], as ``jax.vmap(env.scene, (0, None))(states, env_params)`` gives them.
+        path: file to write; it is complete or, after an error, absent.
+        fps: frames per second.
+
+    Raises:
+        UserError: for another suffix, no frames, no ffmpeg, or a path that cannot be written.
+    """
+    scenes = jax.tree.map(np.asarray, scenes)
+    if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
+        raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
+    with replacing(path, (".gif", ".mp4")) as draft:
+        write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
+        write(Stage(scenes, env.legend), scenes, draft, fps)
+    return Path(path)
+
+
+def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
+    """Writes one scene as a PNG; the same errors as ``animate``."""
+    scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
+    with replacing(path, (".png",)) as draft:
+        stage = Stage(scenes, env.legend)
+        stage.show(_frame(scenes, 0))
+        stage.image().save(draft, format="PNG", optimize=True)
+    return Path(path)
+
+
+class Stage:
+    """A figure whose shapes are replaced from frame to frame; what stands still (axes, ticks, legend) is drawn once.
+
+    The world keeps its proportions. A long thin one is cut into panels that are read like lines of text.
+    """
+
+    def __init__(self, scenes: Scene, legend: tuple):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self._bounds: tuple[float, ...] = ()
+        self._background: Any = None
+        width, height = _extent(np.asarray(scenes.bounds[0]))
+        rows = panels(width, height)
+        window = _window(width, rows)
+        scale = min((WIDTH - 2 * MARGIN) / window, (MAX_HEIGHT - HEADER) / rows / height)
+        pixels = (_even(scale * window + 2 * MARGIN), _even(rows * (scale * height + AXIS) + HEADER))
+        pixels = (max(pixels[0], WIDTH // 3), pixels[1])
+        self.figure = Figure(figsize=(pixels[0] / DPI, pixels[1] / DPI), dpi=DPI, facecolor="white")
+        self._canvas = FigureCanvasAgg(self.figure)
+        self._panels = []
+        for row in range(rows):
+            bottom = pixels[1] - HEADER - (row + 1) * (scale * height + AXIS) + AXIS
+            left = (pixels[0] - scale * window) / 2
+            place = (left / pixels[0], bottom / pixels[1], scale * window / pixels[0], scale * height / pixels[1])
+            self._panels.append(_Panel(self.figure.add_axes(place), scenes))
+        line = 1 - HEADER / 2 / pixels[1]
+        self._clock = self.figure.text(MARGIN / pixels[0], line, "", family="monospace", size=11, color=INK, va="center")
+        self._clock.set_animated(True)
+        whole = np.all(scenes.time == np.round(scenes.time))
+        self._time_format = "t = {:.0f}" if whole else "t = {:.1f}"
+        _add_legend(self.figure, legend, (1 - MARGIN / pixels[0], line))
+
+    def show(self, scene: Scene) -> None:
+        """Replaces what is drawn by another scene."""
+        self._view(tuple(float(bound) for bound in scene.bounds))
+        self._canvas.restore_region(self._background)
+        for panel in self._panels:
+            panel.update(scene)
+            panel.draw()
+        self._clock.set_text(self._time_format.format(float(scene.time)))
+        self.figure.draw_artist(self._clock)
+
+    def image(self) -> "PIL.Image.Image":
+        """What is drawn, as an RGB image."""
+        from PIL import Image
+
+        return Image.fromarray(np.asarray(self._canvas.buffer_rgba())[..., :3])
+
+    def _view(self, bounds: tuple[float, ...]) -> None:
+        """Moves the view; the static part is drawn again only if that changes it."""
+        if bounds == self._bounds:
+            return
+        left, right, bottom, top = bounds
+        window = _window(right - left, len(self._panels))
+        for start, panel in zip(np.linspace(left, right - window, len(self._panels)), self._panels, strict=True):
+            panel.axes.set_xlim(start, start + window)
+            panel.axes.set_ylim(bottom, top)
+        self._canvas.draw()
+        self._background = self._canvas.copy_from_bbox(self.figure.bbox)
+        self._bounds = bounds
+
+
+def panels(width: float, height: float) -> int:
+    """How many panels a world is cut into: the fewest that together fill ``MIN_HEIGHT``."""
+    filled = WIDTH * height / width  # one panel; each of P is P times as high
+    return min(4, max(1, math.ceil(math.sqrt(MIN_HEIGHT / filled))))
+
+
+def _window(width: float, rows: int) -> float:
+    """What one panel shows of the width, its overlap with the next one included."""
+    return width / (rows - OVERLAP * (rows - 1))
+
+
+class _Panel:
+    """One axes with a collection per kind of shape."""
+
+    def __init__(self, axes: Any, scenes: Scene):
+        from matplotlib.collections import LineCollection, PolyCollection
+
+        self.axes = axes
+        self._segments = LineCollection([], animated=True, capstyle="butt")
+        self._boxes = PolyCollection([], animated=True, linewidth=0)
+        self._circles = PolyCollection([], animated=True, linewidth=0)
+        for collection in (self._segments, self._boxes, self._circles):
+            axes.add_collection(collection, autolim=False)
+        style = {"size": 8, "weight": "bold", "ha": "center", "va": "center_baseline", "animated": True, "clip_on": True}
+        self._labels = [axes.text(0, 0, "", **style) for _ in range(scenes.labels.value.shape[1])]
+        axes.tick_params(labelsize=8, colors=INK, length=3, color=FAINT, left=False, labelleft=False)
+        for spine in axes.spines.values():
+            spine.set_color(FAINT)
+
+    def update(self, scene: Scene) -> None:
+        kinds = (scene.segments, scene.boxes, scene.circles, scene.labels)
+        segments, boxes, circles, labels = (_visible(shapes) for shapes in kinds)
+        self._segments.set_segments(list(np.stack([segments.start, segments.end], axis=1)))
+        self._segments.set_linewidth(segments.width)
+        self._segments.set_color(segments.colour)
+        self._boxes.set_verts(list(box_corners(boxes)))
+        self._boxes.set_facecolor(boxes.colour)
+        self._circles.set_verts(list(circle_corners(circles)))
+        self._circles.set_facecolor(circles.colour)
+        for label, text in itertools.zip_longest(zip(*labels, strict=True), self._labels):
+            text.set_visible(label is not None)
+            if label is not None:
+                text.set(position=label[0], text=f"{int(label[1])}", color=label[2])
+
+    def draw(self) -> None:
+        for artist in (self._segments, self._boxes, self._circles, *self._labels):
+            self.axes.draw_artist(artist)
+
+
+def box_corners(boxes: Boxes) -> np.ndarray:
+    """Corners [K, 4, 2] of oriented rectangles, counter-clockwise from the rear right."""
+    along = np.stack([np.cos(boxes.heading), np.sin(boxes.heading)], axis=-1) * boxes.size[:, :1] / 2
+    across = np.stack([-np.sin(boxes.heading), np.cos(boxes.heading)], axis=-1) * boxes.size[:, 1:] / 2
+    offsets = np.stack([-along - across, along - across, along + across, -along + across], axis=1)
+    return np.asarray(boxes.centre)[:, None] + offsets
+
+
+def circle_corners(circles: Circles) -> np.ndarray:
+    """Corners [K, CORNERS, 2] of polygons that stand for circles."""
+    angle = np.linspace(0, 2 * np.pi, CORNERS, endpoint=False)
+    unit = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    return np.asarray(circles.centre)[:, None] + np.asarray(circles.radius)[:, None, None] * unit
+
+
+def _visible(shapes: Segments | Boxes | Circles | Labels) -> Any:
+    shown = shapes.colour[:, 3] > 0
+    return type(shapes)(*(field[shown] for field in shapes))
+
+
+def _add_legend(figure: Any, legend: tuple, corner: tuple[float, float]) -> None:
+    from matplotlib.patches import Patch
+
+    if not legend:
+        return
+    handles = [Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.5, label=name) for name, colour in legend]
+    style = {"ncols": len(handles), "frameon": False, "fontsize": 9, "labelcolor": INK, "borderaxespad": 0.0, "borderpad": 0.0}
+    figure.legend(handles=handles, loc="center right", bbox_to_anchor=corner, handlelength=1.2, columnspacing=1.4, **style)
+
+
+def _extent(bounds: np.ndarray) -> tuple[float, float]:
+    """Width and height of the view."""
+    left, right, bottom, top = (float(bound) for bound in bounds)
+    if not (math.isfinite(right - left) and math.isfinite(top - bottom) and right > left and top != bottom):
+        raise UserError(
+            f"the scene's bounds ({left:g}, {right:g}, {bottom:g}, {top:g}) show nothing; give x_min < x_max, y_min < y_max"
+        )
+    return right - left, abs(top - bottom)
+
+
+def _even(pixels: float) -> int:
+    """Video encoders want even sizes."""
+    return 2 * round(pixels / 2)
+
+
+def _frame(scenes: Scene, index: int) -> Scene:
+    return jax.tree.map(lambda leaf: leaf[index], scenes)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+    from PIL import Image
+
+    count = len(scenes.time)
+    palette = _shared_palette(stage, scenes)
+
+    def images() -> Iterator["PIL.Image.Image"]:
+        for index in range(count):
+            stage.show(_frame(scenes, index))
+            yield stage.image().quantize(palette=palette, dither=Image.Dither.NONE)
+
+    frames = images()
+    tick = max(20, 10 * round(100 / fps))  # the format counts hundredths of a second, and viewers slow down what is faster
+    durations = [tick] * (count - 1) + [round(1000 * PAUSE)]
+    next(frames).save(path, format="GIF", save_all=True, append_images=frames, duration=durations, loop=0, optimize=False)
+
+
+def _shared_palette(stage: Stage, scenes: Scene) -> "PIL.Image.Image":
+    """One palette for all frames, from some of them and from every colour that occurs, so that rare ones (a crash) survive."""
+    from PIL import Image
+
+    samples = []
+    for index in np.unique(np.linspace(0, len(scenes.time) - 1, 6).astype(int)):
+        stage.show(_frame(scenes, int(index)))
+        samples.append(np.asarray(stage.image()))
+    colours = np.concatenate([shapes.colour.reshape(-1, 4) for shapes in scenes[:4]])
+    distinct = np.unique(np.round(colours, 2), axis=0)[:128]
+    opaque = 1 - distinct[:, 3:] * (1 - distinct[:, :3])
+    swatches = np.tile((255 * opaque).astype(np.uint8)[:, None], (1, samples[0].shape[1], 1))
+    strip = Image.fromarray(np.concatenate([*samples, swatches])).quantize(colors=256, dither=Image.Dither.NONE)
+    palette = np.array(strip.getpalette()).reshape(-1, 3)
+    palette[palette.min(1) >= 248] = 255  # the quantiser rounds: a white background would come out greyish
+    strip.putpalette(palette.ravel().tolist())
+    return strip
+
+
+def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+    from matplotlib.animation import FFMpegWriter
+
+    if not FFMpegWriter.isAvailable():
+        raise UserError("an MP4 needs ffmpeg on the PATH; install it, or write a .gif")
+    count = len(scenes.time)
+    writer = FFMpegWriter(fps=max(1, round(fps)), codec="h264", extra_args=["-pix_fmt", "yuv420p"])
+    with writer.saving(stage.figure, str(path), DPI):
+        for index in itertools.chain(range(count), itertools.repeat(count - 1, round(PAUSE * fps))):
+            stage.show(_frame(scenes, index))
+            writer.grab_frame()
