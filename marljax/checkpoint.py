@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from marljax.errors import UserError
@@ -151,7 +152,7 @@ def _like(template: Any, arrays: dict[str, Any]) -> Any:
         value = arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
         sharding = getattr(leaf, "sharding", None)
         if _is_key(leaf):
-            value = jax.random.wrap_key_data(jax.numpy.asarray(value), impl=jax.random.key_impl(leaf))
+            value = jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))
         leaves.append(jax.device_put(value, sharding))
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
@@ -181,7 +182,7 @@ def _check_purpose(path: Path, manifest: dict[str, Any], purpose: Purpose) -> No
         found = manifest["purpose"].get(name)
         if found != wanted:
             raise UserError(
-                f"{path} was made for {name.replace('_', ' version ', 1)} {found}, not {wanted}; train anew or use its version"
+                f"{path} was made for {name.replace('_', ' ')} {found}, not {wanted}; train anew or use its version"
             )
 
 

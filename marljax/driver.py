@@ -214,7 +214,7 @@ def chunk_length(total: int) -> int:
 
 
 def due(before: int, after: int, every: float, total: int) -> bool:
-    """Whether the updates after ``before``, up to ``after``, hold a multiple of the fraction ``every`` of ``total``, or the end."""
+    """Whether updates ``before + 1 … after`` hold a multiple of the fraction ``every`` of ``total``, or the end."""
     if after >= total:
         return True
     interval = max(every * total, 1)

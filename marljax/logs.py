@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from marljax.errors import UserError
-from marljax.runfolder import METRICS, write_atomically
+from marljax.files import replacing
+from marljax.runfolder import METRICS
 from marljax.settings import Settings
 
 Row = dict[str, Any]
@@ -44,7 +45,8 @@ class MetricsFile:
         """Opens the file to go on after ``update``: later rows, and a row cut in two by a kill, are dropped."""
         self._path = folder / METRICS
         rows = [row for row in read_rows(folder) if row["update"] <= update]
-        write_atomically(self._path, "".join(map(_line, rows)))
+        with replacing(self._path) as draft:
+            draft.write_text("".join(map(_line, rows)))
 
     def append(self, rows: Sequence[Row]) -> None:
         try:

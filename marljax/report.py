@@ -86,7 +86,7 @@ def animate(settings: Settings, params: Any, key: jax.Array, path: Path) -> dict
     policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
     states, metrics = record(settings.env, settings.env_params, policy, policy.initial_carry(), key)
     scenes = jax.vmap(settings.env.scene, in_axes=(0, None))(states, settings.env_params)
-    render.animate(scenes, path, legend=settings.env.legend)
+    render.animate(settings.env, scenes, path)
     return metrics
 
 

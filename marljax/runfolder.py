@@ -3,13 +3,13 @@
 import datetime
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from marljax.errors import UserError
+from marljax.files import replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 CURVE, EPISODE, LOCK = "curve.png", "episode.gif", ".lock"
@@ -58,7 +58,8 @@ def write_config(folder: Path, tree: Mapping[str, Any]) -> None:
     """The resolved configuration, for people to read and for ``resume`` and ``load``."""
     import yaml
 
-    write_atomically(folder / CONFIG, yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
+    with replacing(folder / CONFIG) as draft:
+        draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -78,17 +79,5 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
     """The final evaluation."""
-    write_atomically(folder / RESULTS, json.dumps(results, indent=1) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file by a complete one."""
-    draft = path.with_name(f".{path.name}.writing")
-    try:
-        with draft.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; free some space or check the rights") from error
+    with replacing(folder / RESULTS) as draft:
+        draft.write_text(json.dumps(results, indent=1) + "\n")
