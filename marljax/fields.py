@@ -1,6 +1,7 @@
 """Plain values from a command line or a YAML file into typed records, and back; one clear line for each kind of mistake."""
 
 import dataclasses
+import difflib
 import inspect
 import math
 import re
@@ -59,14 +60,14 @@ def build(cls: type, prefix: str, tree: Mapping[str, Any]) -> Any:
     values = {}
     for key, value in tree.items():
         if key not in fields:
-            raise unknown("setting", _join(prefix, key), [_join(prefix, name) for name in fields])
+            raise unknown_setting(_join(prefix, key), [_join(prefix, name) for name in fields])
         values[key] = convert(_join(prefix, key), value, hints.get(key, Any), _default(fields[key]))
     for name, field in fields.items():
         if name not in values and _default(field) is dataclasses.MISSING:
             raise UserError(f"{_join(prefix, name)} has no default; set it")
     try:
         return cls(**values)
-    except UserError as error:  # a range, or two fields that do not fit; the record knows its names without the prefix
+    except ValueError as error:  # a range, or two fields that do not fit; the record knows its names without the prefix
         raise UserError(f"{prefix}: {error}" if prefix else str(error)) from error
 
 
@@ -81,6 +82,10 @@ def convert(key: str, value: Any, hint: Any, default: Any = dataclasses.MISSING)
             return None
         raise _wrong_type(key, value, _expected(hint, default))
     kind = _kind(choices, default)
+    if isinstance(value, Mapping) and kind in (bool, int, float, str):
+        raise UserError(
+            f"{key} has no settings of its own, such as {key}.{next(iter(value), '')}; it takes {_expected(hint, default)}"
+        )
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise UserError(f"{key} is a group of settings: {', '.join(f'{key}.{name}' for name in names(kind))}")  # type: ignore[arg-type]
@@ -109,7 +114,7 @@ def replace_leaves(tree: Any, prefix: str, numbers: Mapping[str, Any], known: Se
     present = {_name(path) for path, _ in paths}
     for key in wanted:
         if key not in present:
-            raise unknown("setting", _join(prefix, key), [_join(prefix, name) for name in known])
+            raise unknown_setting(_join(prefix, key), [_join(prefix, name) for name in known])
     leaves = [leaf if wanted.get(_name(path)) is None else _leaf(_join(prefix, _name(path)), wanted[_name(path)], leaf)
               for path, leaf in paths]  # fmt: skip
     return jax.tree.unflatten(structure, leaves)
@@ -125,6 +130,15 @@ def table(cls: type) -> str:
             shown = "???" if default is dataclasses.MISSING else _yaml(plain(default))
             lines.append(f"  {field.name + '=' + shown:<32} {comments.get(field.name, '')}".rstrip())
     return "\n".join(lines)
+
+
+def unknown_setting(key: str, known: Sequence[str]) -> UserError:
+    """The error for a dotted key that does not exist; its last part counts, so that a forgotten prefix is found too."""
+    near = difflib.get_close_matches(_last(key), {_last(name) for name in known}, n=1, cutoff=0.6)
+    suggestions = [name for name in known if near and _last(name) == near[0]]
+    if not suggestions:
+        return unknown("setting", key, known)
+    return UserError(f"unknown setting '{key}'; did you mean {' or '.join(suggestions[:3])}?")
 
 
 def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
@@ -250,3 +264,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def _join(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix else key
+
+
+def _last(key: str) -> str:
+    return key.rsplit(".", 1)[-1]

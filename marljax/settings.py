@@ -6,7 +6,6 @@ defaults in ``configs/config.yaml``.
 """
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Literal
 import marljax.configs
 from marljax import fields, registry
 from marljax.environment import Environment, EnvParams
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError
 from marljax.trees import strong
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
@@ -210,7 +209,7 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         tree = tree.get(parent, {})
     if last not in tree:
-        raise unknown("setting", key, [*fields.key_paths(RunSettings)])
+        raise fields.unknown_setting(key, fields.key_paths(RunSettings))
     tree[last] = value
 
 
@@ -249,16 +248,7 @@ def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
     for key in changes:
         if key in known or key.startswith("env."):
             continue
-        raise _unknown_setting(key, known)
-
-
-def _unknown_setting(key: str, known: Sequence[str]) -> UserError:
-    last = key.rsplit(".", 1)[-1]
-    near = difflib.get_close_matches(last, [name.rsplit(".", 1)[-1] for name in known], n=1, cutoff=0.6)
-    suggestions = [name for name in known if near and name.rsplit(".", 1)[-1] == near[0]]
-    if not suggestions:
-        return unknown("setting", key, known)
-    return UserError(f"unknown setting '{key}'; did you mean {' or '.join(suggestions[:3])}?")
+        raise fields.unknown_setting(key, known)
 
 
 def _check_run(run: RunSettings) -> RunSettings:
@@ -277,8 +267,8 @@ def _check_run(run: RunSettings) -> RunSettings:
     for key, fraction in {"eval.every": run.eval.every, "checkpoint.every": run.checkpoint.every}.items():
         if not 0 <= fraction <= 1:
             raise UserError(f"{key}={fraction} is out of range; it is a fraction of training, from 0 to 1")
-    if not 0 <= run.seed < 2**31:
-        raise UserError(f"seed={run.seed} is out of range; it takes integers from 0 to 2147483647")
+    if run.seed < 0 or run.seed + run.seeds > 2**31:
+        raise UserError(f"seed={run.seed} with seeds={run.seeds} is out of range; every seed lies between 0 and 2147483647")
     if run.seeds % run.mesh.seed:
         raise UserError(f"{run.seeds} seeds do not divide into mesh.seed={run.mesh.seed} groups; change one of the two numbers")
     return run

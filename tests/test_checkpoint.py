@@ -24,7 +24,9 @@ def tree(offset: float = 0.0):
 
 
 def bits(tree):
-    return [np.asarray(jax.random.key_data(leaf) if leaf.dtype.name.startswith("key") else leaf) for leaf in jax.tree.leaves(tree)]
+    return [
+        np.asarray(jax.random.key_data(leaf) if leaf.dtype.name.startswith("key") else leaf) for leaf in jax.tree.leaves(tree)
+    ]
 
 
 @pytest.fixture
@@ -52,7 +54,9 @@ def test_only_the_newest_are_kept_and_later_damaged_ones_do_not_count(folder):
 
 
 def flip_a_byte(path):
-    largest = max((file for file in path.rglob("*") if file.is_file() and file.name != checkpoint.MANIFEST), key=lambda f: f.stat().st_size)
+    largest = max(
+        (file for file in path.rglob("*") if file.is_file() and file.name != checkpoint.MANIFEST), key=lambda f: f.stat().st_size
+    )
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 1
     largest.write_bytes(content)

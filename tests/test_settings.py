@@ -1,0 +1,145 @@
+"""Command lines become settings, and every mistake in one is a line that says what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import marljax.configs
+from marljax import cli, registry, runfolder, settings
+from marljax.errors import UserError
+from marljax.settings import compose
+
+CUSTOM = ["env=custom", "env.target=toys:Corridor"]
+
+
+@pytest.fixture(autouse=True)
+def algorithms(monkeypatch):
+    monkeypatch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+    monkeypatch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+
+
+def test_defaults_come_from_the_classes_and_the_command_line_wins():
+    given = compose("tiny", ["env=corridor"])
+    assert given.config == given.algorithm.Config()
+    assert given.env == registry.make("corridor")
+    assert given.env_params.slip == np.float32(0.1)
+    words = ["env=corridor", "algo.total_steps=1e6", "algo.layers=[4]", "algo.learning_rate=1", "seeds=2.0", "eval.every=0"]
+    changed = compose("tiny", [*words, "env.length=6", "env.preset=slow", "env.limit=7", "wandb.tags=[a,b]"])
+    assert (changed.config.total_steps, changed.config.layers, changed.config.learning_rate) == (1_000_000, (4,), 1.0)
+    assert (changed.env.length, int(changed.env_params.limit), changed.env_params.slip) == (6, 7, np.float32(0.5))
+    assert (changed.run.seeds, changed.run.eval.every, changed.run.wandb.tags) == (2, 0.0, ("a", "b"))
+
+
+def test_a_users_own_environment_goes_by_its_class():
+    given = compose("tiny", [*CUSTOM, "env.agents=2"])
+    assert (given.title, given.env.agents) == ("tiny_corridor", 2)
+
+
+def test_tuned_files_change_defaults_and_yield_to_the_command_line(tmp_path, monkeypatch):
+    config = (Path(marljax.configs.__file__).parent / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "tuned").mkdir()
+    tuned = tmp_path / "tuned" / "tiny_corridor.yaml"
+    tuned.write_text("# @package _global_\nalgo:\n  num_envs: 8\n  learning_rate: 0.5\nenv:\n  agents: 1\n  slip: 0.3\n")
+    monkeypatch.setattr(marljax.configs, "__file__", str(tmp_path / "__init__.py"))
+    given = compose("tiny", ["env=corridor", "algo.learning_rate=0.25", "env.slip=0.7"])
+    assert (given.config.num_envs, given.config.learning_rate, given.env.agents) == (8, 0.25, 1)
+    assert given.env_params.slip == np.float32(0.7)
+    tuned.write_text("# @package _global_\nalgo:\n  num_env: 8\n")
+    with pytest.raises(UserError, match=r"unknown setting 'algo.num_env'; did you mean algo.num_envs"):
+        compose("tiny", ["env=corridor"])
+
+
+def test_the_written_configuration_gives_the_same_settings(tmp_path):
+    given = compose("tiny", ["env=corridor", "env.agents=2", "env.slip=0.3", "algo.layers=[4,5]", "seeds=3", "wandb.tags=[x]"])
+    runfolder.write_config(tmp_path, given.tree)
+    again = settings.from_tree(runfolder.read_config(tmp_path))
+    assert (again.config, again.env, again.run, again.tree) == (given.config, given.env, given.run, given.tree)
+    assert again.env_params == given.env_params
+
+
+MISTAKES = [
+    ("env=coridor", "unknown environment 'coridor'; did you mean corridor?"),
+    ("", "choose an environment, such as env=merge"),
+    ("env=corridor algo.learning_rat=1", "unknown setting 'algo.learning_rat'; did you mean algo.learning_rate?"),
+    ("env=corridor learning_rate=1", "did you mean algo.learning_rate?"),
+    ("env=corridor sead=1", "unknown setting 'sead'; did you mean seed"),
+    ("env=corridor eval.evry=1", "did you mean eval.every"),
+    ("env=corridor env.lenght=1", "unknown setting 'env.lenght'; did you mean env.length?"),
+    ("env=corridor env.slipp=1", "did you mean env.slip?"),
+    ("env=corridor env.length.x=1", "env.length has no settings of its own, such as env.length.x"),
+    ("env=corridor eval=3", "eval is a group of settings: eval.every"),
+    ("env=corridor algo.num_envs=many", "algo.num_envs=many has the wrong type; it takes an integer, such as 4"),
+    ("env=corridor algo.num_envs=1.5", "takes an integer"),
+    ("env=corridor algo.num_envs=true", "takes an integer"),
+    ("env=corridor algo.num_envs=null", "takes an integer"),
+    ("env=corridor algo.layers=3", "algo.layers=3 has the wrong type; it takes a list, such as [3,2]"),
+    ("env=corridor algo.layers=[3,a]", "algo.layers[1]=a has the wrong type"),
+    ("env=corridor algo.learning_rate=-1", "learning_rate=-1.0 is out of range"),
+    ("env=corridor algo.learning_rate=nan", "algo.learning_rate=nan has the wrong type; it takes a number"),
+    ("env=corridor algo.num_envs=0", "num_envs=0 is out of range; it takes integers of at least 1"),
+    ("env=corridor env.compete=1", "env.compete=1 has the wrong type; it takes true or false"),
+    ("env=corridor env.limit=2.5", "env.limit=2.5 has the wrong type; it takes an integer"),
+    ("env=corridor env.slip=[1,2]", "env.slip=[1,2] has the wrong type; it takes a number"),
+    ("env=corridor render=maybe", "render=maybe has the wrong type; it takes true or false"),
+    ("env=corridor seeds=0", "seeds=0 is out of range"),
+    ("env=corridor seed=-1", "out of range"),
+    ("env=corridor eval.every=2", "eval.every=2.0 is out of range; it is a fraction of training"),
+    ("env=corridor wandb.mode=sometimes", "choose online or offline or disabled"),
+    ("env=corridor seeds=3 mesh.seed=2", "3 seeds do not divide into mesh.seed=2"),
+    ("env=corridor mesh.data=64", "asks for 64 devices; this machine has 1"),
+    ("env=corridor seed=1,2", "one command trains one setting"),
+    ("env=corridor ~seeds", "can be changed, not removed"),
+    ("env=corridor seeds", "cannot read 'seeds'; write key=value"),
+    ("env=corridor --seeds=2", "settings are written key=value, without dashes"),
+    ("env=corridor algo=mappo", "this command trains tiny"),
+    ("env=custom", "needs env.target=package.module:Class"),
+    ("env=custom env.target=toys", "write package.module:Class"),
+    ("env=custom env.target=toys:Coridor", "did you mean Corridor"),
+    ("env=custom env.target=toyz:Corridor", "cannot import 'toyz'"),
+    ("env=custom env.target=tiny:Config", "is not an environment"),
+    ("env=corridor env.target=toys:Corridor", "needs env=custom"),
+    ("resume=nowhere", "nowhere is not a run folder: it has no config.yaml"),
+    ("env=corridor runs=/dev/null", "cannot make the run folder /dev/null/tiny_corridor"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_exit_status_2(line, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "enable_compilation_cache", lambda: None)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main("tiny", line.split())
+    output = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    assert message in output.err
+    assert output.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_every_setting_with_its_default(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main("tiny", ["env=corridor", "--help"])
+    text = capsys.readouterr().out
+    assert stopped.value.code == 0
+    for part in ("seeds: 1", "keep: 2", "num_envs=4", "layers=[3,2]", "learning_rate=0.1", "drift", "length=4", "slip=0.1"):
+        assert part in text
+
+
+def test_an_unknown_algorithm_or_command_names_the_nearest(capsys):
+    for words, message in ((["train", "mapo", "env=corridor"], "did you mean mappo"), (["evalute"], "did you mean evaluate")):
+        assert cli.guarded(lambda words=words: cli._dispatch(words)) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_importing_the_package_stays_light():
+    heavy = ("hydra", "orbax", "wandb", "matplotlib", "gymnax", "jaxmarl", "tensorflow_probability")
+    code = f"import sys, marljax; print([name for name in {heavy} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
