@@ -1,10 +1,25 @@
 """JAX-native multi-agent reinforcement learning: environments as pure functions, training loops that compile end to end."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from marljax.environment import Environment, Outcome, TimeStep, View
 from marljax.errors import UserError
 from marljax.registry import make, register
 from marljax.vector import vectorize
 
+if TYPE_CHECKING:
+    from marljax.train import make_train
+    from marljax.trained import load
+
 __version__ = "0.1.0"
 
-__all__ = ["Environment", "Outcome", "TimeStep", "UserError", "View", "make", "register", "vectorize"]
+__all__ = ["Environment", "Outcome", "TimeStep", "UserError", "View", "load", "make", "make_train", "register", "vectorize"]
+
+_LATER = {"load": "marljax.trained", "make_train": "marljax.train"}  # imported when asked for: the package stays light
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -1,0 +1,121 @@
+"""A one-team environment presented as one agent, for central controllers and single-agent libraries."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from marljax.environment import Environment, EnvParams, Outcome, State, View, num_actions
+from marljax.errors import UserError
+from marljax.scene import Colour, Scene
+from marljax.spaces import Box, Discrete, MultiDiscrete, Space
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint(Environment):
+    """All agents of ``env`` as a single one; made by ``joint``.
+
+    Observation [1, G]: the global state. Action: one entry per agent and part (``MultiDiscrete``), or the agents' continuous
+    actions one after the other. Mask [1, A·n]: the agents' masks one after the other; an agent that is not alive has only the
+    noop. Reward [1]: the mean over the agents alive before the transition. The state, the numbers and the metrics are those of
+    ``env``.
+    """
+
+    env: Environment
+
+    def __post_init__(self) -> None:
+        if len(set(self.env.teams)) > 1:
+            raise UserError(
+                f"{type(self.env).__name__} has {len(set(self.env.teams))} teams; joint takes an environment of one team"
+            )
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        return self.env.version
+
+    @property
+    def presets(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.env.presets
+
+    @property
+    def num_agents(self) -> int:
+        return 1
+
+    @property
+    def action_space(self) -> Space:
+        agents = self.env.num_agents
+        match self.env.action_space:
+            case Discrete(n=n):
+                return MultiDiscrete((n,) * agents)
+            case MultiDiscrete(nvec=nvec):
+                return MultiDiscrete(nvec * agents)
+            case Box(shape=shape, low=low, high=high):
+                return Box((agents * math.prod(shape),), low, high)
+
+    @property
+    def observation_space(self) -> Box:
+        return Box(self._global_shape())
+
+    @property
+    def default_params(self) -> EnvParams:
+        return self.env.default_params
+
+    def preset_params(self, preset: str) -> EnvParams:
+        return self.env.preset_params(preset)
+
+    @property
+    def noop(self) -> int:
+        return self.env.noop
+
+    @property
+    def legend(self) -> tuple[tuple[str, Colour], ...]:
+        return self.env.legend
+
+    def initial(self, key: jax.Array, env_params: EnvParams) -> State:
+        return self.env.initial(key, env_params)
+
+    def transition(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, Outcome]:
+        # only ``alive`` is used of this view: the compiler drops the rest
+        alive = self.env.observe(state, env_params).alive
+        own = action.reshape(self.env.num_agents, *self.env.action_space.shape)
+        after, outcome = self.env.transition(key, state, own, env_params)
+        mean = jnp.sum(outcome.reward * alive) / jnp.maximum(jnp.sum(alive), 1)
+        return after, outcome._replace(reward=mean[None])
+
+    def observe(self, state: State, env_params: EnvParams) -> View:
+        view = self.env.observe(state, env_params)
+        return View(
+            obs=self.env.global_state(state, env_params)[None],
+            action_mask=self._mask(view),
+            alive=jnp.ones(1, bool),
+            metrics=view.metrics,
+        )
+
+    def global_state(self, state: State, env_params: EnvParams) -> jax.Array:
+        return self.env.global_state(state, env_params)
+
+    def scene(self, state: State, env_params: EnvParams) -> Scene:
+        return self.env.scene(state, env_params)
+
+    def _mask(self, view: View) -> jax.Array:
+        """[1, A·n]; for continuous actions [1, 1]."""
+        space = self.env.action_space
+        if isinstance(space, Box):
+            return jnp.ones((1, 1), bool)
+        sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
+        noop = jnp.concatenate([jnp.arange(n) == self.env.noop for n in sizes])
+        return jnp.where(view.alive[:, None], view.action_mask, noop).reshape(1, num_actions(self.action_space))
+
+    def _global_shape(self) -> tuple[int, ...]:
+        def vector(key: jax.Array) -> Any:
+            env_params = self.env.default_params
+            return self.env.global_state(self.env.initial(key, env_params), env_params)
+
+        return jax.eval_shape(vector, jax.random.key(0)).shape
+
+
+def joint(env: Environment) -> Joint:
+    """A one-team environment as one agent: see ``Joint``. Raises ``UserError`` for more than one team."""
+    return Joint(env)

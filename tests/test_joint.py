@@ -1,0 +1,66 @@
+"""A team presented as one agent keeps its dynamics, and its masks, rewards and metrics follow from the agents'."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import Corridor, Points
+
+import marljax
+from marljax.errors import UserError
+from marljax.spaces import Box, MultiDiscrete
+from marljax.testing import check_env
+
+
+@pytest.mark.parametrize("env", [Corridor(), Points()], ids=repr)
+def test_conformance(env):
+    check_env(marljax.joint(env), num_steps=40)
+
+
+def test_spaces_and_identity():
+    joint = marljax.joint(Corridor())
+    assert joint.action_space == MultiDiscrete((3, 3, 3))
+    assert joint.observation_space == Box((7,))
+    assert marljax.joint(Points()).action_space == Box((4,), -1.0, 1.0)
+    assert (joint.presets, joint.version, joint.noop) == (Corridor().presets, Corridor().version, 0)
+    assert joint == marljax.joint(Corridor(preset="slow"))
+    assert hash(joint) == hash(marljax.joint(Corridor(preset="slow")))
+    assert joint != marljax.joint(Corridor(length=5))
+    nested = marljax.joint(joint)
+    assert nested.action_space == joint.action_space
+
+
+def test_reward_is_the_mean_over_the_agents_present_and_absent_slots_have_the_noop():
+    env = Corridor(length=1)
+    joint = marljax.joint(env)
+    env_params = env.default_params.replace(slip=0.0)
+    state = env.initial(jax.random.key(0), env_params).replace(alive=jnp.array([True, True, False]))
+    _, timestep = joint.step(jax.random.key(1), state, jnp.array([[2, 0, 2]]), env_params)
+    # the first agent arrives (1 - 0.05), the second stays (-0.05), the third was never there
+    np.testing.assert_allclose(timestep.reward, [(0.95 - 0.05) / 2], rtol=1e-6)
+    np.testing.assert_array_equal(timestep.action_mask, [[1, 0, 0, 1, 0, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(timestep.alive, [True])
+    assert float(timestep.metrics["arrived"]) == 1.0
+
+
+@pytest.mark.parametrize("env", [Corridor(), Points()], ids=repr)
+def test_the_agents_do_what_they_would_do_alone(env):
+    joint = marljax.joint(env)
+    state, timestep = joint.reset(jax.random.key(3))
+    own_state, own = env.reset(jax.random.key(3))
+    action = jax.vmap(env.action_space.sample)(jax.random.split(jax.random.key(4), env.num_agents))
+    after, timestep = joint.step(jax.random.key(5), state, action.reshape(1, -1))
+    own_after, own = env.step(jax.random.key(5), own_state, action)
+    jax.tree.map(np.testing.assert_array_equal, after, own_after)
+    np.testing.assert_array_equal(timestep.obs[0], env.global_state(own_after, env.default_params))
+    np.testing.assert_array_equal(timestep.obs[0], joint.global_state(after, env.default_params))
+    assert bool(timestep.terminated) == bool(own.terminated)
+
+
+def test_competing_teams_are_refused():
+    with pytest.raises(UserError, match="Corridor has 2 teams; joint takes an environment of one team"):
+        marljax.joint(Corridor(compete=True))
+    with pytest.raises(UserError, match="2 teams"):
+        dataclasses.replace(marljax.joint(Corridor()), env=Corridor(compete=True))
