@@ -106,5 +106,5 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
 
 
 def test_the_users_backend_is_left_alone():
-    code = "import sys, marljax.render; assert not [name for name in sys.modules if name.startswith('matplotlib')]"
+    code = "import sys, marljax.render, marljax.plot; assert not [name for name in sys.modules if name.startswith('matplotlib')]"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

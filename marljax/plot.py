@@ -1,0 +1,159 @@
+"""Learning curves from the rows of ``metrics.jsonl``, drawn by matplotlib without touching the user's backend.
+
+Axis letters: S seeds, X points along the horizontal axis.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marljax import stats
+from marljax.errors import UserError
+from marljax.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+Row = Mapping[str, Any]
+
+# where a row stands and what algorithms report of themselves: no panel unless asked for
+PLACE = {"seed", "update", "env_steps", "steps", "time", "episodes", "steps_per_second", "learning_rate"}
+LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm"}
+EVALUATED = "eval_"  # rows hold a greedy evaluation's figures under this prefix
+# Okabe and Ito's colours, which colour-blind people tell apart
+BLUE, ORANGE = "#0072B2", "#D55E00"
+REFERENCES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+INK, FAINT, GRID = "#333333", "#bbbbbb", "#ebebeb"
+COLUMNS = 3
+
+
+def learning_curve(
+    records: Iterable[Row],
+    path: str | os.PathLike,
+    *,
+    metrics: Sequence[str] = (),
+    references: Mapping[str, Mapping[str, float]] | None = None,
+    x: str = "env_steps",
+    title: str = "",
+) -> "Figure":
+    """Draws how the metrics of a run grew: mean over seeds, its 95 % t interval, each seed as a thin line.
+
+    Args:
+        records: one row per chunk and seed, with ``x``, ``seed`` and figures by name; a figure may be missing from a row. Figures
+            named ``eval_<metric>`` are drawn beside ``<metric>``, as the greedy evaluation.
+        path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
+        metrics: what to draw, the first one large; by default the return, then everything that the environment reports.
+        references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
+        x: name of the horizontal axis in the rows.
+        title: above the figure.
+
+    Returns:
+        the figure that was written.
+
+    Raises:
+        UserError: where there is nothing to draw, for a metric that no row has, or a path that cannot be written.
+    """
+    rows = [row for row in records if x in row and "seed" in row]
+    names = list(metrics) or own_metrics(rows)
+    missing = [name for name in names if not any(name in row or EVALUATED + name in row for row in rows)]
+    if not names or missing:
+        found = ", ".join(own_metrics(rows)) or "nothing"
+        raise UserError(f"no rows to draw {', '.join(missing) or 'a curve'} from; they hold {found}")
+    figure, panels = _layout(len(names), title)
+    for name, axes in zip(names, panels, strict=True):
+        _panel(axes, rows, name, x)
+        _reference_lines(axes, name, references or {})
+    figure.supxlabel(x.replace("_", " "), fontsize=9, color=INK)
+    _legend(figure, panels)
+    with replacing(path, (".png", ".svg", ".pdf")) as draft:
+        figure.savefig(draft)
+    return figure
+
+
+def own_metrics(rows: Iterable[Row]) -> list[str]:
+    """The names in the rows that the environment reports, returns first.
+
+    Those are what is evaluated; where nothing is, all but the places and the loss terms.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    evaluated = [name.removeprefix(EVALUATED) for name in names if name.startswith(EVALUATED)]
+    own = evaluated or [name for name in names if name not in PLACE | LOSSES]
+    return sorted(own, key=lambda name: not name.startswith("return"))
+
+
+def curve(rows: Iterable[Row], name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
+    """A figure along the run: places [X] and values [S, X], NaN where a seed has none."""
+    points = {}
+    for row in rows:
+        value = row.get(name)
+        if isinstance(value, int | float) and math.isfinite(value):
+            points[row["seed"], row[x]] = float(value)
+    seeds = sorted({seed for seed, _ in points}, key=str)
+    places = sorted({place for _, place in points})
+    values = [[points.get((seed, place), np.nan) for place in places] for seed in seeds]
+    return np.array(places, float), np.array(values, float).reshape(len(seeds), len(places))
+
+
+def _panel(axes: "Axes", rows: list[Row], name: str, x: str) -> None:
+    axes.set_title(name.replace("_", " "), fontsize=10, loc="left", color=INK)
+    _series(axes, *curve(rows, name, x), BLUE, "training")
+    _series(axes, *curve(rows, EVALUATED + name, x), ORANGE, "greedy evaluation")
+
+
+def _series(axes: "Axes", places: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Mean over seeds with its interval; a place where some seed is silent counts those that speak."""
+    if not len(places):
+        return
+    dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(places) < 40 else {}
+    if len(values) > 1:
+        for seed in values:
+            spoken = np.isfinite(seed)
+            axes.plot(places[spoken], seed[spoken], color=colour, alpha=0.25, linewidth=0.7)
+        estimates = [stats.mean(column[np.isfinite(column)]) for column in values.T]
+        low, high = np.array([(each.low, each.high) for each in estimates]).T
+        known = np.isfinite(low)
+        axes.fill_between(places[known], low[known], high[known], color=colour, alpha=0.15, linewidth=0)
+    axes.plot(places, np.nanmean(values, axis=0), color=colour, linewidth=1.8, label=label, **dots)
+
+
+def _reference_lines(axes: "Axes", name: str, references: Mapping[str, Mapping[str, float]]) -> None:
+    for index, (policy, figures) in enumerate(references.items()):
+        if name in figures:
+            colour = REFERENCES[index % len(REFERENCES)]
+            axes.axhline(figures[name], color=colour, linewidth=1.2, linestyle=(0, (4, 2)), label=policy)
+
+
+def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
+    """The first panel over the whole width, the others in rows of three below."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    small_rows = math.ceil((count - 1) / COLUMNS)
+    figure = Figure(figsize=(9, 3.6 + 1.9 * small_rows), dpi=130, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(1 + small_rows, COLUMNS, height_ratios=[2.0] + [1.1] * small_rows)
+    panels = [figure.add_subplot(grid[0, :])]
+    panels += [figure.add_subplot(grid[1 + index // COLUMNS, index % COLUMNS], sharex=panels[0]) for index in range(count - 1)]
+    for axes in panels:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8, color=FAINT, labelcolor=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(FAINT)
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    return figure, panels
+
+
+def _legend(figure: "Figure", panels: list["Axes"]) -> None:
+    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if len(handles) > 1:
+        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": min(len(handles), 5)}
+        figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)
