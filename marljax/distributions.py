@@ -1,7 +1,7 @@
 """Policies' action distributions: masked categorical, multi-discrete and squashed Gaussian, on distrax.
 
-A distribution draws a *sample*; ``action(sample)`` is what the environment receives. The two differ for the squashed Gaussian only: the
-sample before tanh is stored, because log-probabilities of saturated actions cannot be recovered from the action.
+A distribution draws a *sample*; ``action(sample)`` is what the environment receives. The two differ for the squashed Gaussian
+only: the sample before tanh is stored, because log-probabilities of saturated actions cannot be recovered from the action.
 """
 
 import functools

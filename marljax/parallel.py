@@ -1,7 +1,7 @@
 """The device mesh ("seed", "data") and the collectives over its data axis.
 
-Every training program runs inside a mesh, (1, 1) on a laptop: members of a batch of seeds lie along "seed", the environments of one run
-along "data". Learners are replicated over data, actors are sharded.
+Every training program runs inside a mesh, (1, 1) on a laptop: members of a batch of seeds lie along "seed", the environments of
+one run along "data". Learners are replicated over data, actors are sharded.
 """
 
 from typing import Any
