@@ -91,7 +91,7 @@ def restore(folder: Path, template: Any, purpose: Purpose) -> Restored:
             _check_purpose(path, manifest, purpose)
             _check_structure(path, manifest["structure"], structure(template))
             _check_files(path, manifest["files"])
-            tree = _like(template, _read_arrays(path / ARRAYS))
+            tree = _like(template, read_arrays(path / ARRAYS))
         except DamagedError as error:
             damage.append(f"checkpoint {path} is damaged ({error})")
             continue
@@ -122,6 +122,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if manifest["format"] != FORMAT:
         raise UserError(f"{path} has checkpoint format {manifest['format']}, this marljax reads format {FORMAT}; use its version")
     return manifest
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Name → array of a checkpoint's ``arrays``, as orbax gives them; raises ``DamagedError`` if it cannot read them."""
+    try:
+        with _orbax().StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(path.absolute())
+    except Exception as error:  # orbax reports unreadable files with many kinds of errors
+        raise DamagedError(f"its arrays are not readable: {type(error).__name__}") from error
 
 
 def structure(tree: Any) -> dict[str, list[Any]]:
@@ -162,14 +171,6 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
         checkpointer.save(path.absolute(), arrays)
 
 
-def _read_arrays(path: Path) -> dict[str, Any]:
-    try:
-        with _orbax().StandardCheckpointer() as checkpointer:
-            return checkpointer.restore(path.absolute())
-    except Exception as error:  # orbax reports unreadable files with many kinds of errors
-        raise DamagedError(f"its arrays are not readable: {type(error).__name__}") from error
-
-
 def _orbax() -> Any:
     import orbax.checkpoint
 
@@ -181,9 +182,7 @@ def _check_purpose(path: Path, manifest: dict[str, Any], purpose: Purpose) -> No
     for name, wanted in dataclasses.asdict(purpose).items():
         found = manifest["purpose"].get(name)
         if found != wanted:
-            raise UserError(
-                f"{path} was made for {name.replace('_', ' ')} {found}, not {wanted}; train anew or use its version"
-            )
+            raise UserError(f"{path} was made for {name.replace('_', ' ')} {found}, not {wanted}; train anew or use its version")
 
 
 def _check_structure(path: Path, found: dict[str, list[Any]], wanted: dict[str, list[Any]]) -> None:

@@ -5,11 +5,12 @@ on from its last checkpoint to the very same parameters.
 """
 
 import dataclasses
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple
@@ -86,19 +87,15 @@ def train(settings: Settings, console: Console) -> Ended:
     keys = member_keys(settings)
     jax.eval_shape(trainer.init, keys, settings.env_params)  # sizes that do not fit raise here, before anything is written
     with ExitStack() as stack:
-        folder = open_folder(settings)
-        stack.enter_context(runfolder.locked(folder))
+        folder = stack.enter_context(opened(settings))
+        wandb = WandbRuns(settings, folder, seeds_of(settings), lambda line: say(console, line))
+        stack.callback(wandb.finish)
         run = start(settings, folder, trainer, keys, console)
         announce(run, console)
-        wandb = WandbRuns(settings, folder, run.seeds)
-        stack.callback(wandb.finish)
         log = MetricsFile(folder, run.update)
         stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
-        progress = stack.enter_context(
-            LiveProgress(
-                console, trainer.num_updates * trainer.steps_per_update, run.update * trainer.steps_per_update, len(run.seeds)
-            )
-        )
+        steps = trainer.steps_per_update
+        progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, len(run.seeds)))
 
         def record(rows: list[Row]) -> None:
             log.append(rows)
@@ -135,11 +132,21 @@ def purpose_of(settings: Settings) -> Purpose:
     return Purpose(settings.algo, name, type(settings.env).version)
 
 
-def open_folder(settings: Settings) -> Path:
-    """The folder to continue, or a new one."""
+@contextmanager
+def opened(settings: Settings) -> Iterator[Path]:
+    """The folder to continue, or a new one, with its lock; a new one disappears if the run ends before it has saved anything."""
     if settings.run.resume is not None:
-        return Path(settings.run.resume)
-    return runfolder.create(Path(settings.run.runs), settings.title, settings.run.name)
+        with runfolder.locked(Path(settings.run.resume)):
+            yield Path(settings.run.resume)
+        return
+    folder = runfolder.create(Path(settings.run.runs), settings.title, settings.run.name)
+    try:
+        with runfolder.locked(folder):
+            yield folder
+    except UserError:
+        if not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, console: Console) -> Run:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from marljax.runfolder import METRICS
 from marljax.settings import Settings
 
 Row = dict[str, Any]
+WANDB_TIMEOUT = 30  # seconds to wait for the service
 
 
 def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
@@ -76,16 +77,20 @@ def read_rows(folder: Path) -> list[Row]:
 class WandbRuns:
     """One Weights & Biases run per seed, grouped; nothing at all where ``wandb.mode=disabled``."""
 
-    def __init__(self, settings: Settings, folder: Path, seeds: Sequence[int]) -> None:
-        """Starts the runs; one clear ``UserError`` where the service cannot be reached or wandb is not logged in."""
+    def __init__(self, settings: Settings, folder: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+        """Starts the runs; one clear ``UserError`` where the service cannot be reached or wandb is not logged in.
+
+        Trouble later on costs no training: ``tell`` gets one line, and the rows stand in ``metrics.jsonl`` anyway.
+        """
         self._runs: dict[int, Any] = {}
+        self._tell = tell
         wanted = settings.run.wandb
         if wanted.mode == "disabled":
             return
         try:
             import wandb
 
-            quiet = wandb.Settings(silent=True, console="off", init_timeout=30)
+            quiet = wandb.Settings(silent=True, console="off", init_timeout=WANDB_TIMEOUT)
             for seed in seeds:
                 name = f"{folder.name}_seed{seed}"
                 self._runs[seed] = wandb.init(
@@ -105,21 +110,33 @@ class WandbRuns:
                 self._runs[seed].define_metric("*", step_metric="env_steps")
         except Exception as error:  # wandb has many kinds of errors for a missing network, login or rights
             self.finish()
-            reason = str(error).strip().splitlines()
-            raise UserError(
-                f"wandb.mode={wanted.mode} does not work here: {reason[0] if reason else type(error).__name__}; "
-                "use wandb.mode=offline or wandb.mode=disabled"
-            ) from error
+            advice = "use wandb.mode=offline or wandb.mode=disabled"
+            raise UserError(f"wandb.mode={wanted.mode} does not work here: {_first_line(error)}; {advice}") from error
 
     def append(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            if run := self._runs.get(row["seed"]):
-                run.log({key: value for key, value in row.items() if key != "seed"})
+        try:
+            for row in rows:
+                if run := self._runs.get(row["seed"]):
+                    run.log({key: value for key, value in row.items() if key != "seed"})
+        except Exception as error:
+            self._give_up(error)
 
     def finish(self) -> None:
-        for run in self._runs.values():
-            run.finish(quiet=True)
+        runs, self._runs = self._runs, {}
+        try:
+            for run in runs.values():
+                run.finish()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
         self._runs = {}
+        self._tell(f"warning: wandb stopped working ({_first_line(error)}); going on without it, metrics.jsonl has every row")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _line(row: Row) -> str:

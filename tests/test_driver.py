@@ -1,0 +1,290 @@
+"""Runs: resumed to the same bits, frozen where they diverge, one row per chunk and seed, one trace, one writer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+import tiny
+from rich.console import Console
+
+import marljax
+from marljax import checkpoint, driver, logs, registry, report, runfolder, settings, trained
+from marljax.errors import UserError
+
+# 40 updates; most runs here share seeds=3 and chunk=2, and with them one compiled program
+TINY = [
+    "env=corridor",
+    "algo.total_steps=800",
+    "render=false",
+    "eval.episodes=4",
+    "eval.final_episodes=8",
+    "checkpoint.every=0.1",
+]
+
+
+@pytest.fixture(autouse=True)
+def algorithms(monkeypatch):
+    monkeypatch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+    monkeypatch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+
+
+def train(tmp_path, *words, name="run"):
+    return driver.train(settings.compose("tiny", [*TINY, f"runs={tmp_path}", f"name={name}", *words]), Console(quiet=True))
+
+
+def state_of(run):
+    return [np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+            for x in jax.tree.leaves((run.members, run.best))]  # fmt: skip
+
+
+def assert_same_state(run, other):
+    for one, two in zip(state_of(run), state_of(other), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An uninterrupted run of three seeds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+        return train(tmp_path_factory.mktemp("finished"), "seeds=3", "chunk=2")
+
+
+def test_a_run_leaves_rows_checkpoints_and_its_configuration(finished):
+    run = finished.run
+    assert (finished.status, run.update) == ("finished", 40)
+    rows = logs.read_rows(run.folder)
+    assert [(row["update"], row["seed"]) for row in rows] == [(update, seed) for update in range(0, 41, 2) for seed in (0, 1, 2)]
+    assert rows[-1]["env_steps"] == 800
+    assert [path.name for path in checkpoint.checkpoints(run.folder / "checkpoints")] == ["00000040", "00000036"]
+    assert runfolder.read_config(run.folder)["algo"]["total_steps"] == 800
+    scores = np.array(
+        [[row["eval_return"] for row in rows if row["seed"] == seed and "eval_return" in row] for seed in (0, 1, 2)]
+    )
+    np.testing.assert_allclose(run.best.score, scores.max(-1), rtol=1e-6)
+
+
+def test_rows_hold_means_per_episode():
+    metrics = {
+        "loss": np.array([[1.0, 3.0, np.nan]]),
+        "episodes": np.array([[0.0, 4.0, np.nan]]),
+        "sum_return": np.array([[0.0, 8.0, np.nan]]),
+    }
+    assert logs.summarise(metrics, 0) == {"episodes": 4, "loss": 2.0, "return": 2.0}
+    assert logs.summarise({name: values[:, 2:] for name, values in metrics.items()}, 0) == {}
+    assert "return" not in logs.summarise({name: values[:, :1] for name, values in metrics.items()}, 0)
+
+
+def test_where_chunks_end_changes_no_number(finished, tmp_path):
+    other = train(tmp_path, "seeds=3", "chunk=15", "eval.every=0.5").run
+    params, same = (jax.tree.leaves(run.members.state.learner.params) for run in (finished.run, other))
+    for one, two in zip(params, same, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_seed_of_a_batch_is_the_run_of_that_seed(finished, tmp_path):
+    alone = train(tmp_path, "seed=2", "chunk=2").run
+    for one, two in zip(jax.tree.leaves(finished.run.members.state), jax.tree.leaves(alone.members.state), strict=True):
+        if not jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(one[2:], two)
+
+
+def test_a_signal_stops_after_the_chunk_and_resume_goes_on_to_the_same_bits(finished, tmp_path, monkeypatch):
+    run_chunks = driver.run_chunks
+
+    def interrupted(run, progress, record, stopper):
+        def record_and_interrupt(rows):
+            record(rows)
+            if run.update == 14:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return run_chunks(run, progress, record_and_interrupt, stopper)
+
+    monkeypatch.setattr(driver, "run_chunks", interrupted)
+    stopped = train(tmp_path, "seeds=3", "chunk=2")
+    assert (stopped.status, stopped.signal, stopped.run.update) == ("interrupted", signal.SIGTERM, 14)
+    monkeypatch.setattr(driver, "run_chunks", run_chunks)
+    with (stopped.run.folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"update": 16, "seed": 0}) + '\n{"update": 16, "se')  # what a kill after the checkpoint leaves
+    resumed = driver.train(settings.compose("tiny", [f"resume={stopped.run.folder}"]), Console(quiet=True))
+    assert resumed.status == "finished"
+    assert_same_state(resumed.run, finished.run)
+    assert timeless(resumed.run.folder) == timeless(finished.run.folder)
+
+
+def timeless(folder):
+    return [{key: value for key, value in row.items() if key != "time"} for row in logs.read_rows(folder)]
+
+
+def test_resume_takes_only_what_changes_no_number(finished):
+    folder = finished.run.folder
+    again = driver.train(settings.compose("tiny", [f"resume={folder}", "env=corridor", "checkpoint.keep=1"]), Console(quiet=True))
+    assert_same_state(again.run, finished.run)
+    for word, message in (
+        ("algo.learning_rate=1", "leave out algo.learning_rate"),
+        ("env=merge", "was trained with env=corridor, not with merge"),
+        ("wandb.made=offline", "did you mean wandb.mode"),
+    ):
+        with pytest.raises(UserError, match=message):
+            settings.compose("tiny", [f"resume={folder}", word])
+    with pytest.raises(UserError, match="was trained with tiny, not with mappo"):
+        settings.compose("mappo", [f"resume={folder}"])
+
+
+def test_a_damaged_newest_checkpoint_costs_only_its_updates(finished, tmp_path, capsys):
+    run = train(tmp_path, "seeds=3", "chunk=2").run
+    newest = checkpoint.checkpoints(run.folder / "checkpoints")[0]
+    largest = max((file for file in (newest / "arrays").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+    resumed = driver.train(settings.compose("tiny", [f"resume={run.folder}"]), Console())
+    assert "00000040 is damaged" in capsys.readouterr().out
+    assert_same_state(resumed.run, finished.run)
+    assert timeless(run.folder) == timeless(finished.run.folder)
+
+
+def test_only_the_diverged_seed_freezes(finished, tmp_path, capsys):
+    broken = ["algo.broken_seed=1", "algo.broken_update=7", "chunk=2", "seeds=3"]
+    ended = driver.train(settings.compose("tiny", [*TINY, f"runs={tmp_path}", *broken]), Console())
+    run = ended.run
+    assert ended.status == "finished"
+    assert "seed 1 diverged: loss is not finite at update 8" in capsys.readouterr().out
+    np.testing.assert_array_equal(run.diverged, [False, True, False])
+    np.testing.assert_array_equal(run.members.state.learner.updates, [40, 7, 40])
+    weights = np.asarray(run.members.state.learner.params["w"])
+    healthy = np.asarray(finished.run.members.state.learner.params["w"])
+    np.testing.assert_array_equal(weights[[0, 2]], healthy[[0, 2]])
+    assert np.isfinite(weights).all()
+    assert not np.array_equal(weights[1], healthy[1])
+    rows = logs.read_rows(run.folder)
+    assert max(row["update"] for row in rows if row["seed"] == 1) == 8
+    assert run.best.update[1] <= 8
+
+
+def test_a_run_stops_when_every_seed_has_diverged_and_keeps_the_last_good_checkpoint(tmp_path, capsys):
+    ended = train(tmp_path, "algo.broken_seed=0", "algo.broken_update=7", "chunk=2")
+    assert (ended.status, ended.run.update) == ("diverged", 8)
+    assert checkpoint.checkpoints(ended.run.folder / "checkpoints")[0].name == "00000004"
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(marljax.load(ended.run.folder).params))
+
+
+def test_the_driver_traces_an_update_once(tmp_path, monkeypatch):
+    chex.clear_trace_counter()
+    monkeypatch.setattr(tiny, "update", chex.assert_max_traces(tiny.update, n=1))
+    assert train(tmp_path, "chunk=2", "algo.num_envs=3").status == "finished"
+
+
+def test_one_writer_and_one_run_per_folder(finished, tmp_path):
+    with runfolder.locked(finished.run.folder):
+        child = f"import marljax.runfolder as r, pathlib\nwith r.locked(pathlib.Path({str(finished.run.folder)!r})): pass"
+        other = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert "another process is training in" in other.stderr
+    folder = finished.run.folder
+    with pytest.raises(UserError, match="exists already; choose another name="):
+        runfolder.create(folder.parent.parent, folder.parent.name, folder.name)
+
+
+def test_load_gives_the_evaluated_parameters(finished):
+    run = finished.run
+    policy = marljax.load(run.folder)
+    best = int(np.argmax(run.best.score))
+    assert (policy.seed, policy.update, policy.score) == (best, run.best.update[best], run.best.score[best])
+    np.testing.assert_array_equal(policy.params["w"], run.best.params["w"][best])
+    last = marljax.load(run.folder, seed=1, which="last")
+    np.testing.assert_array_equal(last.params["w"], run.members.state.learner.params["w"][1])
+    state, timestep = policy.env.reset(jax.random.key(0), policy.env_params)
+    action, carry = policy(jax.random.key(1), state, timestep, policy.initial_carry())
+    assert (action.shape, carry) == ((policy.env.num_agents,), ())
+    again = driver.play(run.settings, driver.Evaluator(run.settings.env, 4), jax.tree.map(lambda x: x[None], policy.params), 0)
+    np.testing.assert_allclose(again["return"].mean(), policy.score, rtol=1e-6)
+    with pytest.raises(UserError, match="has no seed 9; it trained 0, 1, 2"):
+        marljax.load(run.folder, seed=9)
+    with pytest.raises(UserError, match="is not a run folder"):
+        marljax.load(run.folder.parent)
+
+
+def test_load_refuses_another_version_of_the_environment(finished, monkeypatch):
+    monkeypatch.setattr(type(finished.run.settings.env), "version", "2")
+    with pytest.raises(UserError, match="made for env version 1, not 2"):
+        marljax.load(finished.run.folder)
+
+
+def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, monkeypatch):
+    run = finished.run
+    other = trained.with_env(run.settings, {"limit": 3, "agents": 2})
+    assert (int(other.env_params.limit), other.env.agents) == (3, 2)
+    walker = (run.settings.env, run.settings.env_params, always_walk)
+    monkeypatch.setattr(report, "scripted_policies", lambda settings: {"walker": walker})
+    rows = dict(report.compare(run.settings, run.best.params, range(1, 3)))
+    assert (rows["tiny"]["return"].shape, rows["walker"]["return"].shape) == ((3, 8), (8,))
+    walks = np.asarray(run.best.params["w"][:, 0, 0] > 0)
+    assert walks.any()
+    np.testing.assert_allclose(rows["tiny"]["return"][walks][0], rows["walker"]["return"], rtol=1e-6)  # the same episodes
+
+
+def always_walk(key, state, timestep, carry):
+    return jax.numpy.full(timestep.alive.shape, tiny.FORTH), carry
+
+
+KILLED = """
+import sys
+from marljax import cli, registry
+registry.ENVIRONMENTS["corridor"] = "toys:Corridor"
+cli.main("ippo", sys.argv[1:])
+"""
+
+
+def command(folder, *words):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "XDG_CACHE_HOME": str(folder / "cache")}
+    return subprocess.Popen(
+        [sys.executable, "-c", KILLED, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def test_killed_in_mid_run_and_resumed_gives_the_same_bits(tmp_path):
+    small = ["algo.total_steps=64000", "algo.num_envs=8", "algo.rollout_length=16", "algo.hidden=[8]", "algo.num_epochs=2"]
+    small += ["env=corridor", "seeds=2", f"runs={tmp_path}", "render=false", "eval.every=0.1", "eval.final_episodes=32"]
+    checkpoints = tmp_path / "ippo_corridor" / "killed" / "checkpoints"
+    running = command(tmp_path, *small, "name=killed")
+    while len(checkpoint.checkpoints(checkpoints)) < 2 and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL, running.stdout.read().decode()
+    killed_at = checkpoint.read_manifest(checkpoint.checkpoints(checkpoints)[0])["update"]
+    others = [command(tmp_path, *small, "name=whole"), command(tmp_path, f"resume={checkpoints.parent}")]
+    for other in others:
+        output, _ = other.communicate()
+        assert other.returncode == 0, output.decode()
+    assert 0 < killed_at < 500
+    whole = checkpoint.checkpoints(tmp_path / "ippo_corridor" / "whole" / "checkpoints")[0]
+    resumed = checkpoint.checkpoints(checkpoints)[0]
+    assert whole.name == resumed.name == "00000500"
+    final = [checkpoint.read_arrays(path / checkpoint.ARRAYS) for path in (whole, resumed)]
+    assert final[0].keys() == final[1].keys()
+    for name in final[0]:
+        np.testing.assert_array_equal(final[0][name], final[1][name], err_msg=name)
+    assert timeless(whole.parents[1]) == timeless(resumed.parents[1])
+
+
+def test_wandb_writes_one_offline_run_per_seed(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    run = train(tmp_path, "seeds=3", "chunk=2", "wandb.mode=offline").run
+    assert len(list((run.folder / "wandb").glob("offline-run-*"))) == 3
+
+
+def test_wandb_out_of_reach_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(logs, "WANDB_TIMEOUT", 2)
+    with pytest.raises(UserError, match=r"wandb.mode=online does not work here: .*; use wandb.mode=offline") as refused:
+        train(tmp_path, "seeds=3", "chunk=2", "wandb.mode=online")
+    assert "\n" not in str(refused.value)
+    assert list((tmp_path / "tiny_corridor").iterdir()) == []
