@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from marljax.environment import Environment, Outcome, TimeStep, View
 from marljax.errors import UserError
+from marljax.joint import joint
 from marljax.registry import make, register
 from marljax.vector import vectorize
 
@@ -14,7 +15,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Environment", "Outcome", "TimeStep", "UserError", "View", "load", "make", "make_train", "register", "vectorize"]
+__all__ = [
+    "Environment",
+    "Outcome",
+    "TimeStep",
+    "UserError",
+    "View",
+    "joint",
+    "load",
+    "make",
+    "make_train",
+    "register",
+    "vectorize",
+]
 
 _LATER = {"load": "marljax.trained", "make_train": "marljax.train"}  # imported when asked for: the package stays light
 

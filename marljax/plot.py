@@ -129,17 +129,18 @@ def _reference_lines(axes: "Axes", name: str, references: Mapping[str, Mapping[s
 
 
 def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
-    """The first panel over the whole width, the others in rows of three below."""
+    """The first panel over the whole width, the others in rows of at most three below."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    small_rows = math.ceil((count - 1) / COLUMNS)
+    columns = min(COLUMNS, max(1, count - 1))
+    small_rows = math.ceil((count - 1) / columns)
     figure = Figure(figsize=(9, 3.6 + 1.9 * small_rows), dpi=130, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(1 + small_rows, COLUMNS, height_ratios=[2.0] + [1.1] * small_rows)
+    grid = figure.add_gridspec(1 + small_rows, columns, height_ratios=[2.0] + [1.1] * small_rows)
     panels = [figure.add_subplot(grid[0, :])]
-    panels += [figure.add_subplot(grid[1 + index // COLUMNS, index % COLUMNS], sharex=panels[0]) for index in range(count - 1)]
+    panels += [figure.add_subplot(grid[1 + index // columns, index % columns], sharex=panels[0]) for index in range(count - 1)]
     for axes in panels:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(color=GRID, linewidth=0.8)

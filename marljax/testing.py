@@ -211,6 +211,8 @@ class Programs:
         self.reset = jax.jit(functools.partial(self._reset, has_scene))
         self.step = jax.jit(functools.partial(self._step, has_scene))
         self.rollout = jax.jit(self._rollout, static_argnums=2)
+        self.sample = jax.jit(functools.partial(sample_action, env))
+        self.allowed_only = jax.jit(functools.partial(allowed_only, env))
 
     def _reset(self, has_scene: bool, key: jax.Array, env_params: EnvParams) -> Seen:
         self.traces["reset"] += 1
@@ -278,7 +280,7 @@ def _by_part(space: Discrete | MultiDiscrete, action_mask: jax.Array) -> jax.Arr
     return action_mask[:, np.where(inside, index, 0)] & inside
 
 
-def _allowed_only(env: Environment, action: jax.Array, action_mask: jax.Array) -> jax.Array:
+def allowed_only(env: Environment, action: jax.Array, action_mask: jax.Array) -> jax.Array:
     """The action with noop in the place of what the mask forbids."""
     space = env.action_space
     if isinstance(space, Box):
@@ -306,12 +308,12 @@ def _walk(programs: Programs, env_params: EnvParams, num_steps: int, key: jax.Ar
     anything = jnp.ones_like(now.timestep.action_mask)
     for key_now in jax.random.split(key, num_steps):
         key_action, key_step, key_reset = jax.random.split(key_now, 3)
-        action = sample_action(env, key_action, anything)
+        action = programs.sample(key_action, anything)
         after = programs.step(key_step, now.state, action, env_params)
         _check_seen(env, after, check)
         again = programs.step(key_step, now.state, action, env_params)
         check(not first_unlike(after, again), "step gives other bits for the same key")
-        allowed = _allowed_only(env, action, now.timestep.action_mask)
+        allowed = programs.allowed_only(action, now.timestep.action_mask)
         unlike = first_unlike(after, programs.step(key_step, now.state, allowed, env_params))
         check(not unlike, f"an unavailable action does not act as the noop: {unlike} differs")
         _check_absent(programs, env_params, key_step, now, allowed, after, check)
@@ -362,7 +364,7 @@ def _run_presets(programs: Programs, key: jax.Array, check: Check) -> None:
     for preset in env.presets:
         env_params = strong(env.preset_params(preset))
         now = programs.reset(key_reset, env_params)
-        action = sample_action(env, key_action, now.timestep.action_mask)
+        action = programs.sample(key_action, now.timestep.action_mask)
         _check_seen(env, programs.step(key_step, now.state, action, env_params), check)
         programs.check_traces(check)
 
