@@ -135,7 +135,7 @@ def occupancy(x: jax.Array, y: jax.Array) -> jax.Array:
     for near, lanes in rows:
         for lane in lanes:
             along = (x >= START[lane] - VEHICLE_LENGTH) & (x < END[lane] + VEHICLE_LENGTH)
-            mask = mask | jnp.where(near & along, 1 << lane, 0)
+            mask = mask | jnp.where(near & along, jnp.int32(1 << lane), jnp.int32(0))
     return mask
 
 

@@ -1,0 +1,258 @@
+"""Whole scenes of ``merge`` against the ``highway-env`` package, 1.12.1, on the same road, in float64.
+
+The package is given this road, a search for neighbours over connected lanes, five target speeds and no speed limit; for the
+``marl_cavs`` preset also that simulator's steering law and driver. Its vehicles act one after the other, and one rule (giving
+up a lane change to a rival ahead) reads decisions already taken: with vehicles listed from the rearmost to the foremost that
+is the simultaneous update of ``merge``.
+
+A scene is followed until contact (the package's collision impulse comes one sub-step later) or until a vehicle all but
+stands: from there on a driver may roll backwards, where the steering law is unstable and doubles the last bit's rounding
+every sub-step.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from highway_env.envs.common.abstract import AbstractEnv
+from highway_env.road.lane import SineLane, StraightLane
+from highway_env.road.road import Road, RoadNetwork
+from highway_env.utils import wrap_to_pi
+from highway_env.vehicle.behavior import IDMVehicle
+from highway_env.vehicle.controller import MDPVehicle
+from highway_env.vehicle.kinematics import Vehicle
+from highway_env.vehicle.objects import Obstacle
+
+from marljax.envs import merge
+from marljax.envs import merge_road as road
+from marljax.envs.merge import Merge
+
+SPEEDS = [10, 15, 20, 25, 30]
+NODES = {
+    "ab": ("a", "b", 0),
+    "bc0": ("b", "c", 0),
+    "bc1": ("b", "c", 1),
+    "cd": ("c", "d", 0),
+    "jk": ("j", "k", 0),
+    "kb": ("k", "b", 0),
+}
+LANE_OF = {NODES[name]: number for number, name in enumerate(road.NAMES)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Spawn:
+    """One vehicle at the start."""
+
+    slot: int  # 0–5 for CAVs, 6–11 for human drivers
+    ramp: bool
+    x: float
+    speed: float
+
+
+class SlipSteering:
+    """MARL_CAVs' steering: the slip angle itself is taken for the steering angle."""
+
+    def steering_control(self, target_lane_index) -> float:
+        lane = self.road.network.get_lane(target_lane_index)
+        along, offset = lane.local_coordinates(self.position)
+        turn = np.arcsin(np.clip(-self.KP_LATERAL * offset / self.speed, -1, 1))
+        wanted = lane.heading_at(along + self.speed * self.TAU_PURSUIT) + np.clip(turn, -np.pi / 4, np.pi / 4)
+        rate = self.KP_HEADING * wrap_to_pi(wanted - self.heading)
+        slip = np.arcsin(np.clip(self.LENGTH / 2 / self.speed * rate, -1, 1))
+        return float(np.clip(slip, -self.MAX_STEERING_ANGLE, self.MAX_STEERING_ANGLE))
+
+
+class SlipCar(SlipSteering, MDPVehicle):
+    """A CAV of the ``marl_cavs`` preset."""
+
+
+class SlipDriver(SlipSteering, IDMVehicle):
+    """A human driver of the ``marl_cavs`` preset, who follows the leader in the current lane only."""
+
+    LANE_CHANGE_MIN_ACC_GAIN = 0.1
+    LANE_CHANGE_MAX_BRAKING_IMPOSED = 9.0
+
+    def act(self, action=None) -> None:
+        self.follow_road()
+        self.change_lane_policy()
+        front, _ = self.road.neighbour_vehicles(self, self.lane_index)
+        follow = np.clip(self.acceleration(self, front), -self.ACC_MAX, self.ACC_MAX)
+        Vehicle.act(self, {"steering": self.steering_control(self.target_lane_index), "acceleration": follow})
+
+
+class Rival(AbstractEnv):
+    """The merge road in highway-env; what differs between scenes is set before it is made."""
+
+    PERCEPTION_DISTANCE = 180.0
+    spawns: tuple[Spawn, ...] = ()
+    connected, car, driver = True, MDPVehicle, IDMVehicle
+
+    @classmethod
+    def default_config(cls) -> dict:
+        limits = {"x": [-150, 150], "y": [-12, 12], "vx": [-45, 45], "vy": [-45, 45]}
+        seen = {"type": "Kinematics", "features_range": limits, "clip": False, "see_behind": True, "include_obstacles": False}
+        acting = {"type": "DiscreteMetaAction", "target_speeds": SPEEDS}
+        return super().default_config() | {
+            "observation": {"type": "MultiAgentObservation", "observation_config": seen},
+            "action": {"type": "MultiAgentAction", "action_config": acting},
+            "policy_frequency": 5,
+            "neighbour_vehicles_connected_lanes": cls.connected,
+        }
+
+    def _reset(self) -> None:
+        network = RoadNetwork()
+        for name in ("ab", "bc0", "bc1", "cd", "jk"):
+            lane = road.NAMES.index(name)
+            y = float(road.centre_y(jnp.array([lane]), jnp.zeros(1))[0])
+            start, end = [road.START[lane], y], [road.END[lane], y]
+            straight = StraightLane(start, end, forbidden=name in ("bc1", "jk"), speed_limit=None)
+            network.add_lane(*NODES[name][:2], straight)
+        curve = SineLane([220, 7.25], [320, 7.25], 3.25, np.pi / 100, np.pi / 2, forbidden=True, speed_limit=None)
+        network.add_lane("k", "b", curve)
+        self.road = Road(network=network, np_random=self.np_random)
+        self.road.objects.append(Obstacle(self.road, [road.OBSTACLE_X, road.OBSTACLE_Y]))
+        placed = {}
+        for spawn in sorted(self.spawns, key=lambda spawn: spawn.x):
+            position = [spawn.x, road.RAMP_Y if spawn.ramp else 0.0]
+            if spawn.slot < merge.NUM_CAVS:
+                placed[spawn.slot] = self.car(self.road, position, speed=spawn.speed, target_speed=25.0, target_speeds=SPEEDS)
+            else:
+                placed[spawn.slot] = self.driver(self.road, position, speed=spawn.speed)
+            self.road.vehicles.append(placed[spawn.slot])
+        self.placed = placed
+        self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < merge.NUM_CAVS]
+
+    def _reward(self, action) -> float:
+        return 0.0
+
+    def _is_terminated(self) -> bool:
+        return any(vehicle.crashed for vehicle in self.road.vehicles)
+
+    def _is_truncated(self) -> bool:
+        return False
+
+
+SLOW = 1.0  # m/s
+
+
+def make_rival(env, spawns) -> Rival:
+    """highway-env set up like ``env``."""
+    Rival.spawns, Rival.connected = spawns, env.connected_lanes
+    plain = env.physics == "highway_env"
+    Rival.car, Rival.driver = (MDPVehicle, IDMVehicle) if plain else (SlipCar, SlipDriver)
+    return Rival()
+
+
+def initial_state(env, env_params, spawns):
+    """A state of ``merge`` with exactly these vehicles."""
+    filled = {spawn.slot: spawn for spawn in spawns}
+
+    def column(field: str) -> jax.Array:
+        return jnp.array([float(getattr(filled[slot], field)) if slot in filled else 0.0 for slot in range(12)])
+
+    alive = jnp.array([slot in filled for slot in range(12)])
+    ramp = column("ramp") > 0
+    drivers = jnp.zeros(12, jnp.int32)
+    vehicles = merge.settle(column("x"), column("speed"), ramp, drivers, jnp.zeros(12), alive, env_params)
+    state = env.initial(jax.random.key(0), env_params)
+    return state.replace(vehicles=vehicles, on_ramp=ramp[: merge.NUM_CAVS])
+
+
+def random_spawns(rng, cavs, hdvs) -> tuple[Spawn, ...]:
+    """As ``merge`` starts an episode: half of each kind on the ramp."""
+    free = {False: list(rng.permutation(merge.MAIN_SLOTS)), True: list(rng.permutation(merge.RAMP_SLOTS))}
+    slots = [(slot, slot >= cavs // 2) for slot in range(cavs)] + [(6 + slot, slot >= hdvs // 2) for slot in range(hdvs)]
+    return tuple(Spawn(slot, ramp, free[ramp].pop() + rng.uniform(-1.5, 1.5), rng.uniform(25, 27)) for slot, ramp in slots)
+
+
+@dataclasses.dataclass(frozen=True)
+class Followed:
+    """How long the two agreed, and how many vehicles changed from the ramp to the through lane meanwhile."""
+
+    decisions: int
+    merged: int
+
+
+def follow_scene(env, spawns, choose, rng) -> Followed:
+    """Runs both side by side and holds every vehicle, observation and set of actions to each other after every decision."""
+    env_params = env.default_params.replace(speed_lowest=10.0, speed_levels=5, duration=1000)
+    state = initial_state(env, env_params, spawns)
+    step, look = jax.jit(env.transition), jax.jit(env.observe)
+    rival = make_rival(env, spawns)
+    seen, _ = rival.reset()
+    cavs = [slot for slot in sorted(rival.placed) if slot < merge.NUM_CAVS]
+    ramp = np.array([spawn.ramp for spawn in sorted(spawns, key=lambda spawn: spawn.slot)])
+    for decision in range(101):
+        view = look(state, env_params)
+        assert_same_vehicles(state.vehicles, rival.placed, f"decision {decision}")
+        assert_same_views(view, cavs, seen, rival, f"decision {decision}")
+        vehicles = rival.placed.values()
+        ends = any(other.crashed or other.impact is not None or other.speed < SLOW for other in vehicles)
+        if ends or decision == 100:
+            lanes = np.asarray(state.vehicles.lane)[sorted(rival.placed)]
+            return Followed(decision, int(np.sum(ramp & ((lanes == road.BC0) | (lanes == road.CD)))))
+        action = np.array([choose(rng, np.flatnonzero(row)) for row in np.asarray(view.action_mask)])
+        state, _ = step(jax.random.key(0), state, jnp.asarray(action), env_params)
+        seen, *_ = rival.step(tuple(int(action[slot]) for slot in cavs))
+
+
+def assert_same_vehicles(vehicles, placed, when) -> None:
+    for slot, other in placed.items():
+        if other.crashed:
+            continue
+        ours = [vehicles.x[slot], vehicles.y[slot], vehicles.heading[slot], vehicles.speed[slot], vehicles.target_speed[slot]]
+        theirs = [*other.position, other.heading, other.speed, other.target_speed]
+        np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0, err_msg=f"vehicle {slot} at {when}")
+        lanes = (int(vehicles.lane[slot]), int(vehicles.target_lane[slot]))
+        assert lanes == (LANE_OF[other.lane_index], LANE_OF[other.target_lane_index]), f"vehicle {slot} at {when}"
+
+
+def assert_same_views(view, cavs, seen, rival, when) -> None:
+    if any(other.crashed for other in rival.placed.values()):
+        return
+    for slot, other, acting in zip(cavs, seen, rival.action_type.agents_action_types, strict=True):
+        np.testing.assert_allclose(view.obs[slot], np.ravel(other), atol=1e-6, err_msg=f"observation {slot} at {when}")
+        assert np.flatnonzero(view.action_mask[slot]).tolist() == sorted(acting.get_available_actions()), f"{slot} at {when}"
+
+
+def merge_left(rng, available) -> int:
+    return merge.LEFT if merge.LEFT in available else merge.IDLE
+
+
+def restless(rng, available) -> int:
+    """Left when possible, otherwise now and then a random speed."""
+    if merge.LEFT in available:
+        return merge.LEFT
+    return int(rng.choice(available)) if rng.random() < 0.3 else merge.IDLE
+
+
+@pytest.mark.parametrize(("physics", "connected"), [("highway_env", True), ("highway_env", False), ("marl_cavs", True)])
+def test_whole_scenes(physics, connected):
+    """Spawns and action sequences of all sizes, through lane and ramp."""
+    scenes = ((1, 1, merge_left), (1, 3, merge_left), (2, 2, restless), (2, 4, merge_left), (2, 3, restless), (5, 5, restless))
+    with jax.enable_x64(True):
+        env, rng = Merge(physics=physics, connected_lanes=connected), np.random.default_rng(11)
+        followed = [follow_scene(env, random_spawns(rng, cavs, hdvs), choose, rng) for cavs, hdvs, choose in scenes]
+    complete = [scene for scene in followed if scene.decisions == 100]
+    assert len(complete) >= 2, followed
+    assert sum(scene.merged for scene in complete) >= 4, followed
+    assert all(scene.decisions > 20 for scene in followed), followed
+
+
+def test_through_lane_alone():
+    """A platoon behind a CAV that keeps changing its speed: car following under changing load."""
+    platoon = (
+        Spawn(0, False, 210.0, 25.5),
+        *(Spawn(6 + n, False, x, 26.0) for n, x in enumerate((10.2, 50.3, 90.7, 130.1, 170.9))),
+    )
+    with jax.enable_x64(True):
+        assert follow_scene(Merge(physics="highway_env"), platoon, restless, np.random.default_rng(1)) == Followed(100, 0)
+
+
+def test_ramp_alone():
+    """One CAV and two human drivers on the ramp, who all merge."""
+    ramp = (Spawn(0, True, 45.0, 25.2), Spawn(6, True, 5.5, 26.1), Spawn(7, True, 85.4, 25.9))
+    with jax.enable_x64(True):
+        assert follow_scene(Merge(physics="highway_env"), ramp, merge_left, np.random.default_rng(0)) == Followed(100, 3)
