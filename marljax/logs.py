@@ -90,6 +90,7 @@ class WandbRuns:
         try:
             import wandb
 
+            wandb.setup(wandb.Settings(silent=True))
             quiet = wandb.Settings(silent=True, console="off", init_timeout=WANDB_TIMEOUT)
             for seed in seeds:
                 name = f"{folder.name}_seed{seed}"

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from marljax import stats
+
 SHOWN = (
     "return",
     "return_0",
@@ -84,18 +86,19 @@ def headline(figures: Mapping[str, float], count: int = 2) -> dict[str, float]:
 
 
 def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> Table:
-    """A table of policies: mean of every metric over episodes, with the half-width of its 95 % interval.
+    """A table of policies, one column each: the mean of every metric over episodes with its 95 % interval.
 
-    ``rows`` are (name, metrics), each metric an array of any shape over seeds and episodes.
+    ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a rate,
+    with Wilson's interval.
     """
     names = list(dict.fromkeys(name for _, metrics in rows for name in metrics))
     names.sort(key=lambda name: SHOWN.index(name) if name in SHOWN else len(SHOWN))
     table = Table(title=title, title_justify="left")
-    table.add_column("policy")
+    table.add_column("")
+    for policy, _ in rows:
+        table.add_column(policy, justify="right", overflow="fold")
     for name in names:
-        table.add_column(name, justify="right")
-    for policy, metrics in rows:
-        table.add_row(policy, *(_cell(metrics.get(name)) for name in names))
+        table.add_row(name, *(_cell(metrics.get(name)) for _, metrics in rows))
     return table
 
 
@@ -103,5 +106,8 @@ def _cell(values: np.ndarray | None) -> str:
     if values is None:
         return "–"
     flat = np.asarray(values, np.float64).ravel()
-    half = 1.96 * flat.std(ddof=1) / np.sqrt(flat.size) if flat.size > 1 else float("nan")
-    return f"{flat.mean():.3g} ± {half:.2g}"
+    if np.isin(flat, (0.0, 1.0)).all():
+        rate = stats.wilson(int(flat.sum()), flat.size)
+        return f"{100 * rate.value:.1f} % [{100 * rate.low:.0f}–{100 * rate.high:.0f}]"
+    mean = stats.mean(flat)
+    return f"{mean.value:.3g} ± {mean.high - mean.value:.2g}"

@@ -14,6 +14,7 @@ from marljax.driver import Run, play, seeds_of, suite_key
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Policy, record
+from marljax.logs import read_rows
 from marljax.progress import comparison, say
 from marljax.settings import Settings
 
@@ -29,7 +30,7 @@ def finish(run: Run, console: Console) -> None:
     write(run, rows)
     console.print(comparison(f"{len(parts) * settings.run.eval.episodes} frozen episodes: mean ± 95 % interval", rows))
     if settings.run.render:
-        draw(run, params, console)
+        draw(run, params, rows, console)
     say(console, f"results: {run.folder}")
 
 
@@ -67,11 +68,13 @@ def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
     runfolder.write_results(run.folder, {"policies": means, "seeds": per_seed})
 
 
-def draw(run: Run, params: Any, console: Console) -> None:
+def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Console) -> None:
     """The learning curve, and an episode of the best seed; an environment without a scene has no episode to show."""
     from marljax.plot import learning_curve
 
-    learning_curve(run.folder / runfolder.METRICS, run.folder / runfolder.CURVE)
+    references = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rows[1:]}
+    curve = run.folder / runfolder.CURVE
+    learning_curve(read_rows(run.folder), curve, references=references, title=run.settings.title.replace("_", " on ", 1))
     index = int(np.argmax(run.best.score))
     try:
         animate(run.settings, jax.tree.map(lambda leaf: leaf[index], params), suite_key(1), run.folder / runfolder.EPISODE)
