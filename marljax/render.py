@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTH, MAX_HEIGHT = 1200, 800  # pixels of a picture; a tall world gets narrower
 MIN_HEIGHT = 160  # pixels that a world has to fill before it is no longer cut into panels
 DPI = 100
-HEADER, AXIS, MARGIN = 40, 24, 12  # pixels: time and legend on top, tick labels below each panel, left and right
+HEADER, AXIS, MARGIN = 40, 24, 16  # pixels: time and legend on top, tick labels below each panel, left and right
 OVERLAP = 0.04  # of a panel's width is drawn again in the next one
 CORNERS = 32  # of the polygon that stands for a circle
 PAUSE = 1.5  # seconds that the last frame of an animation stays

@@ -1,5 +1,6 @@
 """Episodes become files that show what the scenes hold."""
 
+import shutil
 import subprocess
 import sys
 
@@ -108,3 +109,10 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
 def test_the_users_backend_is_left_alone():
     code = "import sys, marljax.render, marljax.plot; assert not [name for name in sys.modules if name.startswith('matplotlib')]"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
+def test_mp4_is_written_where_ffmpeg_is_installed(tmp_path):
+    path = render.animate(Street(), street(10), tmp_path / "street.mp4")
+    assert path.read_bytes()[4:8] == b"ftyp"
+    assert list(tmp_path.iterdir()) == [path]
