@@ -36,11 +36,11 @@ Status = Literal["finished", "interrupted", "diverged"]
 
 
 class Best(NamedTuple):
-    """The evaluated parameters with the highest score so far, per member; on the host."""
+    """The evaluated parameters with the highest score so far, per member; arrays on the host."""
 
     params: Any  # [S, …]
-    score: np.ndarray  # [S] float32, mean evaluation return; -inf before the first
-    update: np.ndarray  # [S] int32 after which they were evaluated
+    score: Any  # [S] float32, mean evaluation return; -inf before the first
+    update: Any  # [S] int32 after which they were evaluated
 
 
 class Saved(NamedTuple):
@@ -306,7 +306,8 @@ class Stopper:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.asked = 0  # the signal
-        self._tell, self._previous = tell, {}
+        self._tell = tell
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():

@@ -127,9 +127,23 @@ def table(cls: type) -> str:
     for field in dataclasses.fields(cls):
         if field.init:
             default = _default(field)
-            shown = "???" if default is dataclasses.MISSING else _yaml(plain(default))
-            lines.append(f"  {field.name + '=' + shown:<32} {comments.get(field.name, '')}".rstrip())
+            text = "???" if default is dataclasses.MISSING else shown(plain(default))
+            choices = field.metadata.get("choices")
+            notes = [" | ".join(map(shown, choices))] if choices else []
+            notes += [comments[field.name]] if field.name in comments else []
+            lines.append(f"  {field.name + '=' + text:<32} {'; '.join(notes)}".rstrip())
     return "\n".join(lines)
+
+
+def shown(value: Any) -> str:
+    """A plain value as one would write it on the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(shown, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def unknown_setting(key: str, known: Sequence[str]) -> UserError:
@@ -158,13 +172,13 @@ def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
 
 def _literal(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     if value not in allowed:
-        raise UserError(f"{key}={_yaml(value)} is not known; choose {' or '.join(map(_yaml, allowed))}")
+        raise UserError(f"{key}={shown(value)} is not known; choose {' or '.join(map(shown, allowed))}")
     return value
 
 
 def _entries(key: str, value: Any, kind: Any, default: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        example = _yaml(plain(default)) if isinstance(default, tuple) and default else "[1,2]"
+        example = shown(plain(default)) if isinstance(default, tuple) and default else "[1,2]"
         raise _wrong_type(key, value, f"a list, such as {example}")
     hints = [hint for hint in typing.get_args(kind) if hint is not Ellipsis]
     sample = default[0] if isinstance(default, tuple) and default else dataclasses.MISSING
@@ -173,11 +187,11 @@ def _entries(key: str, value: Any, kind: Any, default: Any) -> tuple[Any, ...]:
 
 
 def _leaf(key: str, value: Any, leaf: Any) -> Any:
-    shape, dtype = np.shape(leaf), np.asarray(leaf).dtype
+    shape, dtype = np.shape(leaf), jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
     if len(shape) > 1 or math.prod(shape) > LONGEST_LIST:
         raise UserError(f"{key} is a table of shape {shape}; set it in Python, in env_params")
     if shape and (not isinstance(value, list | tuple) or len(value) != shape[0]):
-        given = f"{len(value)} were given" if isinstance(value, list | tuple) else f"{_yaml(value)} was given"
+        given = f"{len(value)} were given" if isinstance(value, list | tuple) else f"{shown(value)} was given"
         raise UserError(f"{key} takes a list of {shape[0]} numbers; {given}")
     kind = bool if dtype.kind == "b" else int if np.issubdtype(dtype, np.integer) else float
     entries = [_scalar(key, entry, kind, None) for entry in (value if shape else [value])]
@@ -221,22 +235,12 @@ def _kind(choices: tuple[Any, ...], default: Any) -> Any:
 def _expected(hint: Any, default: Any) -> str:
     words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
     kind = _kind(_alternatives(hint), default)
-    example = f", such as {_yaml(plain(default))}" if default not in (None, dataclasses.MISSING) and kind is not bool else ""
+    example = f", such as {shown(plain(default))}" if default not in (None, dataclasses.MISSING) and kind is not bool else ""
     return words.get(kind, "a value") + example
 
 
 def _wrong_type(key: str, value: Any, expected: str) -> UserError:
-    return UserError(f"{key}={_yaml(plain(value))} has the wrong type; it takes {expected}")
-
-
-def _yaml(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_yaml, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return UserError(f"{key}={shown(plain(value))} has the wrong type; it takes {expected}")
 
 
 def _readable(array: np.ndarray) -> Any:

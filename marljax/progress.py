@@ -88,8 +88,8 @@ def headline(figures: Mapping[str, float], count: int = 2) -> dict[str, float]:
 def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> Table:
     """A table of policies, one column each: the mean of every metric over episodes with its 95 % interval.
 
-    ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a rate,
-    with Wilson's interval.
+    ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a
+    rate, with Wilson's interval.
     """
     names = list(dict.fromkeys(name for _, metrics in rows for name in metrics))
     names.sort(key=lambda name: SHOWN.index(name) if name in SHOWN else len(SHOWN))

@@ -183,7 +183,7 @@ def describe(algo: str, env_name: str | None = None, target: str | None = None) 
     cls = environment_class(env_name, target)
     parts.append(f"env.* ({env_name}): options\n{fields.table(cls)}")
     numbers = fields.readable_leaves(cls().default_params)
-    parts.append(f"env.* ({env_name}): numbers\n" + "\n".join(f"  {key}={value}" for key, value in numbers.items()))
+    parts.append(f"env.* ({env_name}): numbers\n" + "\n".join(f"  {key}={fields.shown(value)}" for key, value in numbers.items()))
     return "\n\n".join(parts)
 
 
@@ -233,7 +233,9 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
             composed = hydra_compose("config", overrides=overrides)
         OmegaConf.set_struct(composed, False)
         for key, value in changes.items():
-            if key not in ("algo", "env"):
+            if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a number
+                composed.env[key.removeprefix("env.")] = value
+            elif key not in ("algo", "env"):
                 OmegaConf.update(composed, key, value)
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException) as error:

@@ -1,4 +1,4 @@
-"""An algorithm that keeps the whole contract and compiles in a moment: its parameters drift at random, and can be made to break."""
+"""An algorithm that keeps the whole contract and compiles in a moment: its parameters drift, and can be made to break."""
 
 import jax
 import jax.numpy as jnp
