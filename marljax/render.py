@@ -89,8 +89,9 @@ class Stage:
             place = (left / pixels[0], bottom / pixels[1], scale * window / pixels[0], scale * height / pixels[1])
             self._panels.append(_Panel(self.figure.add_axes(place), scenes))
         line = 1 - HEADER / 2 / pixels[1]
-        self._clock = self.figure.text(MARGIN / pixels[0], line, "", family="monospace", size=11, color=INK, va="center")
-        self._clock.set_animated(True)
+        # the clock belongs to a panel, because a figure's own animated texts are left out of saved frames
+        self._clock = self._panels[0].axes.text(MARGIN / pixels[0], line, "", family="monospace", size=11, color=INK, va="center")
+        self._clock.set(animated=True, transform=self.figure.transFigure)
         whole = np.all(scenes.time == np.round(scenes.time))
         self._time_format = "t = {:.0f}" if whole else "t = {:.1f}"
         _add_legend(self.figure, legend, (1 - MARGIN / pixels[0], line))
@@ -143,18 +144,27 @@ class _Panel:
         from matplotlib.collections import LineCollection, PolyCollection
 
         self.axes = axes
-        self._segments = LineCollection([], animated=True, capstyle="butt")
-        self._boxes = PolyCollection([], animated=True, linewidth=0)
-        self._circles = PolyCollection([], animated=True, linewidth=0)
+        self._segments = LineCollection([], animated=True, zorder=3, capstyle="butt")
+        self._boxes = PolyCollection([], animated=True, zorder=4, linewidth=0)
+        self._circles = PolyCollection([], animated=True, zorder=5, linewidth=0)
         for collection in (self._segments, self._boxes, self._circles):
             axes.add_collection(collection, autolim=False)
-        style = {"size": 8, "weight": "bold", "ha": "center", "va": "center_baseline", "animated": True, "clip_on": True}
-        self._labels = [axes.text(0, 0, "", **style) for _ in range(scenes.labels.value.shape[1])]
+        style = {
+            "size": 8,
+            "weight": "bold",
+            "ha": "center",
+            "va": "center_baseline",
+            "animated": True,
+            "zorder": 6,
+            "clip_on": True,
+        }
+        self._labels = [axes.text(0, 0, "", animated=True, **style) for _ in range(scenes.labels.value.shape[1])]
         axes.tick_params(labelsize=8, colors=INK, length=3, color=FAINT, left=False, labelleft=False)
         for spine in axes.spines.values():
             spine.set_color(FAINT)
 
     def update(self, scene: Scene) -> None:
+        """Takes over the shapes of one scene; those with alpha 0 are left out."""
         kinds = (scene.segments, scene.boxes, scene.circles, scene.labels)
         segments, boxes, circles, labels = (_visible(shapes) for shapes in kinds)
         self._segments.set_segments(list(np.stack([segments.start, segments.end], axis=1)))
