@@ -1,0 +1,54 @@
+"""Whole runs as functions: overrides, sweeps, tracing."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from marljax import UserError
+from marljax.algos import ippo
+from marljax.train import make_train
+
+CONFIG = ippo.Config(total_steps=1_000, num_envs=16, rollout_length=16, num_minibatches=2, hidden=(16,))
+
+
+@pytest.fixture(scope="module")
+def train():
+    return make_train(ippo, probes.Probe(), CONFIG)
+
+
+def test_a_sweep_is_one_program_and_equals_single_runs(train):
+    traces = chex.assert_max_traces(n=1)(lambda key, overrides: train(key, overrides))
+    swept = jax.jit(jax.vmap(traces))
+    keys = jax.random.split(jax.random.key(0), 4)
+    grid = {"learning_rate": jnp.array([1e-3, 1e-2, 1e-3, 1e-2]), "env.variant": jnp.array([3, 3, 5, 5])}
+    together = swept(keys, grid)
+    for i in (0, 3):
+        overrides = {"learning_rate": float(grid["learning_rate"][i]), "env.variant": int(grid["env.variant"][i])}
+        alone = jax.jit(train)(keys[i], overrides)
+        chex.assert_trees_all_close(together.metrics["sum_return"][i], alone.metrics["sum_return"], rtol=1e-4)
+    again = swept(keys, grid | {"learning_rate": grid["learning_rate"] / 2})
+    assert not np.allclose(again.metrics["policy_loss"], together.metrics["policy_loss"])
+
+
+def test_total_steps_are_rounded_up_to_whole_updates(train):
+    result = jax.jit(train)(jax.random.key(0))
+    assert CONFIG.num_updates == 4
+    assert result.metrics["policy_loss"].shape == (4,)
+    assert int(result.state.learner.updates) == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"learning_rat": 1e-3}, "learning_rate"),
+        ({"num_envs": 8}, "shapes the program"),
+        ({"env.varient": 1}, "variant"),
+        ({"env.variant": 1, "gama": 0.9}, "gamma"),
+    ],
+)
+def test_impossible_overrides_say_why(train, overrides, words):
+    with pytest.raises(UserError, match=words):
+        train(jax.random.key(0), overrides)
