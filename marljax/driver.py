@@ -190,6 +190,8 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     total, evaluation = trainer.num_updates, settings.run.eval
     evaluator = Evaluator(settings.env, evaluation.episodes)
     chunk = settings.run.chunk or chunk_length(total)
+    compiled: set[int] = set()  # lengths of chunks; the first of each says nothing about speed
+    speed: float | None = None
     if run.update == 0 and evaluation.every:
         record(rows_of(run, {}, evaluate(run, evaluator)))
     while run.update < total:
@@ -202,8 +204,10 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         evaluated = due(before, run.update, evaluation.every, total)
         rows = rows_of(run, metrics, evaluate(run, evaluator) if evaluated else {})
         record(rows)
-        steps = (run.update - before) * trainer.steps_per_update
-        progress.update(run.update * trainer.steps_per_update, steps / seconds, headline(mean_row(rows)))
+        if run.update - before in compiled:
+            speed = (run.update - before) * trainer.steps_per_update / seconds
+        compiled.add(run.update - before)
+        progress.update(run.update * trainer.steps_per_update, speed, headline(mean_row(rows)))
         if run.diverged.all():
             return "diverged"
         if stopper.asked or due(before, run.update, settings.run.checkpoint.every, total):
@@ -216,8 +220,9 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
 def chunk_length(total: int) -> int:
     """About 1 % of training, and if possible a divisor of it: a last chunk of another length would compile once more."""
     target = min(max(total // 100, 1), LONGEST_CHUNK)
-    divisors = [length for length in range(target, target // 4, -1) if total % length == 0]
-    return divisors[0] if divisors else target
+    near = range(max(target // 4, 1), min(4 * target, LONGEST_CHUNK) + 1)
+    divisors = [length for length in near if total % length == 0]
+    return min(divisors, key=lambda length: max(length / target, target / length), default=target)
 
 
 def due(before: int, after: int, every: float, total: int) -> bool:

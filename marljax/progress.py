@@ -3,11 +3,12 @@
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from marljax import stats
@@ -29,38 +30,32 @@ class LiveProgress:
 
     def __init__(self, console: Console, total_steps: int, done_steps: int, seeds: int) -> None:
         self._console, self._total, self._seeds = console, total_steps, seeds
-        self._begun, self._begun_steps, self._last_line = 0.0, done_steps, 0.0
         self._live = console.is_terminal
-        columns = (
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[figures]}"),
-        )
-        self._bar = Progress(*columns, console=console, disable=not self._live, speed_estimate_period=120)
-        self._task = self._bar.add_task("compiling", total=total_steps, completed=done_steps, rate="", figures="")
+        self._last_line = 0.0
+        columns = [TextColumn(f"{{task.fields[{name}]}}") for name in ("steps", "speed", "left", "figures")]
+        self._bar = Progress(BarColumn(bar_width=12), *columns, console=console, disable=not self._live)
+        fields: dict[str, Any] = {"steps": "compiling", "speed": "", "left": "", "figures": ""}
+        self._task = self._bar.add_task("", total=total_steps, completed=done_steps, **fields)
 
     def __enter__(self) -> "LiveProgress":
         self._bar.start()
-        self._begun = time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def update(self, steps: int, speed: float, figures: Mapping[str, float]) -> None:
-        """Shows that every seed has done ``steps`` environment steps, ``speed`` of them per second."""
+    def update(self, steps: int, speed: float | None, figures: Mapping[str, float]) -> None:
+        """Shows that every seed has done ``steps`` environment steps, ``speed`` of them per second if that is known yet."""
+        parts: dict[str, Any] = {
+            "steps": f"{short(steps)}/{short(self._total)} steps",
+            "speed": f"{short(speed)} steps/s" + (f" × {self._seeds} seeds" if self._seeds > 1 else "") if speed else "",
+            "left": f"{clock((self._total - steps) / speed)} left" if speed else "",
+            "figures": "  ".join(f"{name} {value:.3g}" for name, value in figures.items()),
+        }
+        self._bar.update(self._task, completed=steps, **parts)
         now = time.monotonic()
-        text = "  ".join(f"{name} {value:.3g}" for name, value in figures.items())
-        rate = f"{speed:,.0f} steps/s" + (f" × {self._seeds} seeds" if self._seeds > 1 else "")
-        self._bar.update(self._task, completed=steps, description=f"{steps:,} / {self._total:,} steps", rate=rate, figures=text)
         if not self._live and (now - self._last_line >= SECONDS_BETWEEN_LINES or steps >= self._total):
-            left = (now - self._begun) * (self._total - steps) / max(steps - self._begun_steps, 1)
-            self._console.print(
-                f"{steps:,} / {self._total:,} steps  {rate}  {clock(left)} left  {text}", highlight=False, soft_wrap=True
-            )
+            say(self._console, "  ".join(part for part in parts.values() if part))
             self._last_line = now
 
     def say(self, line: str) -> None:
@@ -71,6 +66,14 @@ class LiveProgress:
 def say(console: Console, line: str) -> None:
     """One plain line, brackets and all."""
     console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def short(number: float) -> str:
+    """``950``, ``22.4k``, ``1.02M``."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:#.3g}".rstrip(".") + unit
+    return f"{number:.0f}"
 
 
 def clock(seconds: float) -> str:
@@ -93,7 +96,7 @@ def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]])
     """
     names = list(dict.fromkeys(name for _, metrics in rows for name in metrics))
     names.sort(key=lambda name: SHOWN.index(name) if name in SHOWN else len(SHOWN))
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", min_width=len(title))
     table.add_column("")
     for policy, _ in rows:
         table.add_column(policy, justify="right", overflow="fold")
