@@ -43,6 +43,7 @@ class Restored:
 
     tree: Any  # like the template
     update: int
+    notes: dict[str, Any]  # the plain values that were saved with it
     warnings: tuple[str, ...]  # one line for each newer checkpoint that was damaged
 
 
@@ -95,7 +96,8 @@ def restore(folder: Path, template: Any, purpose: Purpose) -> Restored:
         except DamagedError as error:
             damage.append(f"checkpoint {path} is damaged ({error})")
             continue
-        return Restored(tree, manifest["update"], tuple(f"{line}; going on from {path.name}" for line in damage))
+        notes = manifest.get("notes", {})
+        return Restored(tree, manifest["update"], notes, tuple(f"{line}; going on from {path.name}" for line in damage))
     raise UserError(f"no usable checkpoint: {'; '.join(damage)}")
 
 
@@ -167,8 +169,11 @@ def _like(template: Any, arrays: dict[str, Any]) -> Any:
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with _orbax().StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute(), arrays)
+    try:
+        with _orbax().StandardCheckpointer() as checkpointer:
+            checkpointer.save(path.absolute(), arrays)
+    except Exception as error:  # orbax reports a full disk with many kinds of errors
+        raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
 
 
 def _orbax() -> Any:

@@ -159,8 +159,18 @@ def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, c
     restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, Saved(members, run.best), purpose_of(settings))
     for warning in restored.warnings:
         say(console, f"warning: {warning}")
+    check_unchanged(folder, restored.notes["settings"], settings)
     best = Best(*jax.tree.map(np.asarray, tuple(restored.tree.best)))
     return dataclasses.replace(run, members=restored.tree.members, best=best, update=restored.update)
+
+
+def check_unchanged(folder: Path, saved: dict[str, Any], settings: Settings) -> None:
+    """Refuses a run whose ``config.yaml`` was edited: it would go on as another one."""
+    for group in ("algo", "env", "env_params"):
+        for key, value in settings.tree[group].items():
+            if saved[group].get(key) != value:
+                name = f"{group}.{key}"
+                raise UserError(f"{folder}: {name} was {saved[group].get(key)} and is {value}; set it back, or start a new run")
 
 
 def no_best(members: Members) -> Best:
@@ -296,7 +306,7 @@ def save(run: Run) -> None:
     """A checkpoint of everything that the rest of the run depends on."""
     notes = {
         "env_steps": run.update * run.trainer.steps_per_update,
-        "best_score": [float(score) for score in run.best.score],
+        "best_score": [float(score) if np.isfinite(score) else None for score in run.best.score],
         "best_update": run.best.update.tolist(),
         "settings": run.settings.tree,
     }

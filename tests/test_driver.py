@@ -140,6 +140,15 @@ def test_resume_takes_only_what_changes_no_number(finished):
         settings.compose("mappo", [f"resume={folder}"])
 
 
+def test_a_run_whose_settings_were_edited_does_not_go_on(tmp_path):
+    folder = train(tmp_path, "seeds=3", "chunk=2").run.folder
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("learning_rate: 0.1", "learning_rate: 0.2"))
+    with pytest.raises(UserError, match=r"algo.learning_rate was 0.1 and is 0.2; set it back"):
+        driver.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
+    assert folder.is_dir()
+
+
 def test_a_damaged_newest_checkpoint_costs_only_its_updates(finished, tmp_path, capsys):
     run = train(tmp_path, "seeds=3", "chunk=2").run
     newest = checkpoint.checkpoints(run.folder / "checkpoints")[0]
