@@ -1,0 +1,95 @@
+"""The commands around a finished run: train, evaluate, replay."""
+
+import json
+import sys
+
+import pytest
+from PIL import Image
+
+from marljax import cli, registry
+
+
+@pytest.fixture(scope="module", autouse=True)
+def run():
+    """The folder of a finished run, made by the command itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+        patch.setattr(cli, "enable_compilation_cache", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(run, tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    words = ["env=corridor", f"runs={root}", "name=first", "algo.total_steps=200", "seeds=2", "eval.episodes=4"]
+    assert cli.guarded(lambda: cli._dispatch(["train", "tiny", *words, "eval.final_episodes=8"])) == 0
+    return root / "tiny_corridor" / "first"
+
+
+def console(*words):
+    """The exit status of ``marljax <words>``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["marljax", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.console()
+    return stopped.value.code
+
+
+def test_a_finished_run_leaves_everything_a_person_looks_for(folder):
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "results.json", "curve.png", "episode.gif"} <= names
+    results = json.loads((folder / "results.json").read_text())
+    mean = sum(seed["return"] for seed in results["seeds"].values()) / 2
+    assert results["policies"]["tiny"]["return"] == pytest.approx(mean)
+    assert Image.open(folder / "episode.gif").n_frames > 1
+
+
+def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
+    assert console("evaluate", folder, "episodes=8") == 0
+    first = capsys.readouterr().out
+    assert "8 fresh episodes × 2 seeds" in first
+    assert console("evaluate", folder, "episodes=8") == 0
+    assert capsys.readouterr().out == first
+    assert console("evaluate", folder, "episodes=8", "suite=1") == 0
+    assert capsys.readouterr().out != first
+    assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
+    assert capsys.readouterr().out != first
+
+
+def test_replay_writes_an_animation(folder, tmp_path, capsys):
+    assert console("replay", folder, f"out={tmp_path / 'one.gif'}", "seed=1", "env.limit=5") == 0
+    assert "return" in capsys.readouterr().out
+    assert 1 < Image.open(tmp_path / "one.gif").n_frames <= 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["evaluate", "episodes=3"], "name the run folder first"),
+        (["evaluate", "{folder}", "episode=3"], "unknown option 'episode'; did you mean episodes"),
+        (["evaluate", "{folder}", "episodes=0"], "episodes=0 is out of range"),
+        (["evaluate", "{folder}", "episodes=some"], "episodes=some has the wrong type; it takes an integer"),
+        (["evaluate", "{folder}", "which=worst"], "choose best or last"),
+        (["evaluate", "{folder}", "env.limt=3"], "did you mean env.limit"),
+        (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
+        (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
+        (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
+        (["evaluat", "{folder}"], "did you mean evaluate"),
+        (["train", "tiny", "env=coridor"], "did you mean corridor"),
+    ],
+)
+def test_mistakes_are_one_line(folder, words, message, capsys):
+    assert console(*(word.format(folder=folder) for word in words)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"]]
+)
+def test_every_command_explains_itself(words, capsys):
+    assert console(*words) == 0
+    assert "usage: " in capsys.readouterr().out.replace("usage:\n", "usage: ")
