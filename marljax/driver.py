@@ -129,7 +129,7 @@ def member_keys(settings: Settings) -> jax.Array:
 def purpose_of(settings: Settings) -> Purpose:
     """What this run's checkpoints are for."""
     name = f"{CUSTOM} {settings.tree['env']['target']}" if settings.env_name == CUSTOM else settings.env_name
-    return Purpose(settings.algo, name, type(settings.env).version)
+    return Purpose(settings.algo, name, settings.env.version)
 
 
 @contextmanager

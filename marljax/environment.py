@@ -130,6 +130,10 @@ class Environment(abc.ABC):
             raise unknown("preset", preset, self.presets)
         raise UserError(f"{type(self).__name__} lists presets but does not implement preset_params")
 
+    def check_params(self, env_params: EnvParams) -> None:
+        """Raises ``UserError`` for numbers that make no sense; called with concrete ones only, before a run starts."""
+        del env_params
+
     @property
     def teams(self) -> tuple[int, ...]:
         """Team of each agent; all 0 unless agents compete."""

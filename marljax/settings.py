@@ -139,6 +139,7 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     numbers = {key: value for key, value in tree.items() if key not in names and key != "target"}
     known = [*names, *fields.leaf_names(env.default_params)]
     env_params = fields.replace_leaves(env.default_params, "env", numbers, known)
+    env.check_params(env_params)
     return env, strong(env_params)
 
 
