@@ -9,22 +9,32 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
+
 from marljax.envs import merge_road as road
+from marljax.envs.merge_params import MergeParams
 from marljax.envs.merge_traffic import Vehicles
 
 HEADWAY_CAP = 60.0  # m
 TTC_CAP = 10.0  # s, the value of "no collision in sight"
 NOBODY = 1e4  # m
+NO_LANE = -1
 
-# Segments on which the vehicle in front, or behind, is sought. The ramp's last segment ends at an obstacle, so nothing
-# follows it.
-_FRONT = tuple(
-    road.segments(lane, *following) for lane, following in enumerate(((road.BC0,), (road.CD,), (), (), (road.KB,), (road.BC1,)))
-)
-_REAR = tuple(
-    road.segments(lane, *before) for lane, before in enumerate(((), (road.AB,), (road.KB,), (road.BC0, road.BC1), (), (road.JK,)))
-)
-_BESIDE = (road.KB, road.BC1, road.BC0, -1, -1, road.AB)  # the segment next to each; -1 where there is none
+# Segments on which the vehicle in front, or behind, is sought. The ramp's last segment ends at an obstacle: nothing follows it.
+_FOLLOWING = ((road.BC0,), (road.CD,), (), (), (road.KB,), (road.BC1,))
+_LEADING = ((), (road.AB,), (road.KB,), (road.BC0, road.BC1), (), (road.JK,))
+_FRONT = tuple(road.segments(lane, *others) for lane, others in enumerate(_FOLLOWING))
+_REAR = tuple(road.segments(lane, *others) for lane, others in enumerate(_LEADING))
+_BESIDE = (road.KB, road.BC1, road.BC0, NO_LANE, NO_LANE, road.AB)  # the segment next to each
+
+
+def in_front(lane: jax.Array, other: jax.Array) -> jax.Array:
+    """Whether a vehicle on segment ``other`` may be the one in front on ``lane``; never on ``NO_LANE``."""
+    return road.contains(road.pick(lane, _FRONT), other) & (lane != NO_LANE)
+
+
+def in_rear(lane: jax.Array, other: jax.Array) -> jax.Array:
+    """Whether a vehicle on segment ``other`` may be the one behind on ``lane``; never on ``NO_LANE``."""
+    return road.contains(road.pick(lane, _REAR), other) & (lane != NO_LANE)
 
 
 class Neighbours(NamedTuple):
@@ -37,29 +47,33 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(vehicles: Vehicles, lane: jax.Array, num_agents: int) -> Neighbours:
-    """The nearest vehicles in front of and behind each CAV, along ``lane`` ([A], may be -1 for none)."""
+    """The nearest vehicles in front of and behind each CAV, along ``lane`` ([A], may be ``NO_LANE``)."""
     dx = vehicles.x[None, :] - vehicles.x[:num_agents, None]
-    other = vehicles.alive[None, :] & ~jnp.eye(num_agents, dx.shape[1], dtype=bool) & (lane >= 0)[:, None]
-    ahead = other & road.contains(road.pick(lane, _FRONT)[:, None], vehicles.lane[None, :]) & (dx > 0)
-    behind = other & road.contains(road.pick(lane, _REAR)[:, None], vehicles.lane[None, :]) & (dx <= 0)
+    other = vehicles.alive[None, :] & ~jnp.eye(num_agents, dx.shape[1], dtype=bool)
+    ahead = other & in_front(lane[:, None], vehicles.lane[None, :]) & (dx > 0)
+    behind = other & in_rear(lane[:, None], vehicles.lane[None, :]) & (dx <= 0)
     front = jnp.min(jnp.where(ahead, dx, NOBODY), axis=1)
     rear = jnp.min(jnp.where(behind, -dx, NOBODY), axis=1)
     return Neighbours(front, ahead & (dx <= front[:, None]), rear, behind & (-dx <= rear[:, None]))
 
 
 def lane_beside(lane: jax.Array, x: jax.Array) -> jax.Array:
-    """The segment beside a CAV, or -1. The ramp counts as beside ``ab`` only from where it begins to converge."""
+    """The segment beside a CAV, or ``NO_LANE``. The ramp counts as beside ``ab`` only from where it begins to converge."""
     beside = road.pick(lane, _BESIDE)
-    return jnp.where((lane == road.AB) & (x <= road.START[road.KB]), -1, beside)
+    return jnp.where((lane == road.AB) & (x <= road.START[road.KB]), NO_LANE, beside)
+
+
+def headway_ratio(headway: jax.Array, speed: jax.Array, headway_time: jax.Array) -> jax.Array:
+    """h / (t v), kept above 0."""
+    return jnp.maximum(headway, 0.01) / (headway_time * jnp.maximum(speed, 0.01))
 
 
 def headway_cost(headway: jax.Array, speed: jax.Array, headway_time: jax.Array) -> jax.Array:
     """min(0, ln(h / (t v))), 0 for vehicles that stand."""
-    ratio = jnp.maximum(headway, 0.01) / (headway_time * jnp.maximum(speed, 0.01))
-    return jnp.where(speed > 0, jnp.minimum(jnp.log(ratio), 0.0), 0.0)
+    return jnp.where(speed > 0, jnp.minimum(jnp.log(headway_ratio(headway, speed, headway_time)), 0.0), 0.0)
 
 
-def local_reward(vehicles: Vehicles, own: Neighbours, env_params) -> jax.Array:
+def local_reward(vehicles: Vehicles, own: Neighbours, env_params: MergeParams) -> jax.Array:
     """[A] reward of each CAV for itself (MARL_CAVs, equation of section "Reward Function"):
 
     −w_c·crash + clip((v − 10)/20, 0, 1) − w_m·exp(−(x − 420)²/1000) on the merging lane + w_h·min(0, ln(h/(1.2 v))).
@@ -122,6 +136,22 @@ class Tally:
     crossings: jax.Array  # vehicles that passed x = 420
     intervened: jax.Array  # CAV decisions that the supervisor replaced
     min_ttc: jax.Array  # s
+
+
+def count(tally: Tally, before: Vehicles, after: Vehicles, own: Neighbours, acting: jax.Array, replaced: jax.Array) -> Tally:
+    """Adds one decision to the figures of the episode; ``own`` as of ``after``, ``acting`` and ``replaced`` [A] bool."""
+    num_agents = acting.shape[0]
+    crossed = after.alive & (before.x <= road.OBSTACLE_X) & (after.x > road.OBSTACLE_X)
+    newly_crashed = after.crashed[:num_agents] & ~before.crashed[:num_agents] & acting
+    ttc = jnp.where(acting, time_to_collision(after, own), TTC_CAP)
+    return tally.replace(
+        cavs_crashed=tally.cavs_crashed + jnp.sum(newly_crashed),
+        decisions=tally.decisions + jnp.sum(acting),
+        speed_sum=tally.speed_sum + jnp.sum(jnp.where(acting, after.speed[:num_agents], 0.0)),
+        crossings=tally.crossings + jnp.sum(crossed),
+        intervened=tally.intervened + jnp.sum(replaced & acting),
+        min_ttc=jnp.minimum(tally.min_ttc, jnp.min(ttc)),
+    )
 
 
 def metrics(tally: Tally, merged_now: jax.Array, seconds: jax.Array) -> dict[str, jax.Array]:

@@ -5,9 +5,9 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from marljax.envs import merge_road as road
 from marljax.envs.merge_traffic import Vehicles
-
 from marljax.scene import Boxes, Circles, Colour, Labels, Scene, Segments, empty
 
 CAV: Colour = (0.12, 0.45, 0.90, 1.0)

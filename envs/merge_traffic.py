@@ -17,9 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+
 from marljax.envs import merge_road as road
 
 TIME_STEP = 1.0 / 15.0
+SUBSTEPS = 3  # per decision
 SPEED_GAIN = 1.0 / 0.6
 LATERAL_GAIN = 1.0 / 0.6
 HEADING_GAIN = 5.0
@@ -133,7 +135,7 @@ class Follower(NamedTuple):
     gap: jax.Array  # m, centre to centre
     speed: jax.Array  # m/s
     target_speed: jax.Array  # m/s
-    ahead_speed: jax.Array  # m/s, the own speed along its heading
+    ahead_speed: jax.Array  # m/s, the own speed along that vehicle's heading
 
 
 def pairs_of(vehicles: Vehicles) -> Pairs:
@@ -163,17 +165,16 @@ def follower(pairs: Pairs, vehicles: Vehicles, searched: jax.Array) -> Follower:
     """Who is behind on the ``searched`` segments ([V] bit masks)."""
     seen = pairs.other & ((searched[:, None] & pairs.occupancy[None, :]) != 0) & (pairs.dx < 0)
     gap = jnp.min(jnp.where(seen, -pairs.dx, FAR), axis=1)
-    nearest = seen & (-pairs.dx <= gap[:, None])
-
-    def read(values: jax.Array) -> jax.Array:
-        return jnp.max(jnp.where(nearest, values, -FAR), axis=1)
-
+    # the number of the nearest as a float maximum: both reductions vectorise, where an argmin does not
+    slots = jnp.arange(gap.shape[0], dtype=gap.dtype)
+    who = jnp.max(jnp.where(seen & (-pairs.dx <= gap[:, None]), slots, 0.0), axis=1).astype(jnp.int32)
+    heading_there, speed = vehicles.heading[who], vehicles.speed
     return Follower(
         present=gap < FAR,
         gap=gap,
-        speed=read(vehicles.speed[None, :]),
-        target_speed=read(vehicles.target_speed[None, :]),
-        ahead_speed=read(pairs.along.T),
+        speed=speed[who],
+        target_speed=vehicles.target_speed[who],
+        ahead_speed=speed * jnp.cos(vehicles.heading - heading_there),
     )
 
 
@@ -288,6 +289,11 @@ def tan_steering(vehicles: Vehicles, physics: Physics) -> jax.Array:
     return factor * sine / jnp.sqrt(1 - sine**2)
 
 
+def cruise(vehicles: Vehicles) -> jax.Array:
+    """The speed controller's acceleration towards the target speed, m/s²."""
+    return SPEED_GAIN * (vehicles.target_speed - vehicles.speed)
+
+
 def move(vehicles: Vehicles, tangent: jax.Array, acceleration: jax.Array) -> Vehicles:
     """One explicit Euler step of the kinematic bicycle; a crashed vehicle brakes straight ahead.
 
@@ -315,32 +321,49 @@ def move(vehicles: Vehicles, tangent: jax.Array, acceleration: jax.Array) -> Veh
     )
 
 
+class Boxes(NamedTuple):
+    """Oriented rectangles of one size, arrays of one shape; shapes broadcast against each other."""
+
+    x: jax.Array  # centre, m
+    y: jax.Array
+    cos: jax.Array  # of the heading
+    sin: jax.Array
+    length: float  # half of it, m
+    width: float  # half of it, m
+
+
+def box(x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, physics: Physics) -> Boxes:
+    """Vehicles as they collide, from their centres and headings."""
+    scale = (1.0 if physics.full_boxes else 0.9) / 2
+    return Boxes(x, y, cos, sin, scale * road.VEHICLE_LENGTH, scale * road.VEHICLE_WIDTH)
+
+
+def obstacle(physics: Physics) -> Boxes:
+    """The end of the ramp as it collides."""
+    half = (1.0 if physics.full_boxes else 0.9) / 2 * road.OBSTACLE_SIZE
+    return Boxes(road.OBSTACLE_X, road.OBSTACLE_Y, 1.0, 0.0, half, half)
+
+
+def overlap(a: Boxes, b: Boxes, physics: Physics) -> jax.Array:
+    """Whether boxes collide, by the separating axes of both; in MARL_CAVs' physics also only with centres within 5 m."""
+    dx, dy = b.x - a.x, b.y - a.y
+    turn_cos, turn_sin = jnp.abs(a.cos * b.cos + a.sin * b.sin), jnp.abs(a.sin * b.cos - a.cos * b.sin)
+    meets = (
+        (jnp.abs(dx * a.cos + dy * a.sin) <= a.length + b.length * turn_cos + b.width * turn_sin)
+        & (jnp.abs(dy * a.cos - dx * a.sin) <= a.width + b.length * turn_sin + b.width * turn_cos)
+        & (jnp.abs(dx * b.cos + dy * b.sin) <= b.length + a.length * turn_cos + a.width * turn_sin)
+        & (jnp.abs(dy * b.cos - dx * b.sin) <= b.width + a.length * turn_sin + a.width * turn_cos)
+    )
+    return meets if physics.full_boxes else meets & (dx**2 + dy**2 <= road.VEHICLE_LENGTH**2)
+
+
 def collisions(vehicles: Vehicles, physics: Physics) -> tuple[jax.Array, jax.Array]:
-    """([V, V] bool, which vehicles overlap; [V] bool, which overlap the obstacle), by separating axes of oriented boxes."""
-    scale = 1.0 if physics.full_boxes else 0.9
-    length, width, block = (scale / 2 * size for size in (road.VEHICLE_LENGTH, road.VEHICLE_WIDTH, road.OBSTACLE_SIZE))
-    cos, sin = jnp.cos(vehicles.heading), jnp.sin(vehicles.heading)
-
-    def overlap(dx, dy, ca, sa, cb, sb, length_b, width_b):
-        """On both axes of box a, with b at (dx, dy) from it."""
-        turn_cos, turn_sin = jnp.abs(ca * cb + sa * sb), jnp.abs(sa * cb - ca * sb)
-        ahead = jnp.abs(dx * ca + dy * sa) <= length + length_b * turn_cos + width_b * turn_sin
-        beside = jnp.abs(dy * ca - dx * sa) <= width + length_b * turn_sin + width_b * turn_cos
-        return ahead & beside
-
-    dx, dy = vehicles.x[None, :] - vehicles.x[:, None], vehicles.y[None, :] - vehicles.y[:, None]
-    rows, columns = (cos[:, None], sin[:, None]), (cos[None, :], sin[None, :])
-    touch = overlap(dx, dy, *rows, *columns, length, width) & overlap(-dx, -dy, *columns, *rows, length, width)
-    touch = touch & ~jnp.eye(dx.shape[0], dtype=bool) & vehicles.alive[:, None] & vehicles.alive[None, :]
-
-    ox, oy = road.OBSTACLE_X - vehicles.x, road.OBSTACLE_Y - vehicles.y
-    reach_x = block + length * jnp.abs(cos) + width * jnp.abs(sin)
-    reach_y = block + length * jnp.abs(sin) + width * jnp.abs(cos)
-    blocked = overlap(ox, oy, cos, sin, 1.0, 0.0, block, block) & (jnp.abs(ox) <= reach_x) & (jnp.abs(oy) <= reach_y)
-    if not physics.full_boxes:
-        touch = touch & (dx**2 + dy**2 <= road.VEHICLE_LENGTH**2)
-        blocked = blocked & (ox**2 + oy**2 <= road.VEHICLE_LENGTH**2)
-    return touch, blocked & vehicles.alive
+    """([V, V] bool, which vehicles overlap; [V] bool, which overlap the obstacle)."""
+    pose = (vehicles.x, vehicles.y, jnp.cos(vehicles.heading), jnp.sin(vehicles.heading))
+    rows, columns = box(*(leaf[:, None] for leaf in pose), physics), box(*(leaf[None, :] for leaf in pose), physics)
+    both = vehicles.alive[:, None] & vehicles.alive[None, :] & ~jnp.eye(vehicles.x.shape[0], dtype=bool)
+    blocked = overlap(box(*pose, physics), obstacle(physics), physics)
+    return overlap(rows, columns, physics) & both, blocked & vehicles.alive
 
 
 def crash(vehicles: Vehicles, physics: Physics) -> Vehicles:
@@ -356,11 +379,10 @@ def crash(vehicles: Vehicles, physics: Physics) -> Vehicles:
     return vehicles.replace(crashed=crashed, speed=jnp.sign(vehicles.speed) * least)
 
 
-def substep(vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics: Physics) -> Vehicles:
-    """One physics step of 1/15 s: lane policies, controllers, motion, collisions.
-
-    ``human`` [V] bool: driven by car following and lane-change models; the others hold their target lane and speed.
-    """
+def controls(
+    vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics: Physics
+) -> tuple[Vehicles, jax.Array, jax.Array]:
+    """What every vehicle does next: (vehicles with new targets, tangent of the steering angle [V], acceleration [V] in m/s²)."""
     pairs = pairs_of(vehicles)
     vehicles = vehicles.replace(target_lane=road.follow(vehicles.x, vehicles.target_lane))
     ahead = leader(pairs, searched_segments(vehicles.lane, physics))
@@ -370,12 +392,19 @@ def substep(vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics:
         target_lane=jnp.where(decides, target, vehicles.target_lane),
         timer=jnp.where(decides, timer, vehicles.timer),
     )
-    follow = accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, ahead)
+    acceleration = accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, ahead)
     if physics.heed_target_lane:
         beyond = leader(pairs, searched_segments(vehicles.target_lane, physics))
         other = accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, beyond)
-        follow = jnp.where(vehicles.lane == vehicles.target_lane, follow, jnp.minimum(follow, other))
-    follow = jnp.clip(follow, -drivers.acceleration_limit, drivers.acceleration_limit)
-    cruise = SPEED_GAIN * (vehicles.target_speed - vehicles.speed)
-    moved = move(vehicles, tan_steering(vehicles, physics), jnp.where(human, follow, cruise))
-    return crash(moved, physics)
+        same = vehicles.lane == vehicles.target_lane
+        acceleration = jnp.where(same, acceleration, jnp.minimum(acceleration, other))
+    acceleration = jnp.clip(acceleration, -drivers.acceleration_limit, drivers.acceleration_limit)
+    return vehicles, tan_steering(vehicles, physics), jnp.where(human, acceleration, cruise(vehicles))
+
+
+def substep(vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics: Physics) -> Vehicles:
+    """One physics step of 1/15 s: lane policies, controllers, motion, collisions.
+
+    ``human`` [V] bool: driven by car-following and lane-change models; the others hold their target lane and speed.
+    """
+    return crash(move(*controls(vehicles, drivers, human, physics)), physics)

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.envs import merge
 from marljax.envs import merge_reward as rewards
 from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
-from marljax.envs.merge import FASTER, IDLE, LEFT, RIGHT, SLOWER, Merge
+from marljax.envs.merge import Merge
+from marljax.envs.merge_actions import FASTER, IDLE, LEFT, RIGHT, SLOWER
+from marljax.envs.merge_params import DENSITIES, MIXES
 from marljax.errors import UserError
 from marljax.testing import check_env
 from marljax.vector import vectorize
@@ -270,9 +271,9 @@ def test_nothing_breaks_down_at_rest():
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((moving, seen)))
 
 
-@pytest.mark.parametrize("density", merge.DENSITIES)
+@pytest.mark.parametrize("density", DENSITIES)
 def test_spawn(density):
-    cavs_min, cavs_max, hdvs_min, hdvs_max, pair = merge.DENSITIES[density]
+    cavs_min, cavs_max, hdvs_min, hdvs_max, pair = DENSITIES[density]
     keys = jax.random.split(jax.random.key(3), 400)
     state = jax.jit(jax.vmap(ENV.initial, in_axes=(0, None)))(keys, ENV.preset_params(density))
     vehicles = jax.tree.map(np.asarray, state.vehicles)
@@ -297,7 +298,7 @@ def test_driver_mixes():
     env = Merge(drivers="chaotic")
     vehicles = jax.jit(jax.vmap(env.initial, in_axes=(0, None)))(keys, env.default_params).vehicles
     kinds = np.asarray(vehicles.driver[:, 6:]).ravel()
-    np.testing.assert_allclose(np.bincount(kinds, minlength=6) / kinds.size, merge.MIXES["chaotic"], atol=0.02)
+    np.testing.assert_allclose(np.bincount(kinds, minlength=6) / kinds.size, MIXES["chaotic"], atol=0.02)
     exponents = np.asarray(vehicles.exponent[:, 6:]).ravel()
     for kind, (low, high) in {1: (3.5, 4.5), 2: (4.0, 4.0), 3: (3.0, 4.0)}.items():
         drawn = exponents[kinds == kind]
@@ -308,8 +309,8 @@ def test_driver_mixes():
 def test_one_program_serves_all_densities_and_mixes():
     """Environments of equal structure are equal, and their numbers go through one compiled rollout (it may be traced once)."""
     run = episodes(8, 30)
-    for density in merge.DENSITIES:
-        for drivers in merge.MIXES:
+    for density in DENSITIES:
+        for drivers in MIXES:
             env = Merge(density=density, drivers=drivers)
             assert env == ENV
             seen = run(jax.random.key(0), env.default_params, jnp.int32(-1))

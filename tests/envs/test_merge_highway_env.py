@@ -25,9 +25,11 @@ from highway_env.vehicle.controller import MDPVehicle
 from highway_env.vehicle.kinematics import Vehicle
 from highway_env.vehicle.objects import Obstacle
 
-from marljax.envs import merge
 from marljax.envs import merge_road as road
 from marljax.envs.merge import Merge
+from marljax.envs.merge_actions import IDLE, LEFT
+from marljax.envs.merge_params import MAIN_SLOTS, NUM_CAVS, RAMP_SLOTS
+from marljax.envs.merge_spawn import settle
 
 SPEEDS = [10, 15, 20, 25, 30]
 NODES = {
@@ -116,13 +118,13 @@ class Rival(AbstractEnv):
         placed = {}
         for spawn in sorted(self.spawns, key=lambda spawn: spawn.x):
             position = [spawn.x, road.RAMP_Y if spawn.ramp else 0.0]
-            if spawn.slot < merge.NUM_CAVS:
+            if spawn.slot < NUM_CAVS:
                 placed[spawn.slot] = self.car(self.road, position, speed=spawn.speed, target_speed=25.0, target_speeds=SPEEDS)
             else:
                 placed[spawn.slot] = self.driver(self.road, position, speed=spawn.speed)
             self.road.vehicles.append(placed[spawn.slot])
         self.placed = placed
-        self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < merge.NUM_CAVS]
+        self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < NUM_CAVS]
 
     def _reward(self, action) -> float:
         return 0.0
@@ -155,14 +157,14 @@ def initial_state(env, env_params, spawns):
     alive = jnp.array([slot in filled for slot in range(12)])
     ramp = column("ramp") > 0
     drivers = jnp.zeros(12, jnp.int32)
-    vehicles = merge.settle(column("x"), column("speed"), ramp, drivers, jnp.zeros(12), alive, env_params)
+    vehicles = settle(column("x"), column("speed"), ramp, drivers, jnp.zeros(12), alive, env_params)
     state = env.initial(jax.random.key(0), env_params)
-    return state.replace(vehicles=vehicles, on_ramp=ramp[: merge.NUM_CAVS])
+    return state.replace(vehicles=vehicles, on_ramp=ramp[:NUM_CAVS])
 
 
 def random_spawns(rng, cavs, hdvs) -> tuple[Spawn, ...]:
     """As ``merge`` starts an episode: half of each kind on the ramp."""
-    free = {False: list(rng.permutation(merge.MAIN_SLOTS)), True: list(rng.permutation(merge.RAMP_SLOTS))}
+    free = {False: list(rng.permutation(MAIN_SLOTS)), True: list(rng.permutation(RAMP_SLOTS))}
     slots = [(slot, slot >= cavs // 2) for slot in range(cavs)] + [(6 + slot, slot >= hdvs // 2) for slot in range(hdvs)]
     return tuple(Spawn(slot, ramp, free[ramp].pop() + rng.uniform(-1.5, 1.5), rng.uniform(25, 27)) for slot, ramp in slots)
 
@@ -182,7 +184,7 @@ def follow_scene(env, spawns, choose, rng) -> Followed:
     step, look = jax.jit(env.transition), jax.jit(env.observe)
     rival = make_rival(env, spawns)
     seen, _ = rival.reset()
-    cavs = [slot for slot in sorted(rival.placed) if slot < merge.NUM_CAVS]
+    cavs = [slot for slot in sorted(rival.placed) if slot < NUM_CAVS]
     ramp = np.array([spawn.ramp for spawn in sorted(spawns, key=lambda spawn: spawn.slot)])
     for decision in range(101):
         view = look(state, env_params)
@@ -218,14 +220,14 @@ def assert_same_views(view, cavs, seen, rival, when) -> None:
 
 
 def merge_left(rng, available) -> int:
-    return merge.LEFT if merge.LEFT in available else merge.IDLE
+    return LEFT if LEFT in available else IDLE
 
 
 def restless(rng, available) -> int:
     """Left when possible, otherwise now and then a random speed."""
-    if merge.LEFT in available:
-        return merge.LEFT
-    return int(rng.choice(available)) if rng.random() < 0.3 else merge.IDLE
+    if LEFT in available:
+        return LEFT
+    return int(rng.choice(available)) if rng.random() < 0.3 else IDLE
 
 
 @pytest.mark.parametrize(("physics", "connected"), [("highway_env", True), ("highway_env", False), ("marl_cavs", True)])

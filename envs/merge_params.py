@@ -1,0 +1,101 @@
+"""The numbers of ``merge``: densities, driver mixes, physics presets, reward weights."""
+
+from typing import Any
+
+import numpy as np
+from flax import struct
+
+from marljax.envs import merge_traffic as traffic
+from marljax.envs.merge_traffic import DriverTable, Physics
+
+NUM_CAVS = 6
+NUM_VEHICLES = 12
+MAIN_SLOTS = (10.0, 50.0, 90.0, 130.0, 170.0, 210.0)
+RAMP_SLOTS = (5.0, 45.0, 85.0, 125.0, 165.0, 205.0)
+PAIR_X = (100.0, 120.0)  # the linear drivers of MAPPO-PIS: aggressive on the ramp, defensive on the through lane
+
+# cavs_min, cavs_max, hdvs_min, hdvs_max, linear_pair
+DENSITIES: dict[str, tuple[int, int, int, int, bool]] = {
+    "easy": (1, 3, 1, 3, False),
+    "medium": (2, 4, 2, 4, False),
+    "hard": (4, 6, 3, 5, False),
+    "pis_hard": (3, 6, 3, 6, False),
+    "pis_mixed_easy": (1, 3, 0, 1, True),
+    "pis_mixed_medium": (2, 4, 2, 4, True),
+    "pis_mixed_hard": (3, 6, 1, 4, True),
+}
+# shares of the driver types, in the order of merge_traffic.DRIVERS
+MIXES: dict[str, tuple[float, ...]] = {
+    "homogeneous": (1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    "mild": (0.0, 0.8, 0.1, 0.1, 0.0, 0.0),
+    "chaotic": (0.0, 0.4, 0.3, 0.3, 0.0, 0.0),
+    "very_hard": (0.0, 0.5, 0.5, 0.0, 0.0, 0.0),
+    "linear": (0.0, 0.0, 0.0, 0.0, 0.5, 0.5),
+}
+PHYSICS = ("marl_cavs", "highway_env")
+REWARDS = ("local", "regional", "global")
+
+
+@struct.dataclass
+class MergeParams:
+    """The numbers of ``merge``; change them with ``.replace(…)``, nothing is compiled again."""
+
+    cavs_min: Any = 4  # CAVs per episode, uniform; at most 6
+    cavs_max: Any = 6
+    hdvs_min: Any = 3  # human-driven vehicles per episode, uniform; at most 6
+    hdvs_max: Any = 5
+    linear_pair: Any = False  # adds MAPPO-PIS' aggressive and defensive driver; leaves room for 4 other human drivers
+    driver_shares: Any = None  # [6] probability of each driver type, in the order of merge_traffic.DRIVERS
+    drivers: DriverTable | None = None  # [6] per quantity
+    cavs_drive_as_humans: Any = False  # CAVs ignore their actions and drive by IDM and MOBIL, as the base driver
+    spawn_speed_min: Any = 25.0  # m/s
+    spawn_speed_max: Any = 27.0
+    position_noise: Any = 1.5  # m either way
+    cav_target_speed: Any = 25.0  # m/s, at the start
+    speed_lowest: Any = 10.0  # m/s, first of the CAVs' target speeds
+    speed_interval: Any = 5.0  # m/s between them
+    speed_levels: Any = 5  # how many
+    duration: Any = 100  # decisions of 0.2 s
+    crash_penalty: Any = 200.0
+    speed_weight: Any = 1.0
+    merging_weight: Any = 4.0
+    headway_weight: Any = 4.0
+    headway_time: Any = 1.2  # s
+    reward_speed_low: Any = 10.0  # m/s, where the speed term is 0
+    reward_speed_high: Any = 30.0  # m/s, where it is 1
+    merging_scale: Any = 1000.0  # m², of the cost near the ramp's end
+    forecast_noise: Any = 0.05  # the supervisor's: relative error of its forecast of human drivers, either way
+    inflow_probability: Any = 0.6  # open inflow: per entry and decision
+    inflow_cav_share: Any = 0.5  # of the vehicles that enter
+    inflow_speed: Any = 26.0  # m/s
+    inflow_speed_noise: Any = 1.5  # m/s either way
+    inflow_clearance: Any = 15.0  # m from the entry without a vehicle
+
+
+def physics_of(preset: str, connected_lanes: bool) -> Physics:
+    """The rules of a physics preset."""
+    highway_env = preset == "highway_env"
+    return Physics(
+        slip_correction=highway_env,
+        full_boxes=highway_env,
+        heed_target_lane=highway_env,
+        connected_lanes=connected_lanes,
+    )
+
+
+def preset_params(density: str, drivers: str, physics: str) -> MergeParams:
+    """The numbers of a density, a driver mix and a physics preset."""
+    cavs_min, cavs_max, hdvs_min, hdvs_max, linear_pair = DENSITIES[density]
+    params = MergeParams(
+        cavs_min=cavs_min,
+        cavs_max=cavs_max,
+        hdvs_min=hdvs_min,
+        hdvs_max=hdvs_max,
+        linear_pair=linear_pair,
+        driver_shares=np.array(MIXES[drivers]),
+        drivers=traffic.driver_table(imposed_braking=9.0, gain=0.1, change_speed=0.0),
+    )
+    if physics == "marl_cavs":
+        return params
+    table = traffic.driver_table(imposed_braking=2.0, gain=0.2, change_speed=1.0)
+    return params.replace(drivers=table, speed_lowest=20.0, speed_levels=3)
