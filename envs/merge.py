@@ -21,10 +21,12 @@ from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_actions import FASTER, IDLE, LEFT, NUM_ACTIONS, RIGHT, SLOWER, action_mask, command
 from marljax.envs.merge_params import (
     DENSITIES,
+    MAIN_SLOTS,
     MIXES,
     NUM_CAVS,
     NUM_VEHICLES,
     PHYSICS,
+    RAMP_SLOTS,
     REWARDS,
     MergeParams,
     physics_of,
@@ -37,7 +39,20 @@ from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
 from marljax.spaces import Box, Discrete
 
-__all__ = ["FASTER", "IDLE", "LEFT", "NUM_CAVS", "NUM_VEHICLES", "RIGHT", "SLOWER", "Merge", "MergeParams", "MergeState"]
+__all__ = [
+    "FASTER",
+    "IDLE",
+    "LEFT",
+    "MAIN_SLOTS",
+    "NUM_CAVS",
+    "NUM_VEHICLES",
+    "RAMP_SLOTS",
+    "RIGHT",
+    "SLOWER",
+    "Merge",
+    "MergeParams",
+    "MergeState",
+]
 
 DECISION_TIME = traffic.SUBSTEPS * traffic.TIME_STEP  # s
 OBSERVED = 4  # neighbours in an observation
