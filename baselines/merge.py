@@ -3,8 +3,8 @@
     python baselines/merge.py                  # all of baselines/results/merge.md
     python baselines/merge.py scripted         # one part: scripted, learned or ablations
 
-Every cell of a table is kept in ``runs/tables/merge/``: a command that was stopped goes on where it was, training included, and a
-finished cell is not computed again. Delete a cell's file to compute it anew.
+Every cell of a table is kept in ``baselines/results/merge/`` and every training in ``runs/tables/``: a command that was stopped
+goes on where it was, and a finished cell is not computed again. Delete a cell's file to compute it anew.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from marljax.envs.merge import IDLE, LEFT
 from marljax.errors import UserError
 from marljax.evaluate import Policy
 
-RUNS = Path("runs/tables/merge")
-PAGE = Path(__file__).parent / "results" / "merge.md"
+RUNS = Path("runs/tables")
+RESULTS = Path(__file__).parent / "results"
 EPISODES = 1_000  # frozen scenarios per density
 DENSITIES = ("easy", "medium", "hard")
 ALGORITHMS = ("mappo", "ippo")
@@ -93,21 +93,14 @@ COLUMNS = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "
 
 def columns(figures: Figures) -> list[str]:
     """One policy's cells under ``COLUMNS``."""
-    percent = {name: [[100 * x for x in row] for row in as_rows(figures[name])] for name in ("crashed_cavs", "merged")}
-    flat = {name: rows[0] if len(rows) == 1 else rows for name, rows in percent.items()}
     return [
         mean_interval(figures["own_return"]),
         rate_interval(figures["crash"]),
-        mean_interval(flat["crashed_cavs"], 2),
+        mean_interval(figures["crashed_cavs"], places=2, scale=100),
         mean_interval(figures["speed"]),
-        mean_interval(figures["throughput"], 2),
-        mean_interval(flat["merged"]),
+        mean_interval(figures["throughput"], places=3),
+        mean_interval(figures["merged"], scale=100),
     ]
-
-
-def as_rows(values: list[Any]) -> list[list[float]]:
-    """[S][episodes]; a scripted policy's [episodes] count as one row."""
-    return values if isinstance(values[0], list) else [values]
 
 
 def learned_table(cells: Cells, console: Console) -> str:
@@ -152,7 +145,7 @@ def main(words: Sequence[str]) -> None:
     unknown = set(words) - set(PARTS)
     if unknown:
         raise UserError(f"no part is called {' or '.join(sorted(unknown))}; choose among {', '.join(PARTS)}")
-    cells = Cells(RUNS / "cells", console)
+    cells = Cells(RESULTS / "merge", console)
     fill = {
         "scripted": lambda: scripted_table(cells),
         "learned": lambda: learned_table(cells, console),
@@ -162,8 +155,8 @@ def main(words: Sequence[str]) -> None:
     for part, text in sections.items():
         console.print(f"\n{part}\n{text}")
     if len(sections) == len(PARTS):
-        tables.write_report(PAGE, page(sections))
-        console.print(f"written: {PAGE}")
+        tables.write_report(RESULTS / "merge.md", page(sections))
+        console.print(f"written: {RESULTS / 'merge.md'}")
 
 
 PAGE_TEXT = """# `merge`: results

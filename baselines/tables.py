@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console
 
 from marljax import driver, runfolder, settings, stats, trained
@@ -22,12 +23,14 @@ from marljax.evaluate import Evaluator, Policy
 from marljax.files import replacing
 from marljax.progress import say
 
-Figures = dict[str, list[Any]]  # metric → [episodes], or [S][episodes] for learned policies
+Figures = dict[
+    str, dict[str, Any]
+]  # metric → mean and std over episodes, [S] each (S = 1 for scripted policies), and their number
 SUITE_SEED = 2_000_003  # scenarios of the tables: the same for every policy, unseen in training and in its evaluations
 
 
 class Cells:
-    """The cells of one table, in a folder."""
+    """The cells of a page of tables, a file each in a folder."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         self.folder, self.console = folder, console
@@ -35,13 +38,13 @@ class Cells:
 
     def get(self, name: str, compute: Callable[[], Figures]) -> Figures:
         """The kept cell, or a new one."""
-        path = self.folder / f"{name}.json"
+        path = self.folder / f"{name.replace(' ', '-')}.json"
         if path.exists():
             return json.loads(path.read_text())
         say(self.console, f"cell {name}")
         figures = compute()
         with replacing(path) as draft:
-            draft.write_text(json.dumps(figures))
+            draft.write_text(json.dumps(figures, indent=1) + "\n")
         return figures
 
 
@@ -51,8 +54,8 @@ def suite_key() -> jax.Array:
 
 
 def play_scripted(env: Environment, env_params: EnvParams, policy: Policy, episodes: int) -> Figures:
-    """Figures [episodes] of a scripted policy on the frozen scenarios."""
-    return _plain(Evaluator(env, episodes).scripted(policy, env_params, suite_key()))
+    """A scripted policy on the frozen scenarios."""
+    return summarise(jax.device_get(Evaluator(env, episodes).scripted(policy, env_params, suite_key())))
 
 
 def train(algo: str, words: Sequence[str], console: Console) -> tuple[settings.Settings, Path]:
@@ -70,27 +73,36 @@ def train(algo: str, words: Sequence[str], console: Console) -> tuple[settings.S
 
 
 def play_learned(run: settings.Settings, folder: Path, env: Environment, env_params: EnvParams, episodes: int) -> Figures:
-    """Figures [S][episodes] of the best parameters of every seed on the frozen scenarios."""
+    """The best parameters of every seed on the frozen scenarios."""
     params, _, _ = trained.load_members(folder, run, "best")
     results = Evaluator(env, episodes).learned(run.algorithm, run.config, params, env_params, suite_key())
-    return _plain(results)
+    return summarise(jax.device_get(results))
 
 
-def _plain(results: Mapping[str, jax.Array]) -> Figures:
-    return {name: np.asarray(values, float).round(5).tolist() for name, values in jax.device_get(results).items()}
+def summarise(results: Mapping[str, ArrayLike]) -> Figures:
+    """What a table needs of metrics [S, episodes] or [episodes]."""
+    arrays = {name: np.atleast_2d(np.asarray(values, float)) for name, values in results.items()}
+    return {
+        name: {"mean": array.mean(1).tolist(), "std": array.std(1, ddof=1).tolist(), "count": array.shape[1]}
+        for name, array in arrays.items()
+    }
 
 
-def mean_interval(values: Any, places: int = 1) -> str:
-    """Mean with a 95 % t interval: over episodes [N], or over seeds [S][N], each of which counts once."""
-    array = np.asarray(values, float)
-    estimate = stats.mean(array if array.ndim == 1 else array.mean(1))
-    return f"{estimate.value:.{places}f} ± {(estimate.high - estimate.low) / 2:.{places}f}"
+def mean_interval(figure: Mapping[str, Any], places: int = 1, scale: float = 1.0) -> str:
+    """Mean with a 95 % t interval: over seeds, each of which counts once, or over the episodes of a scripted policy."""
+    means = scale * np.asarray(figure["mean"])
+    if len(means) > 1:
+        estimate = stats.mean(means)
+        half = estimate.high - estimate.value
+    else:
+        half = stats.t_half_width(scale * figure["std"][0], figure["count"])
+    return f"{means.mean():.{places}f} ± {half:.{places}f}"
 
 
-def rate_interval(values: Any) -> str:
+def rate_interval(figure: Mapping[str, Any]) -> str:
     """A rate in per cent with Wilson's 95 % interval over all episodes (of all seeds)."""
-    array = np.asarray(values, float).ravel()
-    estimate = stats.wilson(int(array.sum()), array.size)
+    count = figure["count"] * len(figure["mean"])
+    estimate = stats.wilson(round(float(np.mean(figure["mean"])) * count), count)
     return f"{100 * estimate.value:.1f} % [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
 
 

@@ -184,6 +184,7 @@ class Merge(Environment):
             crossings=zero,
             intervened=zero,
             min_ttc=zero + rewards.TTC_CAP,
+            own_return=zero,
         )
         return MergeState(vehicles, on_ramp, jnp.zeros((), jnp.int32), tally)
 
@@ -205,7 +206,7 @@ class Merge(Environment):
         terminated = jnp.any(crashed)
         if self.continue_after_crash:
             terminated = jnp.any(acting) & ~jnp.any(acting & ~crashed)
-        tally = rewards.count(state.tally, before, vehicles, own, acting, decided != action)
+        tally = rewards.count(state.tally, before, vehicles, own, own_reward, acting, decided != action)
         state = state.replace(vehicles=vehicles, step=state.step + 1, tally=tally)
         if self.open_inflow:
             state = self._flow(key_flow, state, ~before.alive, env_params)

@@ -136,10 +136,22 @@ class Tally:
     crossings: jax.Array  # vehicles that passed x = 420
     intervened: jax.Array  # CAV decisions that the supervisor replaced
     min_ttc: jax.Array  # s
+    own_return: jax.Array  # sum over decisions of the mean over CAVs of their rewards before sharing
 
 
-def count(tally: Tally, before: Vehicles, after: Vehicles, own: Neighbours, acting: jax.Array, replaced: jax.Array) -> Tally:
-    """Adds one decision to the figures of the episode; ``own`` as of ``after``, ``acting`` and ``replaced`` [A] bool."""
+def count(
+    tally: Tally,
+    before: Vehicles,
+    after: Vehicles,
+    own: Neighbours,
+    own_reward: jax.Array,
+    acting: jax.Array,
+    replaced: jax.Array,
+) -> Tally:
+    """Adds one decision to the figures of the episode.
+
+    ``own`` and ``own_reward`` [A] belong to ``after``; ``acting`` and ``replaced`` are [A] bool.
+    """
     num_agents = acting.shape[0]
     crossed = after.alive & (before.x <= road.OBSTACLE_X) & (after.x > road.OBSTACLE_X)
     newly_crashed = after.crashed[:num_agents] & ~before.crashed[:num_agents] & acting
@@ -151,6 +163,7 @@ def count(tally: Tally, before: Vehicles, after: Vehicles, own: Neighbours, acti
         crossings=tally.crossings + jnp.sum(crossed),
         intervened=tally.intervened + jnp.sum(replaced & acting),
         min_ttc=jnp.minimum(tally.min_ttc, jnp.min(ttc)),
+        own_return=tally.own_return + jnp.sum(own_reward * acting) / jnp.maximum(jnp.sum(acting), 1),
     )
 
 
@@ -161,7 +174,8 @@ def metrics(tally: Tally, merged_now: jax.Array, seconds: jax.Array) -> dict[str
     decisions. ``throughput``: vehicles of any kind past the ramp's end (x = 420), per second. ``merged``: fraction of the
     CAVs that entered on the ramp which are now uncrashed on ``bc0`` or ``cd``, or left the road so. ``min_ttc``: s, least
     time to collision of a CAV with the vehicle in front at constant speeds, at most 10. ``intervened``: fraction of CAV
-    decisions that the supervisor replaced.
+    decisions that the supervisor replaced. ``own_return``: sum over decisions of the mean over CAVs of their own rewards; it
+    compares ways of sharing, and is the episode reward that MARL_CAVs reports.
     """
     decisions = jnp.maximum(tally.decisions, 1.0)
     return {
@@ -172,4 +186,5 @@ def metrics(tally: Tally, merged_now: jax.Array, seconds: jax.Array) -> dict[str
         "merged": (tally.ramp_merged + merged_now) / jnp.maximum(tally.ramp_cavs, 1.0),
         "min_ttc": tally.min_ttc,
         "intervened": tally.intervened / decisions,
+        "own_return": tally.own_return,
     }

@@ -52,8 +52,13 @@ def mean(values: ArrayLike, level: float = LEVEL) -> Estimate:
     sample = _sample(values)
     if len(sample) == 1:
         return Estimate(float(sample[0]), -np.inf, np.inf)
-    half = stats.t.ppf(0.5 + level / 2, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample))
+    half = t_half_width(float(sample.std(ddof=1)), len(sample), level)
     return Estimate(float(sample.mean()), float(sample.mean() - half), float(sample.mean() + half))
+
+
+def t_half_width(std: float, count: int, level: float = LEVEL) -> float:
+    """Half the width of Student's t interval for the mean of ``count`` values with this standard deviation (n - 1)."""
+    return float(stats.t.ppf(0.5 + level / 2, count - 1) * std / np.sqrt(count))
 
 
 def iqm(scores: ArrayLike) -> float:

@@ -1,0 +1,68 @@
+"""Cells are computed once, trainings go on where they stopped, figures are written as the statistics module gives them."""
+
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from marljax import UserError, stats
+from marljax.baselines import tables
+from marljax.baselines.tables import Cells, markdown_table, mean_interval, rate_interval, summarise
+
+
+def test_a_cell_is_computed_once_and_kept(tmp_path):
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return {"return": [1.0, 2.0]}
+
+    for _ in range(2):
+        assert Cells(tmp_path, Console(quiet=True)).get("human drivers", compute) == {"return": [1.0, 2.0]}
+    assert len(calls) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["human-drivers.json"]
+
+
+def test_a_cell_that_fails_leaves_nothing(tmp_path):
+    cells = Cells(tmp_path, Console(quiet=True))
+    with pytest.raises(ZeroDivisionError):
+        cells.get("broken", lambda: {"return": [1 / 0]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_intervals_over_episodes_and_over_seeds():
+    values = np.random.default_rng(0).normal(10.0, 2.0, (5, 400))
+    one = stats.mean(values[0])
+    assert mean_interval(summarise({"x": values[0]})["x"]) == f"{one.value:.1f} ± {one.high - one.value:.1f}"
+    seeds = stats.mean(values.mean(1))
+    assert mean_interval(summarise({"x": values})["x"], 2) == f"{seeds.value:.2f} ± {seeds.high - seeds.value:.2f}"
+
+
+def test_rates_are_wilson_over_all_episodes():
+    crashes = np.zeros((5, 200))
+    crashes[0, :13] = 1
+    expected = stats.wilson(13, 1000)
+    assert rate_interval(summarise({"crash": crashes})["crash"]) == f"1.3 % [{100 * expected.low:.1f}, {100 * expected.high:.1f}]"
+
+
+def test_markdown():
+    lines = markdown_table(["policy", "return"], [["a", "1"], ["b", "2"]]).splitlines()
+    assert lines == ["| policy | return |", "| --- | ---: |", "| a | 1 |", "| b | 2 |"]
+
+
+WORDS = ("env=merge", "env.density=easy", "algo.total_steps=64", "algo.num_envs=4", "algo.rollout_length=8", "algo.hidden=[8]")
+
+
+def test_a_training_is_found_again_and_never_taken_for_another(tmp_path):
+    words = [*WORDS, "algo.num_minibatches=2", "seeds=2", "eval.episodes=4", f"runs={tmp_path}", "name=cell"]
+    run, folder = tables.train("ippo", words, Console(quiet=True))
+    rows = (folder / "metrics.jsonl").read_text()
+    again, same = tables.train("ippo", words, Console(quiet=True))
+    assert (same, again.config) == (folder, run.config)
+    assert (folder / "metrics.jsonl").read_text() == rows
+    figures = tables.play_learned(run, folder, run.env, run.env_params, episodes=6)
+    assert (len(figures["return"]["mean"]), figures["return"]["count"]) == (2, 6)
+    assert json.loads(json.dumps(figures)) == figures
+    with pytest.raises(UserError, match="other settings"):
+        tables.train("ippo", [*words, "algo.gamma=0.5"], Console(quiet=True))
