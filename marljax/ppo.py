@@ -51,7 +51,7 @@ class PPOConfig(struct.PyTreeNode):
     clip_eps: float = traced(0.2, low=0.0)
     entropy_coef: float = traced(0.01, low=0.0)
     value_coef: float = traced(0.5, low=0.0)
-    clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
+    clip_values: bool = static(False)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
     huber_delta: float = traced(0.0, low=0.0)  # value loss becomes linear beyond it; 0: squared everywhere
 
     def __post_init__(self) -> None:
