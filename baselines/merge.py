@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-import marljax
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval
 from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.envs.merge import IDLE, LEFT
+from marljax.envs.merge import IDLE, LEFT, Merge
 from marljax.errors import UserError
 from marljax.evaluate import Policy
 
@@ -65,7 +64,7 @@ def always_left(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> t
     return jnp.full(timestep.alive.shape, LEFT), carry
 
 
-def rivals(env: Environment, env_params: EnvParams) -> dict[str, tuple[Environment, EnvParams, Policy]]:
+def rivals(env: Merge, env_params: EnvParams) -> dict[str, tuple[Environment, EnvParams, Policy]]:
     """(environment, numbers, policy) by name: human drivers in the CAVs' place, and simple rules."""
     supervised = dataclasses.replace(env, safety=True)
     return {
@@ -80,7 +79,7 @@ def scripted_table(cells: Cells) -> str:
     """Every scripted policy on every density."""
     rows = []
     for density in DENSITIES:
-        env = marljax.make("merge", density=density)
+        env = Merge(density=density)
         for name, (other, env_params, policy) in rivals(env, env.default_params).items():
             play = functools.partial(tables.play_scripted, other, env_params, policy, EPISODES)
             figures = cells.get(f"scripted {density} {name}", play)
@@ -130,6 +129,7 @@ def learned_cells(cells: Cells, name: str, algo: str, words: Sequence[str], cons
 
     def trained(safety: bool) -> Figures:
         run, folder = tables.train(algo, words, console)
+        assert isinstance(run.env, Merge)
         env = dataclasses.replace(run.env, safety=safety)
         return tables.play_learned(run, folder, env, run.env_params, EPISODES)
 
