@@ -1,0 +1,43 @@
+"""The scripted policies behave as measured in highway-env on this road (30 episodes there: ± is its interval)."""
+
+import jax
+import pytest
+
+from marljax.baselines.merge import rivals
+from marljax.envs.merge import Merge
+from marljax.evaluate import Evaluator
+
+MEASURED = {"easy": (64.9, 3.1, 23.4), "medium": (40.9, 8.8, 21.4), "hard": (28.2, 7.2, 19.9)}
+EPISODES = 300
+
+
+@pytest.fixture(scope="module")
+def figures():
+    """Mean figures by density and policy; the densities share each policy's program."""
+    results = {}
+    for density in MEASURED:
+        env = Merge(density=density, reward="local")
+        for name, (other, env_params, policy) in rivals(env, env.default_params).items():
+            played = Evaluator(other, EPISODES).scripted(policy, env_params, jax.random.key(0))
+            results[density, name] = {key: float(value.mean()) for key, value in played.items()}
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("density", MEASURED)
+def test_human_drivers_as_measured_elsewhere(figures, density):
+    value, interval, speed = MEASURED[density]
+    human = figures[density, "human drivers (IDM + MOBIL)"]
+    assert human["own_return"] == pytest.approx(value, abs=interval + 4.0)
+    assert human["speed"] == pytest.approx(speed, abs=0.8)
+    assert human["crash"] <= 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("density", MEASURED)
+def test_the_supervisor_prevents_most_crashes_of_random_actions(figures, density):
+    alone, supervised = figures[density, "random"], figures[density, "random, supervised"]
+    assert supervised["crash"] < 0.5 * alone["crash"]
+    assert 0.0 < supervised["intervened"] < 0.3
+    assert alone["intervened"] == 0.0
+    assert supervised["own_return"] > alone["own_return"]
