@@ -65,6 +65,7 @@ class MergeParams:
     reward_speed_high: Any = 30.0  # m/s, where it is 1
     merging_scale: Any = 1000.0  # m², of the cost near the ramp's end
     forecast_noise: Any = 0.05  # the supervisor's: relative error of its forecast of human drivers, either way
+    collision_room: Any = 0.0  # m, the supervisor's: taken off the room of a replacement that collides too; 0 as published
     inflow_probability: Any = 0.6  # open inflow: per entry and decision
     inflow_cav_share: Any = 0.5  # of the vehicles that enter
     inflow_speed: Any = 26.0  # m/s

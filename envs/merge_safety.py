@@ -92,24 +92,30 @@ def safety_room(own: Forecast, others: Forecast, present: jax.Array, changes_lan
     vehicle in front or behind, in the own lane or beside; otherwise at most the headway in the own lane.
 
     Args:
-        own: [T, n], the CAV under each action.
+        own: [n, T], the CAV under each action.
         others: [T, K].
         present: [K] bool, which of the others count.
         changes_lane: [n] bool.
     """
-    beside = rewards.lane_beside(own.lane, own.x)
-    lane, beside = own.lane[:, :, None], beside[:, :, None]
-    seen = others.lane[:, None, :]
-    dx = others.x[:, None, :] - own.x[:, :, None]
-    ahead, behind = (dx > 0) & present, (dx <= 0) & present
-    front = ahead & rewards.in_front(lane, seen)
-    around = front | (behind & rewards.in_rear(lane, seen))
-    around = around | (ahead & rewards.in_front(beside, seen)) | (behind & rewards.in_rear(beside, seen))
-    counted = jnp.where(changes_lane[:, None], around, front)
-    nearest = jnp.min(jnp.where(counted, jnp.abs(dx), rewards.NOBODY), axis=2)
+    beside = rewards.lane_beside(own.lane, own.x)[:, :, None]
+    dx = others.x - own.x[:, :, None]
+    lane, ahead, behind = own.lane[:, :, None], (dx > 0) & present, (dx <= 0) & present
+    front = ahead & rewards.in_front(lane, others.lane)
+    around = front | (behind & rewards.in_rear(lane, others.lane))
+    around = around | (ahead & rewards.in_front(beside, others.lane)) | (behind & rewards.in_rear(beside, others.lane))
+    counted = jnp.where(changes_lane[:, None, None], around, front)
+    nearest = jnp.min(jnp.where(counted, jnp.abs(dx), rewards.NOBODY), axis=(1, 2))
     nearest = jnp.where(changes_lane, nearest, jnp.minimum(nearest, rewards.HEADWAY_CAP))
     ending = jnp.where(own.lane == road.BC1, road.OBSTACLE_X - own.x, ROOM_OFF_RAMP)
-    return jnp.min(jnp.minimum(ending, nearest), axis=0)
+    return jnp.minimum(jnp.min(ending, axis=1), nearest)
+
+
+def collision_ahead(own: Forecast, others: Forecast, present: jax.Array, physics: Physics) -> jax.Array:
+    """[n] bool: the action leads to a collision with another vehicle or the obstacle; arguments as for ``safety_room``."""
+    mine = Forecast(*(leaf[:, :, None] for leaf in own))
+    hits = traffic.overlap(mine.boxes(physics), others.boxes(physics), physics) & present
+    blocked = traffic.overlap(own.boxes(physics), traffic.obstacle(physics), physics)
+    return jnp.any(hits, axis=(1, 2)) | jnp.any(blocked, axis=1)
 
 
 class Prospect(NamedTuple):
@@ -191,11 +197,17 @@ def supervise(
     draws = jax.random.uniform(key, (NUM_CAVS + 2 * (vehicles.x.shape[0] - NUM_CAVS),))
     ties, noise = draws[:NUM_CAVS], draws[NUM_CAVS:].reshape(2, -1)
     prospect = look_ahead(noise, vehicles, drivers, human, physics, env_params, horizon)
-    return resolve(priority(vehicles, ties, env_params), prospect, action, mask, vehicles.alive, physics)
+    return resolve(priority(vehicles, ties, env_params), prospect, action, mask, vehicles.alive, physics, env_params)
 
 
 def resolve(
-    order: jax.Array, prospect: Prospect, action: jax.Array, mask: jax.Array, alive: jax.Array, physics: Physics
+    order: jax.Array,
+    prospect: Prospect,
+    action: jax.Array,
+    mask: jax.Array,
+    alive: jax.Array,
+    physics: Physics,
+    env_params: MergeParams,
 ) -> jax.Array:
     """One CAV after the other, lowest ``order`` [A] first: keeps a decision without a collision ahead, else takes the
     roomiest.
@@ -205,25 +217,22 @@ def resolve(
     slots = jnp.arange(NUM_CAVS)
     turn = ranks(order)
     agent = jnp.sum(jnp.where(turn[None, :] == slots[:, None], slots[None, :], 0), axis=1)
-    options = Forecast(*(jnp.moveaxis(leaf, 1, 0)[agent] for leaf in prospect.cavs))  # [A, T, n]
+    options = Forecast(*(jnp.moveaxis(leaf, 0, 2)[agent] for leaf in prospect.cavs))  # [A, n, T]
     action, mask, present = action[agent], mask[agent], alive[:NUM_CAVS][agent]
     changes_lane = (jnp.arange(NUM_ACTIONS) == LEFT) | (jnp.arange(NUM_ACTIONS) == RIGHT)
-    course = Forecast(*(jnp.take_along_axis(leaf, action[:, None, None], axis=2)[:, :, 0] for leaf in options))  # [A, T]
+    course = Forecast(*(jnp.take_along_axis(leaf, action[:, None, None], axis=1)[:, 0] for leaf in options))  # [A, T]
 
     def treat(course: Forecast, each) -> tuple[Forecast, jax.Array]:
         number, own, planned, available = each
-        mine = Forecast(*(leaf[:, planned] for leaf in own))
         others = Forecast(
             *(jnp.concatenate([cavs.T, humans], axis=1) for cavs, humans in zip(course, prospect.humans, strict=True))
         )
         counted = jnp.concatenate([present & (slots != number), alive[NUM_CAVS:]])
-        facing = Forecast(*(leaf[:, None] for leaf in mine)).boxes(physics)
-        hits = traffic.overlap(facing, others.boxes(physics), physics) & counted
-        blocked = traffic.overlap(mine.boxes(physics), traffic.obstacle(physics), physics)
-        danger = (jnp.any(hits) | jnp.any(blocked)) & present[number]
-        room = safety_room(own, others, counted, changes_lane)
-        decided = jnp.where(danger, jnp.argmax(jnp.where(available, room, -jnp.inf)).astype(planned.dtype), planned)
-        taken = Forecast(*(leaf[:, decided] for leaf in own))
+        collides = collision_ahead(own, others, counted, physics)
+        room = safety_room(own, others, counted, changes_lane) - env_params.collision_room * collides
+        roomiest = jnp.argmax(jnp.where(available, room, -jnp.inf)).astype(planned.dtype)
+        decided = jnp.where(collides[planned] & present[number], roomiest, planned)
+        taken = Forecast(*(leaf[decided] for leaf in own))
         course = Forecast(*(jnp.where((slots == number)[:, None], new, old) for new, old in zip(taken, course, strict=True)))
         return course, decided
 

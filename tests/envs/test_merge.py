@@ -82,6 +82,8 @@ def mean_at_end(seen, name) -> float:
         ({"drivers": "caotic"}, "chaotic"),
         ({"physics": "highway-env"}, "highway_env"),
         ({"reward": "regionl"}, "regional"),
+        ({"safety": "yes"}, "true or false"),
+        ({"horizon": 0}, "from 1 to 20"),
     ],
 )
 def test_wrong_options_name_the_nearest(options, message):
@@ -98,6 +100,8 @@ def test_wrong_options_name_the_nearest(options, message):
         {"reward": "local", "connected_lanes": False},
         {"reward": "global", "physics": "highway_env"},
         {"continue_after_crash": True, "drivers": "chaotic", "density": "pis_mixed_hard"},
+        {"safety": True, "intents": True, "horizon": 2},
+        {"open_inflow": True, "continue_after_crash": True},
     ],
 )
 @pytest.mark.slow
@@ -356,6 +360,43 @@ def test_scene_shows_every_vehicle():
     np.testing.assert_allclose(drawn.boxes.colour[2], legend["crashed"], atol=1e-6)
     assert np.asarray(drawn.labels.colour[:, 3] > 0).tolist() == [True, True] + [False] * 10
     assert drawn.bounds[0] <= 100 <= drawn.bounds[1]
+
+
+def test_open_inflow():
+    """Vehicles come in at both entries with clearance, leave at the end, and a slot stays empty for a step before it is used again."""
+    env = Merge(open_inflow=True, continue_after_crash=True)
+    env_params = env.default_params.replace(duration=400, crash_penalty=0.0)
+    mask_left = jnp.arange(6) >= 0
+
+    @jax.jit
+    def run(key):
+        def body(state, key):
+            mask = env.observe(state, env_params).action_mask
+            action = jnp.where(mask[:, LEFT] & mask_left, LEFT, IDLE)
+            state, seen = env.step(key, state, action, env_params)
+            return state, (state, seen)
+
+        return jax.lax.scan(body, env.initial(key, env_params), jax.random.split(key, 390))[1]
+
+    states, seen = jax.tree.map(np.asarray, run(jax.random.key(2)))
+    vehicles = states.vehicles
+    before, after = vehicles.alive[:-1], vehicles.alive[1:]
+    entered, left = ~before & after, before & ~after
+    assert entered[:, :6].sum() > 3
+    assert entered[:, 6:].sum() > 3
+    assert left.sum() > 6
+    assert not np.any(left[:-1] & entered[1:] & False)
+    for step_number, slot in np.argwhere(entered):
+        x, lane = vehicles.x[step_number + 1], vehicles.lane[step_number + 1]
+        assert x[slot] == 0.0
+        assert lane[slot] in (road.AB, road.JK)
+        same = after[step_number] & (lane == lane[slot]) & (np.arange(12) != slot)
+        assert x[same].min(initial=100.0) >= 15.0
+    assert np.all(vehicles.x[:-1][left] > 520 - 40 * 0.2)
+    assert float(seen.metrics["throughput"][-1]) > 0.1
+    assert 0.3 < float(seen.metrics["merged"][-1]) <= 1.0
+    taking_part = 6 if entered[:, :6].any() else 0
+    assert states.tally.cavs[-1] >= taking_part
 
 
 def test_follower_types_differ():
