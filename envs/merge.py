@@ -6,6 +6,7 @@ Traffic", 2023), with the driver mixes of iPLAN (Wu et al., 2023) and MAPPO-PIS 
 """
 
 import dataclasses
+from collections.abc import Collection
 from typing import ClassVar
 
 import jax
@@ -60,8 +61,7 @@ PERCEPTION = 180.0  # m
 POSITION_SCALE, LATERAL_SCALE, SPEED_SCALE = 150.0, 12.0, 45.0
 
 
-@struct.dataclass
-class MergeState:
+class MergeState(struct.PyTreeNode):
     """Everything that an episode of ``merge`` consists of."""
 
     vehicles: Vehicles  # [12] each, CAVs in slots 0–5
@@ -125,7 +125,7 @@ class Merge(Environment):
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
 
     def __post_init__(self) -> None:
-        choices = {
+        choices: dict[str, tuple[str, Collection[str]]] = {
             "density": (self.density, DENSITIES),
             "drivers": (self.drivers, MIXES),
             "physics": (self.physics, PHYSICS),

@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 
 from marljax.envs import merge_traffic as traffic
-from marljax.envs.merge_traffic import DriverTable, Physics
+from marljax.envs.merge_traffic import Physics
 
 NUM_CAVS = 6
 NUM_VEHICLES = 12
@@ -36,8 +36,7 @@ PHYSICS = ("marl_cavs", "highway_env")
 REWARDS = ("local", "regional", "global")
 
 
-@struct.dataclass
-class MergeParams:
+class MergeParams(struct.PyTreeNode):
     """The numbers of ``merge``; change them with ``.replace(…)``, nothing is compiled again."""
 
     cavs_min: Any = 4  # CAVs per episode, uniform; at most 6
@@ -46,7 +45,7 @@ class MergeParams:
     hdvs_max: Any = 5
     linear_pair: Any = False  # adds MAPPO-PIS' aggressive and defensive driver; leaves room for 4 other human drivers
     driver_shares: Any = None  # [6] probability of each driver type, in the order of merge_traffic.DRIVERS
-    drivers: DriverTable | None = None  # [6] per quantity
+    drivers: Any = None  # DriverTable, [6] per quantity
     cavs_drive_as_humans: Any = False  # CAVs ignore their actions and drive by IDM and MOBIL, as the base driver
     spawn_speed_min: Any = 25.0  # m/s
     spawn_speed_max: Any = 27.0

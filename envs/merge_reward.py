@@ -123,8 +123,7 @@ def time_to_collision(vehicles: Vehicles, own: Neighbours) -> jax.Array:
     return jnp.minimum(jnp.where(meets, gap / jnp.maximum(closing, 1e-3), TTC_CAP), TTC_CAP)
 
 
-@struct.dataclass
-class Tally:
+class Tally(struct.PyTreeNode):
     """Running figures of an episode."""
 
     cavs: jax.Array  # CAVs that took part

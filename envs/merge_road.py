@@ -68,9 +68,9 @@ def pick(lane: jax.Array, values: Sequence[float]) -> jax.Array:
     return picked
 
 
-def contains(mask: jax.Array | int, lane: jax.Array) -> jax.Array:
+def contains(mask: jax.Array | int, lane: jax.Array | int) -> jax.Array:
     """Whether a segment belongs to a set of segments."""
-    return ((mask >> lane) & 1) == 1
+    return jnp.asarray((mask >> lane) & 1) == 1
 
 
 def curve_y(x: jax.Array) -> jax.Array:

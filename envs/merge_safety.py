@@ -69,7 +69,8 @@ def intents(vehicles: Vehicles, physics: Physics, horizon: int) -> tuple[jax.Arr
     cavs = jax.tree.map(lambda leaf: leaf[:NUM_CAVS], vehicles)
     steered = Held(jnp.ones(NUM_CAVS, bool), jnp.zeros_like(cavs.x), jnp.zeros_like(cavs.x))
     forecast = roll_out(cavs, steered, physics, traffic.SUBSTEPS * horizon)
-    return tuple(leaf[traffic.SUBSTEPS - 1 :: traffic.SUBSTEPS] for leaf in (forecast.x, forecast.y))
+    decisions = slice(traffic.SUBSTEPS - 1, None, traffic.SUBSTEPS)
+    return forecast.x[decisions], forecast.y[decisions]
 
 
 def priority(vehicles: Vehicles, ties: jax.Array, env_params: MergeParams) -> jax.Array:

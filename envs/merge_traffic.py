@@ -11,7 +11,7 @@ types of iPLAN (Wu et al., 2023) and the linear drivers of MAPPO-PIS (2024).
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,8 @@ MAX_STEERING = math.pi / 3
 MAX_SPEED = 40.0
 FAR = 1e4  # stands for "nobody there" where infinity would breed NaN
 
+Column = Any  # an array of jax or numpy
+
 DRIVERS = ("base", "normal", "aggressive", "defensive", "linear_aggressive", "linear_defensive")
 
 
@@ -43,8 +45,7 @@ class Physics:
     connected_lanes: bool  # neighbours are also sought on the segments before and after
 
 
-@struct.dataclass
-class Vehicles:
+class Vehicles(struct.PyTreeNode):
     """V vehicles; slots with ``alive`` false are empty and take part in nothing."""
 
     x: jax.Array  # [V] m, centre
@@ -61,26 +62,25 @@ class Vehicles:
     exponent: jax.Array  # [V] exponent of the IDM's free-road term
 
 
-@struct.dataclass
-class DriverTable:
+class DriverTable(struct.PyTreeNode):
     """What distinguishes drivers, one array per quantity: [6] by type in ``DRIVERS``, or [V] by vehicle."""
 
-    acceleration_limit: jax.Array  # m/s², bound of the command either way
-    acceleration: jax.Array  # m/s², comfortable
-    braking: jax.Array  # m/s², comfortable, positive
-    jam_distance: jax.Array  # m, centre to centre at standstill
-    headway: jax.Array  # s
-    exponent_low: jax.Array  # range of the free-road exponent, drawn per vehicle
-    exponent_high: jax.Array
-    politeness: jax.Array
-    gain: jax.Array  # m/s², least advantage for a lane change
-    imposed_braking: jax.Array  # m/s², most braking forced on the new follower, positive
-    delay: jax.Array  # s between lane-change decisions
-    change_speed: jax.Array  # m/s, least speed for a lane change
-    linear: jax.Array  # 1 for a linear controller in place of the IDM
-    weight_target: jax.Array  # 1/s, linear controller: on target speed − speed
-    weight_speed: jax.Array  # 1/s: on min(leader's speed − speed, 0)
-    weight_gap: jax.Array  # 1/s²: on min(gap − (jam_distance + headway · speed), 0)
+    acceleration_limit: Column  # m/s², bound of the command either way
+    acceleration: Column  # m/s², comfortable
+    braking: Column  # m/s², comfortable, positive
+    jam_distance: Column  # m, centre to centre at standstill
+    headway: Column  # s
+    exponent_low: Column  # range of the free-road exponent, drawn per vehicle
+    exponent_high: Column
+    politeness: Column
+    gain: Column  # m/s², least advantage for a lane change
+    imposed_braking: Column  # m/s², most braking forced on the new follower, positive
+    delay: Column  # s between lane-change decisions
+    change_speed: Column  # m/s, least speed for a lane change
+    linear: Column  # 1 for a linear controller in place of the IDM
+    weight_target: Column  # 1/s, linear controller: on target speed − speed
+    weight_speed: Column  # 1/s: on min(leader's speed − speed, 0)
+    weight_gap: Column  # 1/s²: on min(gap − (jam_distance + headway · speed), 0)
 
 
 def driver_table(imposed_braking: float, gain: float, change_speed: float) -> DriverTable:
@@ -233,8 +233,9 @@ def mobil(vehicles: Vehicles, drivers: DriverTable, pairs: Pairs, ahead: Leader,
         """The follower's acceleration behind the decider, and with the decider gone."""
         with_me = Leader(behind.present, behind.gap, behind.ahead_speed)
         without_me = Leader(beyond.present, beyond.gap + behind.gap, beyond.along)
-        with_me, without_me = (command(behind.speed, behind.target_speed, seen) for seen in (with_me, without_me))
-        return jnp.where(behind.present, with_me, 0.0), jnp.where(behind.present, without_me, 0.0)
+        commands = (command(behind.speed, behind.target_speed, seen) for seen in (with_me, without_me))
+        burden, relief = (jnp.where(behind.present, value, 0.0) for value in commands)
+        return burden, relief
 
     imposed, unimposed = commands_behind(follower(pairs, vehicles, there), new_ahead)
     burdened, relieved = commands_behind(follower(pairs, vehicles, here), ahead)
@@ -324,10 +325,10 @@ def move(vehicles: Vehicles, tangent: jax.Array, acceleration: jax.Array) -> Veh
 class Boxes(NamedTuple):
     """Oriented rectangles of one size, arrays of one shape; shapes broadcast against each other."""
 
-    x: jax.Array  # centre, m
-    y: jax.Array
-    cos: jax.Array  # of the heading
-    sin: jax.Array
+    x: jax.Array | float  # centre, m
+    y: jax.Array | float
+    cos: jax.Array | float  # of the heading
+    sin: jax.Array | float
     length: float  # half of it, m
     width: float  # half of it, m
 
@@ -359,11 +360,16 @@ def overlap(a: Boxes, b: Boxes, physics: Physics) -> jax.Array:
 
 def collisions(vehicles: Vehicles, physics: Physics) -> tuple[jax.Array, jax.Array]:
     """([V, V] bool, which vehicles overlap; [V] bool, which overlap the obstacle)."""
-    pose = (vehicles.x, vehicles.y, jnp.cos(vehicles.heading), jnp.sin(vehicles.heading))
-    rows, columns = box(*(leaf[:, None] for leaf in pose), physics), box(*(leaf[None, :] for leaf in pose), physics)
+    cos, sin = jnp.cos(vehicles.heading), jnp.sin(vehicles.heading)
+
+    def boxes(*index: slice | None) -> Boxes:
+        return box(vehicles.x[index], vehicles.y[index], cos[index], sin[index], physics)
+
+    everyone = slice(None)
+    touch = overlap(boxes(everyone, None), boxes(None, everyone), physics)
     both = vehicles.alive[:, None] & vehicles.alive[None, :] & ~jnp.eye(vehicles.x.shape[0], dtype=bool)
-    blocked = overlap(box(*pose, physics), obstacle(physics), physics)
-    return overlap(rows, columns, physics) & both, blocked & vehicles.alive
+    blocked = overlap(boxes(everyone), obstacle(physics), physics)
+    return touch & both, blocked & vehicles.alive
 
 
 def crash(vehicles: Vehicles, physics: Physics) -> Vehicles:
