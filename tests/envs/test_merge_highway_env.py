@@ -171,7 +171,7 @@ def random_spawns(rng, cavs, hdvs) -> tuple[Spawn, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """How long the two agreed, and how many vehicles changed from the ramp to the through lane meanwhile."""
+    """How long the two agreed, and how many vehicles had changed from the ramp to the through lane (0 after contact)."""
 
     decisions: int
     merged: int
@@ -187,23 +187,23 @@ def follow_scene(env, spawns, choose, rng) -> Followed:
     cavs = [slot for slot in sorted(rival.placed) if slot < NUM_CAVS]
     ramp = np.array([spawn.ramp for spawn in sorted(spawns, key=lambda spawn: spawn.slot)])
     for decision in range(101):
+        vehicles = rival.placed.values()
+        if any(other.crashed or other.impact is not None for other in vehicles):
+            return Followed(decision, 0)
         view = look(state, env_params)
         assert_same_vehicles(state.vehicles, rival.placed, f"decision {decision}")
         assert_same_views(view, cavs, seen, rival, f"decision {decision}")
-        vehicles = rival.placed.values()
-        ends = any(other.crashed or other.impact is not None or other.speed < SLOW for other in vehicles)
-        if ends or decision == 100:
+        if decision == 100 or any(other.speed < SLOW for other in vehicles):
             lanes = np.asarray(state.vehicles.lane)[sorted(rival.placed)]
             return Followed(decision, int(np.sum(ramp & ((lanes == road.BC0) | (lanes == road.CD)))))
         action = np.array([choose(rng, np.flatnonzero(row)) for row in np.asarray(view.action_mask)])
         state, _ = step(jax.random.key(0), state, jnp.asarray(action), env_params)
         seen, *_ = rival.step(tuple(int(action[slot]) for slot in cavs))
+    raise AssertionError("a scene ends within 100 decisions")
 
 
 def assert_same_vehicles(vehicles, placed, when) -> None:
     for slot, other in placed.items():
-        if other.crashed:
-            continue
         ours = [vehicles.x[slot], vehicles.y[slot], vehicles.heading[slot], vehicles.speed[slot], vehicles.target_speed[slot]]
         theirs = [*other.position, other.heading, other.speed, other.target_speed]
         np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0, err_msg=f"vehicle {slot} at {when}")
@@ -212,8 +212,6 @@ def assert_same_vehicles(vehicles, placed, when) -> None:
 
 
 def assert_same_views(view, cavs, seen, rival, when) -> None:
-    if any(other.crashed for other in rival.placed.values()):
-        return
     for slot, other, acting in zip(cavs, seen, rival.action_type.agents_action_types, strict=True):
         np.testing.assert_allclose(view.obs[slot], np.ravel(other), atol=1e-6, err_msg=f"observation {slot} at {when}")
         assert np.flatnonzero(view.action_mask[slot]).tolist() == sorted(acting.get_available_actions()), f"{slot} at {when}"
@@ -233,13 +231,13 @@ def restless(rng, available) -> int:
 @pytest.mark.parametrize(("physics", "connected"), [("highway_env", True), ("highway_env", False), ("marl_cavs", True)])
 def test_whole_scenes(physics, connected):
     """Spawns and action sequences of all sizes, through lane and ramp."""
-    scenes = ((1, 1, merge_left), (1, 3, merge_left), (2, 2, restless), (2, 4, merge_left), (2, 3, restless), (5, 5, restless))
+    scenes = ((1, 1, merge_left), (1, 3, merge_left), (2, 2, restless), (2, 4, merge_left), (5, 5, restless))
     with jax.enable_x64(True):
-        env, rng = Merge(physics=physics, connected_lanes=connected), np.random.default_rng(11)
+        env, rng = Merge(physics=physics, connected_lanes=connected), np.random.default_rng(12)
         followed = [follow_scene(env, random_spawns(rng, cavs, hdvs), choose, rng) for cavs, hdvs, choose in scenes]
     complete = [scene for scene in followed if scene.decisions == 100]
-    assert len(complete) >= 2, followed
-    assert sum(scene.merged for scene in complete) >= 4, followed
+    assert len(complete) >= 4, followed
+    assert sum(scene.merged for scene in complete) >= 8, followed
     assert all(scene.decisions > 20 for scene in followed), followed
 
 
