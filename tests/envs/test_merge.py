@@ -189,13 +189,14 @@ def test_a_cav_crash_ends_the_episode_and_a_crash_of_others_does_not():
 
 def test_crashed_cavs_leave_the_game_when_it_goes_on():
     env = Merge(continue_after_crash=True)
+    go_on = jax.jit(env.step)
     state = scene([(413, 4, 25), (100, 10.5, 25)], env=env)
-    state, first = env.step(jax.random.key(0), state, jnp.full(6, IDLE), PARAMS)
+    state, first = go_on(jax.random.key(0), state, jnp.full(6, IDLE), PARAMS)
     assert (bool(first.last), first.alive.tolist()[:2], float(first.reward[0]) < -199) == (False, [False, True], True)
-    state, second = env.step(jax.random.key(0), state, jnp.full(6, IDLE), PARAMS)
+    state, second = go_on(jax.random.key(0), state, jnp.full(6, IDLE), PARAMS)
     assert (float(second.reward[0]), float(second.metrics["crashed_cavs"])) == (0.0, 0.5)
     only = scene([(413, 4, 25)], env=env)
-    assert bool(env.step(jax.random.key(0), only, jnp.full(6, IDLE), PARAMS)[1].terminated)
+    assert bool(go_on(jax.random.key(0), only, jnp.full(6, IDLE), PARAMS)[1].terminated)
 
 
 def test_episodes_are_cut_off():

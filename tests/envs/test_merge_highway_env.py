@@ -16,135 +16,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from highway_env.envs.common.abstract import AbstractEnv
-from highway_env.road.lane import SineLane, StraightLane
-from highway_env.road.road import Road, RoadNetwork
-from highway_env.utils import wrap_to_pi
-from highway_env.vehicle.behavior import IDMVehicle
-from highway_env.vehicle.controller import MDPVehicle
-from highway_env.vehicle.kinematics import Vehicle
-from highway_env.vehicle.objects import Obstacle
 
+from marljax.baselines.highway_merge import NODES, HighwayMerge, Spawn, random_spawns
 from marljax.envs import merge_road as road
 from marljax.envs.merge import Merge
 from marljax.envs.merge_actions import IDLE, LEFT
-from marljax.envs.merge_params import MAIN_SLOTS, NUM_CAVS, RAMP_SLOTS
+from marljax.envs.merge_params import NUM_CAVS
 from marljax.envs.merge_spawn import settle
 
-SPEEDS = [10, 15, 20, 25, 30]
-NODES = {
-    "ab": ("a", "b", 0),
-    "bc0": ("b", "c", 0),
-    "bc1": ("b", "c", 1),
-    "cd": ("c", "d", 0),
-    "jk": ("j", "k", 0),
-    "kb": ("k", "b", 0),
-}
 LANE_OF = {NODES[name]: number for number, name in enumerate(road.NAMES)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Spawn:
-    """One vehicle at the start."""
-
-    slot: int  # 0–5 for CAVs, 6–11 for human drivers
-    ramp: bool
-    x: float
-    speed: float
-
-
-class SlipSteering:
-    """MARL_CAVs' steering: the slip angle itself is taken for the steering angle."""
-
-    def steering_control(self, target_lane_index) -> float:
-        lane = self.road.network.get_lane(target_lane_index)
-        along, offset = lane.local_coordinates(self.position)
-        turn = np.arcsin(np.clip(-self.KP_LATERAL * offset / self.speed, -1, 1))
-        wanted = lane.heading_at(along + self.speed * self.TAU_PURSUIT) + np.clip(turn, -np.pi / 4, np.pi / 4)
-        rate = self.KP_HEADING * wrap_to_pi(wanted - self.heading)
-        slip = np.arcsin(np.clip(self.LENGTH / 2 / self.speed * rate, -1, 1))
-        return float(np.clip(slip, -self.MAX_STEERING_ANGLE, self.MAX_STEERING_ANGLE))
-
-
-class SlipCar(SlipSteering, MDPVehicle):
-    """A CAV of the ``marl_cavs`` preset."""
-
-
-class SlipDriver(SlipSteering, IDMVehicle):
-    """A human driver of the ``marl_cavs`` preset, who follows the leader in the current lane only."""
-
-    LANE_CHANGE_MIN_ACC_GAIN = 0.1
-    LANE_CHANGE_MAX_BRAKING_IMPOSED = 9.0
-
-    def act(self, action=None) -> None:
-        self.follow_road()
-        self.change_lane_policy()
-        front, _ = self.road.neighbour_vehicles(self, self.lane_index)
-        follow = np.clip(self.acceleration(self, front), -self.ACC_MAX, self.ACC_MAX)
-        Vehicle.act(self, {"steering": self.steering_control(self.target_lane_index), "acceleration": follow})
-
-
-class Rival(AbstractEnv):
-    """The merge road in highway-env; what differs between scenes is set before it is made."""
-
-    PERCEPTION_DISTANCE = 180.0
-    spawns: tuple[Spawn, ...] = ()
-    connected, car, driver = True, MDPVehicle, IDMVehicle
-
-    @classmethod
-    def default_config(cls) -> dict:
-        limits = {"x": [-150, 150], "y": [-12, 12], "vx": [-45, 45], "vy": [-45, 45]}
-        seen = {"type": "Kinematics", "features_range": limits, "clip": False, "see_behind": True, "include_obstacles": False}
-        acting = {"type": "DiscreteMetaAction", "target_speeds": SPEEDS}
-        return super().default_config() | {
-            "observation": {"type": "MultiAgentObservation", "observation_config": seen},
-            "action": {"type": "MultiAgentAction", "action_config": acting},
-            "policy_frequency": 5,
-            "neighbour_vehicles_connected_lanes": cls.connected,
-        }
-
-    def _reset(self) -> None:
-        network = RoadNetwork()
-        for name in ("ab", "bc0", "bc1", "cd", "jk"):
-            lane = road.NAMES.index(name)
-            y = float(road.centre_y(jnp.array([lane]), jnp.zeros(1))[0])
-            start, end = [road.START[lane], y], [road.END[lane], y]
-            straight = StraightLane(start, end, forbidden=name in ("bc1", "jk"), speed_limit=None)
-            network.add_lane(*NODES[name][:2], straight)
-        curve = SineLane([220, 7.25], [320, 7.25], 3.25, np.pi / 100, np.pi / 2, forbidden=True, speed_limit=None)
-        network.add_lane("k", "b", curve)
-        self.road = Road(network=network, np_random=self.np_random)
-        self.road.objects.append(Obstacle(self.road, [road.OBSTACLE_X, road.OBSTACLE_Y]))
-        placed = {}
-        for spawn in sorted(self.spawns, key=lambda spawn: spawn.x):
-            position = [spawn.x, road.RAMP_Y if spawn.ramp else 0.0]
-            if spawn.slot < NUM_CAVS:
-                placed[spawn.slot] = self.car(self.road, position, speed=spawn.speed, target_speed=25.0, target_speeds=SPEEDS)
-            else:
-                placed[spawn.slot] = self.driver(self.road, position, speed=spawn.speed)
-            self.road.vehicles.append(placed[spawn.slot])
-        self.placed = placed
-        self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < NUM_CAVS]
-
-    def _reward(self, action) -> float:
-        return 0.0
-
-    def _is_terminated(self) -> bool:
-        return any(vehicle.crashed for vehicle in self.road.vehicles)
-
-    def _is_truncated(self) -> bool:
-        return False
-
-
 SLOW = 1.0  # m/s
 
 
-def make_rival(env, spawns) -> Rival:
+def make_rival(env, spawns) -> HighwayMerge:
     """highway-env set up like ``env``."""
-    Rival.spawns, Rival.connected = spawns, env.connected_lanes
-    plain = env.physics == "highway_env"
-    Rival.car, Rival.driver = (MDPVehicle, IDMVehicle) if plain else (SlipCar, SlipDriver)
-    return Rival()
+    connected = env.connected_lanes
+    return HighwayMerge(config={"spawns": spawns, "physics": env.physics, "neighbour_vehicles_connected_lanes": connected})
 
 
 def initial_state(env, env_params, spawns):
@@ -160,13 +47,6 @@ def initial_state(env, env_params, spawns):
     vehicles = settle(column("x"), column("speed"), ramp, drivers, jnp.zeros(12), alive, env_params)
     state = env.initial(jax.random.key(0), env_params)
     return state.replace(vehicles=vehicles, on_ramp=ramp[:NUM_CAVS])
-
-
-def random_spawns(rng, cavs, hdvs) -> tuple[Spawn, ...]:
-    """As ``merge`` starts an episode: half of each kind on the ramp."""
-    free = {False: list(rng.permutation(MAIN_SLOTS)), True: list(rng.permutation(RAMP_SLOTS))}
-    slots = [(slot, slot >= cavs // 2) for slot in range(cavs)] + [(6 + slot, slot >= hdvs // 2) for slot in range(hdvs)]
-    return tuple(Spawn(slot, ramp, free[ramp].pop() + rng.uniform(-1.5, 1.5), rng.uniform(25, 27)) for slot, ramp in slots)
 
 
 @dataclasses.dataclass(frozen=True)
