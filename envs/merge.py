@@ -76,8 +76,8 @@ class Merge(Environment):
 
     Options that choose numbers only, so that one compiled program serves them all:
 
-    - ``density``: how many vehicles; ``easy``, ``medium``, ``hard`` as in MARL_CAVs, ``pis_…`` as in MAPPO-PIS. -
-    ``drivers``: who the human drivers are; ``homogeneous``, ``mild``, ``chaotic``, ``very_hard`` (iPLAN's types), ``linear``.
+    - ``density``: how many vehicles; ``easy``, ``medium``, ``hard`` as in MARL_CAVs, ``pis_…`` as in MAPPO-PIS.
+    - ``drivers``: who the human drivers are; ``homogeneous``, ``mild``, ``chaotic``, ``very_hard`` (iPLAN's types), ``linear``.
 
     Options that choose the program:
 
