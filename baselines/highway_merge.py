@@ -1,7 +1,7 @@
-"""The road of ``merge`` in the highway-env package (1.12.1, ``pip install marljax[dev]``): the rival in parity and speed.
+"""The road of ``merge`` in the highway-env package (1.12.1, ``pip install -e ".[dev]"``): the rival in parity and speed.
 
 Same road, clock, spawns and actions: 15 Hz physics, 5 decisions per second, CAVs with five target speeds, human drivers by IDM
-and MOBIL, a search for neighbours over connected lanes, no speed limit.
+and MOBIL, no speed limit. ``physics`` chooses the package's own steering and drivers or those of MARL_CAVs.
 """
 
 import dataclasses
@@ -12,11 +12,14 @@ import numpy as np
 from highway_env.envs.common.abstract import AbstractEnv
 from highway_env.road.lane import SineLane, StraightLane
 from highway_env.road.road import Road, RoadNetwork
+from highway_env.utils import wrap_to_pi
 from highway_env.vehicle.behavior import IDMVehicle
+from highway_env.vehicle.controller import MDPVehicle
+from highway_env.vehicle.kinematics import Vehicle
 from highway_env.vehicle.objects import Obstacle
 
-from marljax.envs import merge
 from marljax.envs import merge_road as road
+from marljax.envs.merge_params import MAIN_SLOTS, NUM_CAVS, RAMP_SLOTS, MergeParams
 
 SPEEDS = [10, 15, 20, 25, 30]
 NODES = {
@@ -41,13 +44,49 @@ class Spawn:
 
 def random_spawns(rng: np.random.Generator, cavs: int, hdvs: int) -> tuple[Spawn, ...]:
     """As ``merge`` starts an episode: half of each kind (rounded down) on the through lane, the others on the ramp."""
-    free = {False: list(rng.permutation(merge.MAIN_SLOTS)), True: list(rng.permutation(merge.RAMP_SLOTS))}
+    free = {False: list(rng.permutation(MAIN_SLOTS)), True: list(rng.permutation(RAMP_SLOTS))}
     slots = [(slot, slot >= cavs // 2) for slot in range(cavs)] + [(6 + slot, slot >= hdvs // 2) for slot in range(hdvs)]
     return tuple(Spawn(slot, ramp, free[ramp].pop() + rng.uniform(-1.5, 1.5), rng.uniform(25, 27)) for slot, ramp in slots)
 
 
+class SlipSteering:
+    """MARL_CAVs' steering: the slip angle itself is taken for the steering angle."""
+
+    def steering_control(self: Any, target_lane_index: Any) -> float:
+        lane = self.road.network.get_lane(target_lane_index)
+        along, offset = lane.local_coordinates(self.position)
+        turn = np.arcsin(np.clip(-self.KP_LATERAL * offset / self.speed, -1, 1))
+        wanted = lane.heading_at(along + self.speed * self.TAU_PURSUIT) + np.clip(turn, -np.pi / 4, np.pi / 4)
+        rate = self.KP_HEADING * wrap_to_pi(wanted - self.heading)
+        slip = np.arcsin(np.clip(self.LENGTH / 2 / self.speed * rate, -1, 1))
+        return float(np.clip(slip, -self.MAX_STEERING_ANGLE, self.MAX_STEERING_ANGLE))
+
+
+class SlipCar(SlipSteering, MDPVehicle):
+    """A CAV of the ``marl_cavs`` preset."""
+
+
+class SlipDriver(SlipSteering, IDMVehicle):
+    """A human driver of the ``marl_cavs`` preset, who follows the leader in the current lane only."""
+
+    LANE_CHANGE_MIN_ACC_GAIN = 0.1
+    LANE_CHANGE_MAX_BRAKING_IMPOSED = 9.0
+
+    def act(self, action: Any = None) -> None:
+        del action  # drivers decide for themselves
+        self.follow_road()
+        self.change_lane_policy()
+        front, _ = self.road.neighbour_vehicles(self, self.lane_index)
+        follow = np.clip(self.acceleration(self, front), -self.ACC_MAX, self.ACC_MAX)
+        Vehicle.act(self, {"steering": self.steering_control(self.target_lane_index), "acceleration": follow})
+
+
+# The classes of CAVs and of human drivers under each physics preset of ``merge``.
+VEHICLES = {"highway_env": (MDPVehicle, IDMVehicle), "marl_cavs": (SlipCar, SlipDriver)}
+
+
 class HighwayMerge(AbstractEnv):
-    """``HighwayMerge(config={"spawns": …, "neighbour_vehicles_connected_lanes": …})`` is one episode's start."""
+    """One episode: ``HighwayMerge(config={"spawns": …, "physics": …, "neighbour_vehicles_connected_lanes": …})``."""
 
     PERCEPTION_DISTANCE = 180.0
 
@@ -61,6 +100,7 @@ class HighwayMerge(AbstractEnv):
             "action": {"type": "MultiAgentAction", "action_config": acting},
             "policy_frequency": 5,
             "neighbour_vehicles_connected_lanes": True,
+            "physics": "highway_env",
             "spawns": (),
         }
 
@@ -81,16 +121,17 @@ class HighwayMerge(AbstractEnv):
         network.add_lane("k", "b", curve)
         self.road = Road(network=network, np_random=self.np_random)
         self.road.objects.append(Obstacle(self.road, [road.OBSTACLE_X, road.OBSTACLE_Y]))
+        car, driver = VEHICLES[self.config["physics"]]
         placed = {}
         for spawn in sorted(self.config["spawns"], key=lambda spawn: spawn.x):
             position = [spawn.x, road.RAMP_Y if spawn.ramp else 0.0]
-            if spawn.slot < merge.NUM_CAVS:
-                placed[spawn.slot] = self.action_type.vehicle_class(self.road, position, speed=spawn.speed, target_speed=25.0)
+            if spawn.slot < NUM_CAVS:
+                placed[spawn.slot] = car(self.road, position, speed=spawn.speed, target_speed=25.0, target_speeds=SPEEDS)
             else:
-                placed[spawn.slot] = IDMVehicle(self.road, position, speed=spawn.speed)
+                placed[spawn.slot] = driver(self.road, position, speed=spawn.speed)
             self.road.vehicles.append(placed[spawn.slot])
         self.placed = placed
-        self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < merge.NUM_CAVS]
+        self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < NUM_CAVS]
 
     def _reward(self, action: Any) -> float:
         del action
@@ -103,11 +144,11 @@ class HighwayMerge(AbstractEnv):
         return False
 
 
-def random_episode(env_params: merge.MergeParams, rng: np.random.Generator) -> int:
+def random_episode(physics: str, env_params: MergeParams, rng: np.random.Generator) -> int:
     """Plays one episode of up to 100 decisions with random available actions; the number of decisions."""
     cavs = int(rng.integers(env_params.cavs_min, env_params.cavs_max + 1))
     hdvs = int(rng.integers(env_params.hdvs_min, env_params.hdvs_max + 1))
-    env = HighwayMerge(config={"spawns": random_spawns(rng, cavs, hdvs)})
+    env = HighwayMerge(config={"spawns": random_spawns(rng, cavs, hdvs), "physics": physics})
     for decision in range(100):
         available = [agent.get_available_actions() for agent in env.action_type.agents_action_types]
         *_, terminated, _, _ = env.step(tuple(int(rng.choice(choices)) for choices in available))

@@ -86,7 +86,7 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> dict[str,
     elif kind == "training":
         figures = training_rate(chosen, count)
     else:
-        figures = {"env_steps_per_s": RIVALS[chosen.env_name](chosen.env_params)}
+        figures = {"env_steps_per_s": RIVALS[chosen.env_name](chosen.env, chosen.env_params)}
     return figures | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
@@ -150,21 +150,21 @@ def training_rate(chosen: Any, num_envs: int) -> dict[str, float]:
     return {"env_steps_per_s": rate, "compile_s": first_update - seconds, "first_update_s": first_update}
 
 
-def highway_env_rate(env_params: Any) -> float:
+def highway_env_rate(env: Any, env_params: Any) -> float:
     """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one process."""
     import numpy as np
 
     from marljax.baselines.highway_merge import random_episode
 
     rng = np.random.default_rng(0)
-    random_episode(env_params, rng)
+    random_episode(env.physics, env_params, rng)
     steps, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < RIVAL_SECONDS:
-        steps += random_episode(env_params, rng)
+        steps += random_episode(env.physics, env_params, rng)
     return steps / (time.perf_counter() - begun)
 
 
-RIVALS: dict[str, Callable[[Any], float]] = {"merge": highway_env_rate}
+RIVALS: dict[str, Callable[[Any, Any], float]] = {"merge": highway_env_rate}
 
 
 def report(chosen: Any, measured: dict[str, list[dict[str, Any]]], words: Sequence[str], algo: str) -> str:
