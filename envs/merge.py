@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.environment import Environment, Outcome, View
+from marljax.envs import merge_params, merge_scene
 from marljax.envs import merge_reward as rewards
 from marljax.envs import merge_road as road
 from marljax.envs import merge_safety as safety
-from marljax.envs import merge_scene
 from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_actions import FASTER, IDLE, LEFT, NUM_ACTIONS, RIGHT, SLOWER, action_mask, command
 from marljax.envs.merge_params import (
@@ -165,6 +165,10 @@ class Merge(Environment):
         if preset not in DENSITIES:
             raise unknown("density of merge", preset, DENSITIES)
         return preset_params(preset, self.drivers, self.physics)
+
+    def check_params(self, env_params: MergeParams) -> None:
+        """Raises ``UserError`` for counts, speeds or shares that no episode can have."""
+        merge_params.check(env_params)
 
     @property
     def _rules(self) -> Physics:

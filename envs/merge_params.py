@@ -7,6 +7,7 @@ from flax import struct
 
 from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_traffic import Physics
+from marljax.errors import UserError
 
 NUM_CAVS = 6
 NUM_VEHICLES = 12
@@ -81,6 +82,41 @@ def physics_of(preset: str, connected_lanes: bool) -> Physics:
         heed_target_lane=highway_env,
         connected_lanes=connected_lanes,
     )
+
+
+# What each number may be, where it is bounded.
+_COUNTS = {"cavs_min": 1, "cavs_max": 1, "hdvs_min": 0, "hdvs_max": 0}  # the least; at most 6
+_POSITIVE = ("speed_interval", "speed_levels", "duration", "headway_time", "merging_scale")
+_NOT_NEGATIVE = ("position_noise", "speed_lowest", "spawn_speed_min", "cav_target_speed", "crash_penalty", "inflow_clearance")
+_SHARES = ("inflow_probability", "inflow_cav_share")
+_ORDERED = (
+    ("cavs_min", "cavs_max"),
+    ("hdvs_min", "hdvs_max"),
+    ("spawn_speed_min", "spawn_speed_max"),
+    ("reward_speed_low", "reward_speed_high"),
+)
+
+
+def check(env_params: MergeParams) -> None:
+    """Raises ``UserError`` for concrete numbers that no episode can have."""
+    number = {name: float(getattr(env_params, name)) for name in (*_COUNTS, *_POSITIVE, *_NOT_NEGATIVE, *_SHARES)}
+    for name, least in _COUNTS.items():
+        if not least <= number[name] <= NUM_CAVS or number[name] % 1:
+            raise UserError(f"{name}={number[name]:g} of merge is out of range; it takes an integer from {least} to {NUM_CAVS}")
+    for names, allowed, fits in (
+        (_POSITIVE, "a number above 0", lambda x: x > 0),
+        (_NOT_NEGATIVE, "0 or more", lambda x: x >= 0),
+        (_SHARES, "a number from 0 to 1", lambda x: 0 <= x <= 1),
+    ):
+        wrong = [name for name in names if not fits(number[name])]
+        if wrong:
+            raise UserError(f"{wrong[0]}={number[wrong[0]]:g} of merge is out of range; it takes {allowed}")
+    for low, high in _ORDERED:
+        if not getattr(env_params, low) <= getattr(env_params, high):
+            raise UserError(f"{low}={getattr(env_params, low):g} of merge lies above {high}={getattr(env_params, high):g}")
+    shares = np.asarray(env_params.driver_shares)
+    if (shares < 0).any() or not shares.sum() > 0:
+        raise UserError(f"driver_shares={shares.tolist()} of merge are no shares; give six numbers of at least 0, not all 0")
 
 
 def preset_params(density: str, drivers: str, physics: str) -> MergeParams:

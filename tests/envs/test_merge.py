@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import chex
 import jax
@@ -412,3 +413,22 @@ def test_follower_types_differ():
         gaps.append(float(state.vehicles.x[7] - state.vehicles.x[6]))
     assert gaps == sorted(gaps)
     assert gaps[0] < gaps[2] - 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cavs_max": 7}, "cavs_max=7 of merge is out of range; it takes an integer from 1 to 6"),
+        ({"cavs_min": 5, "cavs_max": 4}, "cavs_min=5 of merge lies above cavs_max=4"),
+        ({"duration": 0}, "duration=0 of merge"),
+        ({"inflow_probability": 1.5}, "it takes a number from 0 to 1"),
+        ({"driver_shares": np.zeros(6)}, "no shares"),
+        ({"position_noise": -1.0}, "position_noise=-1 of merge is out of range; it takes 0 or more"),
+    ],
+)
+def test_impossible_numbers_say_what_fits(changes, message):
+    env = Merge()
+    for density in env.presets:
+        env.check_params(env.preset_params(density))
+    with pytest.raises(UserError, match=re.escape(message)):
+        env.check_params(env.default_params.replace(**changes))
