@@ -22,7 +22,7 @@ from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.envs.merge import IDLE, LEFT, Merge
-from marljax.errors import UserError
+from marljax.errors import UserError, unknown
 from marljax.evaluate import Policy
 
 RUNS = Path("runs/tables")
@@ -37,10 +37,10 @@ PUBLISHED = {"MARL_CAVs, published": ("74", "58", "32"), "MAPPO in MARL_CAVs, pu
 # One factor at a time, MAPPO at hard, against the tuned settings with the same number of steps.
 ABLATION_STEPS = 1_000_000
 ABLATIONS: dict[str, tuple[str, ...]] = {
-    "tuned": (),
+    "tuned (local reward)": (),
     "intents shared": ("env.intents=true",),
     "supervisor in training": ("env.safety=true",),
-    "local reward": ("env.reward=local",),
+    "regional reward": ("env.reward=regional",),
     "global reward": ("env.reward=global",),
     "GRU": ("algo.core=gru",),
 }
@@ -82,9 +82,16 @@ def scripted_table(cells: Cells) -> str:
         env = Merge(density=density)
         for name, (other, env_params, policy) in rivals(env, env.default_params).items():
             play = functools.partial(tables.play_scripted, other, env_params, policy, EPISODES)
-            figures = cells.get(f"scripted {density} {name}", play)
-            rows.append([f"{density}: {name}", *columns(figures)])
-    return markdown_table(["policy", *COLUMNS], rows)
+            rows.append((f"{density}: {name}", cells.get(f"scripted {density} {name}", play)))
+    return table("policy", rows)
+
+
+def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
+    """The rows whose cells there are; says how many are missing."""
+    done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
+    missing = [name for name, figures in rows if figures is None]
+    text = markdown_table([what, *COLUMNS], done)
+    return f"{text}\n\nNot computed yet: {', '.join(missing)}." if missing else text
 
 
 COLUMNS = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "throughput, 1/s", "merged, %")
@@ -102,71 +109,62 @@ def columns(figures: Figures) -> list[str]:
     ]
 
 
-def learned_table(cells: Cells, console: Console) -> str:
+def learned_table(cells: Cells) -> str:
     """MAPPO and IPPO on every density, alone and under the supervisor."""
     rows = []
     for density in DENSITIES:
         for algo in ALGORITHMS:
-            name = f"{algo} {density}"
-            alone, supervised = learned_cells(cells, name, algo, (f"env.density={density}",), console)
-            rows += [[f"{density}: {algo}", *columns(alone)], [f"{density}: {algo}, supervised", *columns(supervised)]]
-    return markdown_table(["policy", *COLUMNS], rows)
+            rows += learned_rows(cells, f"{density}: {algo}", f"{algo} {density}", algo, (f"env.density={density}",))
+    return table("policy", rows)
 
 
-def ablation_table(cells: Cells, console: Console) -> str:
+def ablation_table(cells: Cells) -> str:
     """One factor at a time, MAPPO at hard."""
     rows = []
     for name, words in ABLATIONS.items():
         words = (*words, "env.density=hard", f"algo.total_steps={ABLATION_STEPS}")
-        alone, supervised = learned_cells(cells, f"ablation {name}", "mappo", words, console)
-        rows += [[name, *columns(alone)], [f"{name}, supervised", *columns(supervised)]]
-    return markdown_table(["MAPPO, hard", *COLUMNS], rows)
+        rows += learned_rows(cells, name, f"ablation {name}", "mappo", words)
+    return table("MAPPO, hard", rows)
 
 
-def learned_cells(cells: Cells, name: str, algo: str, words: Sequence[str], console: Console) -> tuple[Figures, Figures]:
+def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence[str]) -> list[tuple[str, Figures | None]]:
     """Trains five seeds in one program and plays their best parameters, without and with the supervisor."""
     words = ["env=merge", *words, f"seeds={SEEDS}", "eval.episodes=128", f"runs={RUNS}", f"name={name.replace(' ', '-')}"]
 
-    def trained(safety: bool) -> Figures:
-        run, folder = tables.train(algo, words, console)
+    def play(safety: bool) -> Figures:
+        run, folder = tables.train(algo, words, cells.console)
         assert isinstance(run.env, Merge)
         env = dataclasses.replace(run.env, safety=safety)
         return tables.play_learned(run, folder, env, run.env_params, EPISODES)
 
-    return cells.get(name, lambda: trained(False)), cells.get(f"{name} supervised", lambda: trained(True))
+    alone = cells.get(name, lambda: play(False))
+    return [(title, alone), (f"{title}, supervised", cells.get(f"{name} supervised", lambda: play(True)))]
 
 
-PARTS = ("scripted", "learned", "ablations")
+PARTS = {"scripted": scripted_table, "learned": learned_table, "ablations": ablation_table}
 
 
 def main(words: Sequence[str]) -> None:
-    """Fills the tables asked for (default: all) and writes the page from every cell there is."""
+    """Computes the parts asked for (default: all) and writes the page from every cell there is."""
     console = Console()
-    unknown = set(words) - set(PARTS)
-    if unknown:
-        raise UserError(f"no part is called {' or '.join(sorted(unknown))}; choose among {', '.join(PARTS)}")
+    for word in words:
+        if word not in PARTS:
+            raise unknown("part of the tables", word, PARTS)
     cells = Cells(RESULTS / "merge", console)
-    fill = {
-        "scripted": lambda: scripted_table(cells),
-        "learned": lambda: learned_table(cells, console),
-        "ablations": lambda: ablation_table(cells, console),
-    }
-    sections = {part: fill[part]() for part in PARTS if part in words or not words}
-    for part, text in sections.items():
-        console.print(f"\n{part}\n{text}")
-    if len(sections) == len(PARTS):
-        tables.write_report(RESULTS / "merge.md", page(sections))
-        console.print(f"written: {RESULTS / 'merge.md'}")
+    for part in words or PARTS:
+        console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
+    kept = Cells(RESULTS / "merge", console, compute_missing=False)
+    tables.write_report(RESULTS / "merge.md", page({part: fill(kept) for part, fill in PARTS.items()}))
+    console.print(f"written: {RESULTS / 'merge.md'}")
 
 
 PAGE_TEXT = """# `merge`: results
 
 Made by `python baselines/merge.py`; {versions}.
 
-Physics preset `marl_cavs`, homogeneous human drivers, connected lanes; regional reward unless said otherwise. Every policy plays
-the same {episodes:,} frozen scenarios per density. Return: sum over decisions of the mean over CAVs of their own rewards (±: 95 %
-t interval, over episodes for scripted policies, over seeds for learned ones). Episodes with a crash: Wilson's 95 % interval over
-all episodes of all seeds.
+Physics preset `marl_cavs`, homogeneous human drivers, connected lanes. Every policy plays the same {episodes:,} frozen scenarios
+per density. Return: sum over decisions of the mean over CAVs of their own rewards (±: 95 % t interval, over episodes for scripted
+policies, over seeds for learned ones). Episodes with a crash: Wilson's 95 % interval over all episodes of all seeds.
 
 ## Scripted policies
 

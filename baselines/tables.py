@@ -32,15 +32,17 @@ SUITE_SEED = 2_000_003  # scenarios of the tables: the same for every policy, un
 class Cells:
     """The cells of a page of tables, a file each in a folder."""
 
-    def __init__(self, folder: Path, console: Console) -> None:
-        self.folder, self.console = folder, console
+    def __init__(self, folder: Path, console: Console, compute_missing: bool = True) -> None:
+        self.folder, self.console, self.compute_missing = folder, console, compute_missing
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, name: str, compute: Callable[[], Figures]) -> Figures:
-        """The kept cell, or a new one."""
+    def get(self, name: str, compute: Callable[[], Figures]) -> Figures | None:
+        """The kept cell, or else a new one, or None where missing ones are not to be computed."""
         path = self.folder / f"{name.replace(' ', '-')}.json"
         if path.exists():
             return json.loads(path.read_text())
+        if not self.compute_missing:
+            return None
         say(self.console, f"cell {name}")
         figures = compute()
         with replacing(path) as draft:
