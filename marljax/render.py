@@ -150,7 +150,7 @@ class _Panel:
         for collection in (self._segments, self._boxes, self._circles):
             axes.add_collection(collection, autolim=False)
         style = {"size": 8, "weight": "bold", "ha": "center", "va": "center_baseline", "zorder": 6, "clip_on": True}
-        self._labels = [axes.text(0, 0, "", **style) for _ in range(scenes.labels.value.shape[1])]
+        self._labels = [axes.text(0, 0, "", animated=True, **style) for _ in range(scenes.labels.value.shape[1])]
         axes.tick_params(labelsize=8, colors=INK, length=3, color=FAINT, left=False, labelleft=False)
         for spine in axes.spines.values():
             spine.set_color(FAINT)

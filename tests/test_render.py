@@ -91,6 +91,24 @@ def test_an_environment_is_drawn_with_its_labels_and_moving_view(tmp_path):
     assert count(still, (0.0, 0.45, 0.7), render.HEADER) > count(moving, (0.0, 0.45, 0.7), render.HEADER) > 0
 
 
+def test_labels_leave_nothing_behind_when_the_view_moves(tmp_path):
+    """Whatever was shown before, a frame of an animation is the picture of its scene."""
+    scenes = street(2)
+    ink = jnp.tile(jnp.array([0.1, 0.1, 0.1, 1.0]), (2, 1, 1))
+    labels = Labels(jnp.array([[[50.0, 0.0]], [[90.0, 0.0]]]), jnp.array([[3], [4]]), ink)
+    bounds = scenes.bounds + jnp.array([[0.0] * 4, [5.0, 5.0, 0.0, 0.0]])
+    scenes = scenes._replace(labels=labels, bounds=bounds, time=jnp.arange(2.0))
+    stage = render.Stage(jax.tree.map(np.asarray, scenes), Street.legend)
+    for index in range(2):
+        scene = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], scenes)
+        stage.show(scene)
+        alone = Image.open(render.picture(Street(), scene, tmp_path / f"{index}.png"))
+        np.testing.assert_array_equal(np.asarray(stage.image()), np.asarray(alone))
+    unlabelled = scene._replace(labels=scene.labels._replace(colour=np.zeros((1, 4))))
+    bare = Image.open(render.picture(Street(), unlabelled, tmp_path / "bare.png"))
+    assert np.any(np.asarray(bare) != np.asarray(alone))
+
+
 def test_mistakes_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"has to end in \.gif or \.mp4"):
         render.animate(Street(), street(2), tmp_path / "street.avi")
