@@ -101,7 +101,7 @@ def rollout_policy(
     del env_state  # the critic, too, sees observations only
     inputs = ppo.inputs_of(timestep)
     actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
-    critic_carry, value = values(config, params, inputs, carry.critic, normalized=False)
+    critic_carry, value = values(config, params, inputs, carry.critic)
     sample = head.sample(key)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
     return head.action(sample)[0], Carry(actor_carry, critic_carry), record

@@ -125,7 +125,7 @@ def rollout_policy(
     """Samples actions [E, A] and records what the update needs of the moment."""
     inputs = see(env, env_params, env_state, timestep)
     actor_carry, head = ppo.policy(env, config, params, inputs.local, carry.actor)
-    critic_carry, value = values(config, params, inputs, carry.critic, normalized=False)
+    critic_carry, value = values(config, params, inputs, carry.critic)
     sample = head.sample(key)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
     return head.action(sample)[0], Carry(actor_carry, critic_carry), record
@@ -150,15 +150,13 @@ def values(config: Config, params: Params, inputs: Inputs, carry: Any, normalize
 
 def critic_features(config: Config, params: Params, local: ppo.Inputs) -> jax.Array:
     """[T, E, A, F]: what tells one agent's value from another's."""
-    num_steps, num_envs, num_agents, _ = local.obs.shape
-    ids = jnp.broadcast_to(agent_ids(num_agents), (num_steps, num_envs, num_agents, agent_ids(num_agents).shape[-1]))
-    parts = {
-        "observation": [ppo.features(config, local.obs, params.obs_stats)],
-        "id": [ids],
-        "both": [ppo.features(config, local.obs, params.obs_stats), ids],
-        "none": [jnp.zeros((num_steps, num_envs, num_agents, 0))],
-    }
-    return jnp.concatenate(parts[config.critic_features], -1)
+    parts = [jnp.zeros((*local.obs.shape[:-1], 0))]
+    if config.critic_features in ("observation", "both"):
+        parts.append(ppo.features(config, local.obs, params.obs_stats))
+    if config.critic_features in ("id", "both"):
+        ids = agent_ids(local.obs.shape[2])
+        parts.append(jnp.broadcast_to(ids, (*local.obs.shape[:-1], ids.shape[-1])))
+    return jnp.concatenate(parts, -1)
 
 
 def evaluate_batch(

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
+from marljax import settings
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval
 from marljax.environment import Environment, EnvParams, TimeStep
@@ -82,7 +83,8 @@ def scripted_table(cells: Cells) -> str:
         env = Merge(density=density)
         for name, (other, env_params, policy) in rivals(env, env.default_params).items():
             play = functools.partial(tables.play_scripted, other, env_params, policy, EPISODES)
-            rows.append((f"{density}: {name}", cells.get(f"scripted {density} {name}", play)))
+            about = {"density": density, "policy": name, "episodes": EPISODES, "env_version": Merge.version}
+            rows.append((f"{density}: {name}", cells.get(f"scripted {density} {name}", about, play)))
     return table("policy", rows)
 
 
@@ -131,14 +133,16 @@ def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence
     """Trains five seeds in one program and plays their best parameters, without and with the supervisor."""
     words = ["env=merge", *words, f"seeds={SEEDS}", "eval.episodes=128", f"runs={RUNS}", f"name={name.replace(' ', '-')}"]
 
+    about = tables.matters(settings.compose(algo, words)) | {"episodes": EPISODES}
+
     def play(safety: bool) -> Figures:
         run, folder = tables.train(algo, words, cells.console)
         assert isinstance(run.env, Merge)
         env = dataclasses.replace(run.env, safety=safety)
         return tables.play_learned(run, folder, env, run.env_params, EPISODES)
 
-    alone = cells.get(name, lambda: play(False))
-    return [(title, alone), (f"{title}, supervised", cells.get(f"{name} supervised", lambda: play(True)))]
+    alone = cells.get(name, about, lambda: play(False))
+    return [(title, alone), (f"{title}, supervised", cells.get(f"{name} supervised", about, lambda: play(True)))]
 
 
 PARTS = {"scripted": scripted_table, "learned": learned_table, "ablations": ablation_table}

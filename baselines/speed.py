@@ -8,6 +8,8 @@ compilation cache, so that compile times and peak memory are its own. Rates are 
 every output computed: observations, masks, rewards, metrics, global state and automatic restarts.
 """
 
+import functools
+import importlib.util
 import json
 import os
 import resource
@@ -32,6 +34,7 @@ def main(words: Sequence[str]) -> None:
     from rich.console import Console
 
     from marljax import settings
+    from marljax.baselines.tables import write_report
     from marljax.errors import UserError
 
     console = Console()
@@ -55,7 +58,7 @@ def main(words: Sequence[str]) -> None:
     text = report(chosen, measured, words, algo)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"speed_{chosen.env_name.replace('/', '-')}.md"
-    path.write_text(text)
+    write_report(path, text)
     console.print(text)
     console.print(f"written: {path}")
 
@@ -100,7 +103,7 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> dict[str, float]:
 
     vec = vectorize(env, num_envs)
 
-    def step(carried: tuple, key: jax.Array) -> tuple:
+    def step(env_params: Any, carried: tuple, key: jax.Array) -> tuple:
         state, timestep, total = carried
         key_action, key_step = jax.random.split(key)
         action = jax.random.categorical(key_action, jnp.where(timestep.action_mask, 0.0, -jnp.inf))
@@ -110,25 +113,26 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> dict[str, float]:
         return (state, timestep, total), None
 
     @jax.jit
-    def run(key: jax.Array, state: Any, timestep: Any) -> tuple:
-        return jax.lax.scan(step, (state, timestep, 0.0), jax.random.split(key, RANDOM_STEPS))[0]
+    def run(key: jax.Array, state: Any, timestep: Any, env_params: Any) -> tuple:
+        # env_params are an input, as in training: closed over, they would be folded into the program.
+        body = functools.partial(step, env_params)
+        return jax.lax.scan(body, (state, timestep, 0.0), jax.random.split(key, RANDOM_STEPS))[0]
 
     begun = time.perf_counter()
     state, timestep = jax.jit(vec.reset)(jax.random.key(0), env_params)
-    compiled = run.lower(jax.random.key(0), state, timestep).compile()
+    compiled = run.lower(jax.random.key(0), state, timestep, env_params).compile()
     compile_time = time.perf_counter() - begun
-    state, timestep, _ = jax.block_until_ready(compiled(jax.random.key(0), state, timestep))
+    state, timestep, _ = jax.block_until_ready(compiled(jax.random.key(0), state, timestep, env_params))
     times = []
     for repetition in range(REPETITIONS):
         begun = time.perf_counter()
-        state, timestep, _ = jax.block_until_ready(compiled(jax.random.key(repetition), state, timestep))
+        state, timestep, _ = jax.block_until_ready(compiled(jax.random.key(repetition), state, timestep, env_params))
         times.append(time.perf_counter() - begun)
     return {"env_steps_per_s": num_envs * RANDOM_STEPS / statistics.median(times), "compile_s": compile_time}
 
 
 def training_rate(chosen: Any, num_envs: int) -> dict[str, float]:
-    """Environment steps per second of whole updates, the compile time, and the time from a cold start to the first update's
-    end."""
+    """Environment steps per second of whole updates, the compile time, and the time from there to the end of the first update."""
     import jax
 
     from marljax import parallel
@@ -152,6 +156,8 @@ def training_rate(chosen: Any, num_envs: int) -> dict[str, float]:
 
 def highway_env_rate(env: Any, env_params: Any) -> float:
     """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one process."""
+    if importlib.util.find_spec("highway_env") is None:
+        sys.exit('error: the rival, highway-env, is not installed; pip install -e ".[dev]"')
     import numpy as np
 
     from marljax.baselines.highway_merge import random_episode
@@ -201,7 +207,7 @@ def report(chosen: Any, measured: dict[str, list[dict[str, Any]]], words: Sequen
         markdown_table(["environments", "env-steps/s", "× rival", "compile s", "peak MiB"], random_rows),
         f"## Training, `{algo}`",
         f"rollout_length {chosen.config.rollout_length}, hidden {list(chosen.config.hidden)}, {chosen.config.num_epochs} epochs.",
-        markdown_table(["environments", "env-steps/s", "compile s", "time to first update s", "peak MiB"], training_rows),
+        markdown_table(["environments", "env-steps/s", "compile s", "set-up and first update s", "peak MiB"], training_rows),
     ]
     return "\n\n".join(lines) + "\n"
 

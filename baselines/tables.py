@@ -36,17 +36,24 @@ class Cells:
         self.folder, self.console, self.compute_missing = folder, console, compute_missing
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, name: str, compute: Callable[[], Figures]) -> Figures | None:
-        """The kept cell, or else a new one, or None where missing ones are not to be computed."""
+    def get(self, name: str, about: Mapping[str, Any], compute: Callable[[], Figures]) -> Figures | None:
+        """The kept cell, or else a new one, or None where missing ones are not to be computed.
+
+        ``about`` is what the figures depend on; it is kept with them, and a cell kept for something else raises ``UserError``.
+        """
         path = self.folder / f"{name.replace(' ', '-')}.json"
+        about = json.loads(json.dumps(about))
         if path.exists():
-            return json.loads(path.read_text())
+            cell = json.loads(path.read_text())
+            if cell["about"] != about:
+                raise UserError(f"{path} was computed for other settings; delete it to compute it anew")
+            return cell["figures"]
         if not self.compute_missing:
             return None
         say(self.console, f"cell {name}")
         figures = compute()
         with replacing(path) as draft:
-            draft.write_text(json.dumps(figures, indent=1) + "\n")
+            draft.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
         return figures
 
 
@@ -60,13 +67,19 @@ def play_scripted(env: Environment, env_params: EnvParams, policy: Policy, episo
     return summarise(jax.device_get(Evaluator(env, episodes).scripted(policy, env_params, suite_key())))
 
 
+def matters(run: settings.Settings) -> dict[str, Any]:
+    """The part of a run's configuration that its numbers depend on."""
+    names = ("algo_name", "algo", "env_name", "env", "env_params", "seed", "seeds", "eval")
+    return {name: run.tree[name] for name in names} | {"env_version": run.env.version}
+
+
 def train(algo: str, words: Sequence[str], console: Console) -> tuple[settings.Settings, Path]:
     """Trains as the command line would (``words`` give ``runs`` and ``name``), or goes on with what is there."""
     run = settings.compose(algo, [*words, "render=false"])
     folder = Path(run.run.runs) / run.title / str(run.run.name)
     if (folder / runfolder.CONFIG).exists():
         kept = settings.compose(algo, [f"resume={folder}"])
-        if (kept.config, kept.env, kept.run.seeds) != (run.config, run.env, run.run.seeds):
+        if matters(kept) != matters(run):
             raise UserError(f"{folder} was made with other settings; move it away, or delete it with its cell")
         run = kept
     if driver.train(run, console).status == "interrupted":

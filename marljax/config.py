@@ -62,5 +62,5 @@ def as_traced(config: Any) -> Any:
 def divide(total: int, parts: int, what: str, into: str) -> int:
     """``total / parts``, or an error that names both where they do not divide."""
     if total % parts:
-        raise UserError(f"{total} {what} do not divide into {parts} {into}; change one of the two numbers")
+        raise UserError(f"{total} {what} do not divide into {parts} {into}; change one of the two")
     return total // parts

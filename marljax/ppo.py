@@ -56,10 +56,15 @@ class PPOConfig(struct.PyTreeNode):
 
     def __post_init__(self) -> None:
         check(self)
+        if not self.hidden:
+            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
         if self.core == "gru" and len(self.hidden) < 2:
             raise UserError(f"core=gru takes at least two hidden layers, one before the GRU; hidden={list(self.hidden)} has one")
-        rows = self.num_envs if self.core == "gru" else self.num_envs * self.rollout_length
-        divide(rows, self.num_minibatches, "sequences" if self.core == "gru" else "samples of a rollout", "minibatches")
+        if self.core == "gru":
+            divide(self.num_envs, self.num_minibatches, "sequences (num_envs)", "minibatches (num_minibatches)")
+        else:
+            samples = self.num_envs * self.rollout_length
+            divide(samples, self.num_minibatches, "samples (num_envs × rollout_length)", "minibatches (num_minibatches)")
 
     @property
     def num_updates(self) -> int:

@@ -110,6 +110,7 @@ def test_running_statistics_equal_those_of_all_samples():
         ({"num_envs": 0}, ("num_envs", "0")),
         ({"core": "lstm"}, ("core", "lstm", "gru")),
         ({"hidden": (64,), "core": "gru"}, ("two hidden layers",)),
+        ({"hidden": ()}, ("hidden=[]",)),
         ({"num_epochs": 2.5}, ("num_epochs", "int")),
     ],
 )

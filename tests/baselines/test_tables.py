@@ -19,15 +19,17 @@ def test_a_cell_is_computed_once_and_kept(tmp_path):
         return {"return": [1.0, 2.0]}
 
     for _ in range(2):
-        assert Cells(tmp_path, Console(quiet=True)).get("human drivers", compute) == {"return": [1.0, 2.0]}
+        assert Cells(tmp_path, Console(quiet=True)).get("human drivers", {"density": "easy"}, compute) == {"return": [1.0, 2.0]}
     assert len(calls) == 1
+    with pytest.raises(UserError, match="other settings"):
+        Cells(tmp_path, Console(quiet=True)).get("human drivers", {"density": "hard"}, compute)
     assert [path.name for path in tmp_path.iterdir()] == ["human-drivers.json"]
 
 
 def test_a_cell_that_fails_leaves_nothing(tmp_path):
     cells = Cells(tmp_path, Console(quiet=True))
     with pytest.raises(ZeroDivisionError):
-        cells.get("broken", lambda: {"return": [1 / 0]})
+        cells.get("broken", {}, lambda: {"return": [1 / 0]})
     assert not list(tmp_path.iterdir())
 
 
