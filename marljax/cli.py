@@ -43,6 +43,7 @@ Writes one episode of the trained policy as an animation.
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
 EVALUATION_SUITE = 1_000  # parts of the frozen suite from here on are for ``marljax evaluate`` and ``replay``
+PARTS_PER_SUITE = 100  # so far apart are the parts of suite=0, suite=1, …
 
 
 def main(algo: str, words: Sequence[str] | None = None) -> None:
@@ -125,8 +126,8 @@ def _train(algo: str, words: Sequence[str]) -> int:
         print(f"stopped after {ended.run.update} updates; continue with resume={ended.run.folder}")
         return 128 + ended.signal
     if ended.status == "diverged":
-        raise_line = f"every seed has diverged; the last good checkpoint is in {ended.run.folder / 'checkpoints'}"
-        print(f"error: {raise_line}", file=sys.stderr)
+        checkpoints = ended.run.folder / "checkpoints"
+        print(f"error: every seed has diverged; {checkpoints} holds what they were before", file=sys.stderr)
         return 1
     report.finish(ended.run, screen)
     return 0
@@ -142,9 +143,8 @@ def _evaluate(words: Sequence[str]) -> int:
 
     trained, params, _ = _trained(folder, changes["which"], env_changes)
     batch = trained.run.eval.episodes
-    parts = range(
-        changes["suite"] * 100 + EVALUATION_SUITE, changes["suite"] * 100 + EVALUATION_SUITE + -(-changes["episodes"] // batch)
-    )
+    first = _first_part(changes["suite"])
+    parts = range(first, first + -(-changes["episodes"] // batch))
     rows = report.compare(trained, params, parts)
     Console().print(comparison(f"{len(parts) * batch} fresh episodes × {trained.run.seeds} seeds: mean ± 95 % interval", rows))
     return 0
@@ -168,10 +168,15 @@ def _replay(words: Sequence[str]) -> int:
     if changes["seed"] != -1 and changes["seed"] not in seeds:
         raise UserError(f"{folder} has no seed {changes['seed']}; it trained {', '.join(map(str, seeds))}")
     index = int(np.argmax(best.score)) if changes["seed"] == -1 else seeds.index(changes["seed"])
-    key = driver.suite_key(EVALUATION_SUITE + changes["suite"])
+    key = driver.suite_key(_first_part(changes["suite"]))
     metrics = report.animate(trained, jax.tree.map(lambda leaf: leaf[index], params), key, path)
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0
+
+
+def _first_part(suite: int) -> int:
+    """Where ``suite=…`` starts in the frozen suite, for both commands."""
+    return EVALUATION_SUITE + suite * PARTS_PER_SUITE
 
 
 def _trained(folder: Path, which: Any, env_changes: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -88,9 +88,9 @@ def train(settings: Settings, console: Console) -> Ended:
     jax.eval_shape(trainer.init, keys, settings.env_params)  # sizes that do not fit raise here, before anything is written
     with ExitStack() as stack:
         folder = stack.enter_context(opened(settings))
+        run = start(settings, folder, trainer, keys, console)
         wandb = WandbRuns(settings, folder, seeds_of(settings), lambda line: say(console, line))
         stack.callback(wandb.finish)
-        run = start(settings, folder, trainer, keys, console)
         announce(run, console)
         log = MetricsFile(folder, run.update)
         stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
@@ -219,6 +219,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         compiled.add(run.update - before)
         progress.update(run.update * trainer.steps_per_update, speed, headline(mean_row(rows)))
         if run.diverged.all():
+            save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
             return "diverged"
         if stopper.asked or due(before, run.update, settings.run.checkpoint.every, total):
             save(run)
@@ -250,11 +251,21 @@ def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
     score = score_of(results).mean(-1).astype(np.float32)
     better = (score > run.best.score) & ~run.diverged
     if better.any():
-        pick = lambda new, old: np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)  # noqa: E731
-        kept = jax.tree.map(pick, jax.device_get(params), run.best.params)
+        kept = choose(better, params, run.best.params)
         updates = np.where(better, run.update, run.best.update).astype(np.int32)
         run.best = Best(kept, np.where(better, score, run.best.score), updates)
     return results
+
+
+def choose(first: np.ndarray, params: Any, others: Any) -> Any:
+    """Parameters [S, …] on the host: member by member ``params`` where ``first`` [S] holds, ``others`` elsewhere."""
+    pick = lambda one, other: np.where(first.reshape(-1, *[1] * (one.ndim - 1)), one, other)  # noqa: E731
+    return jax.tree.map(pick, *jax.device_get((params, others)))
+
+
+def best_or_last(best: Best, last: Any) -> Any:
+    """The best parameters [S, …]; a seed that was never evaluated has none, and its ``last`` ones stand in."""
+    return choose(np.isfinite(best.score), best.params, last)
 
 
 def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:
@@ -298,7 +309,7 @@ def report_divergence(run: Run, before: np.ndarray, tell: Callable[[str], None])
         update, quantity = int(run.members.diverged_at[index]), run.trainer.quantities[int(run.members.diverged_in[index])]
         tell(
             f"seed {run.seeds[index]} diverged: {quantity} is not finite at update {update + 1}; "
-            "it is frozen as it was before, and its last good checkpoint is kept"
+            "it is frozen as it was before, and stands so in the checkpoints"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from marljax import runfolder
-from marljax.driver import Run, play, seeds_of, suite_key
+from marljax.driver import Run, best_or_last, play, seeds_of, suite_key
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Policy, record
@@ -24,7 +24,7 @@ Metrics = dict[str, np.ndarray]
 def finish(run: Run, console: Console) -> None:
     """Evaluates the best parameters of every seed beside the scripted policies, and draws what there is to draw."""
     settings = run.settings
-    params = run.best.params if np.isfinite(run.best.score).all() else jax.device_get(run.members.state.learner.params)
+    params = best_or_last(run.best, run.members.state.learner.params)
     parts = range(1, 1 + -(-settings.run.eval.final_episodes // settings.run.eval.episodes))
     rows = compare(settings, params, parts)
     write(run, rows)
@@ -61,8 +61,9 @@ def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
     """``results.json``: every policy's mean figures, the learned one's per seed too."""
     means = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rows}
     learned = rows[0][1]
+    updates = np.where(np.isfinite(run.best.score), run.best.update, run.update)
     per_seed = {
-        seed: {key: float(values[index].mean()) for key, values in learned.items()} | {"update": int(run.best.update[index])}
+        seed: {key: float(values[index].mean()) for key, values in learned.items()} | {"update": int(updates[index])}
         for index, seed in enumerate(seeds_of(run.settings))
     }
     runfolder.write_results(run.folder, {"policies": means, "seeds": per_seed})

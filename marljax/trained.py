@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from marljax import checkpoint, parallel, runfolder, settings
-from marljax.driver import Best, Saved, member_keys, purpose_of, seeds_of
+from marljax.driver import Best, Saved, best_or_last, member_keys, purpose_of, seeds_of
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.settings import Settings
@@ -86,10 +86,7 @@ def load_members(folder: Path, trained: Settings, which: Which) -> tuple[Any, Be
     template = Saved(members, Best(members.state.learner.params, score, update))
     restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, template, purpose_of(trained))
     last, best = restored.tree.members.state.learner.params, restored.tree.best
-    if which == "best":
-        evaluated = np.isfinite(best.score)
-        last = jax.tree.map(lambda b, a: np.where(evaluated.reshape(-1, *[1] * (a.ndim - 1)), b, a), best.params, last)
-    return last, best, restored.update
+    return best_or_last(best, last) if which == "best" else last, best, restored.update
 
 
 def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:

@@ -178,11 +178,22 @@ def test_only_the_diverged_seed_freezes(finished, tmp_path, capsys):
     assert run.best.update[1] <= 8
 
 
-def test_a_run_stops_when_every_seed_has_diverged_and_keeps_the_last_good_checkpoint(tmp_path, capsys):
-    ended = train(tmp_path, "algo.broken_seed=0", "algo.broken_update=7", "chunk=2")
+@pytest.mark.parametrize("words", [(), ("eval.every=0", "checkpoint.every=0")])
+def test_a_run_stops_when_every_seed_has_diverged_and_keeps_what_was_good(tmp_path, words):
+    ended = train(tmp_path, "algo.broken_seed=0", "algo.broken_update=7", "chunk=2", *words)
     assert (ended.status, ended.run.update) == ("diverged", 8)
-    assert checkpoint.checkpoints(ended.run.folder / "checkpoints")[0].name == "00000004"
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(marljax.load(ended.run.folder).params))
+    assert checkpoint.checkpoints(ended.run.folder / "checkpoints")[0].name == "00000008"
+    for which in ("best", "last"):
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(marljax.load(ended.run.folder, which=which).params))
+    last = marljax.load(ended.run.folder, which="last").params
+    np.testing.assert_array_equal(last["w"], ended.run.members.state.learner.params["w"][0])
+    resumed = driver.train(settings.compose("tiny", [f"resume={ended.run.folder}"]), Console(quiet=True))
+    assert resumed.status == "diverged"
+
+
+def test_only_seeds_without_an_evaluation_fall_back_on_their_last_parameters():
+    best = driver.Best({"w": np.array([[1.0], [2.0]])}, np.array([3.0, -np.inf], np.float32), np.array([4, 0]))
+    np.testing.assert_array_equal(driver.best_or_last(best, {"w": np.array([[5.0], [6.0]])})["w"], [[1.0], [6.0]])
 
 
 def test_the_driver_traces_an_update_once(tmp_path, monkeypatch):
