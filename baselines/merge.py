@@ -9,6 +9,7 @@ goes on where it was, and a finished cell is not computed again. Delete a cell's
 
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ PUBLISHED = {"MARL_CAVs, published": ("74", "58", "32"), "MAPPO in MARL_CAVs, pu
 # One factor at a time, MAPPO at hard, against the tuned settings with the same number of steps.
 ABLATION_STEPS = 1_000_000
 ABLATIONS: dict[str, tuple[str, ...]] = {
-    "tuned (local reward)": (),
+    "tuned, with local reward": (),
     "intents shared": ("env.intents=true",),
     "supervisor in training": ("env.safety=true",),
     "regional reward": ("env.reward=regional",),
@@ -131,7 +132,14 @@ def ablation_table(cells: Cells) -> str:
 
 def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence[str]) -> list[tuple[str, Figures | None]]:
     """Trains five seeds in one program and plays their best parameters, without and with the supervisor."""
-    words = ["env=merge", *words, f"seeds={SEEDS}", "eval.episodes=128", f"runs={RUNS}", f"name={name.replace(' ', '-')}"]
+    words = [
+        "env=merge",
+        *words,
+        f"seeds={SEEDS}",
+        "eval.episodes=128",
+        f"runs={RUNS}",
+        f"name={re.sub('[^a-zA-Z0-9]+', '-', name)}",
+    ]
 
     about = tables.matters(settings.compose(algo, words)) | {"episodes": EPISODES}
 
