@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from marljax import checkpoint, parallel, runfolder, settings
 from marljax.driver import Best, Saved, best_or_last, member_keys, purpose_of, seeds_of
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
+from marljax.evaluate import LearnedPolicy
 from marljax.settings import Settings
 from marljax.train import Trainer
 
@@ -90,7 +92,47 @@ def load_members(folder: Path, trained: Settings, which: Which) -> tuple[Any, Be
 
 
 def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
-    """The settings of a run with other options or numbers of the environment: ``{"density": "easy"}``; shapes must stay."""
+    """The settings of a run with other options or numbers of the environment: ``{"density": "easy"}``.
+
+    Raises ``UserError`` where the policies of the run cannot act in the changed environment.
+    """
+    if not changes:
+        return trained
     tree = dict(trained.tree["env"]) | dict(changes)
     env, env_params = settings.build_env(trained.env_name, tree)
-    return dataclasses.replace(trained, env=env, env_params=env_params, tree=trained.tree | {"env": tree})
+    changed = dataclasses.replace(trained, env=env, env_params=env_params, tree=trained.tree | {"env": tree})
+    words = " ".join(f"env.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changes.items())
+    before, after = _spaces(trained.env), _spaces(env)
+    for name, space in before.items():
+        if after[name] != space:
+            raise UserError(
+                f"the run's policies do not fit {words}: the {name} was {space} and becomes {after[name]}; leave it out"
+            )
+    try:
+        _act_on_shapes(trained, changed)
+    except Exception as error:  # whatever an algorithm's networks raise for sizes that do not fit
+        raise UserError(f"the run's policies do not fit {words}: their networks have other sizes; leave it out") from error
+    return changed
+
+
+def _spaces(env: Environment) -> dict[str, str]:
+    return {
+        "observation's shape": str(jax.tree.map(lambda box: box.shape, env.observation_space)),
+        "action space": str(env.action_space),
+    }
+
+
+def _act_on_shapes(trained: Settings, changed: Settings) -> None:
+    """Traces one decision in the changed environment; the global state may differ there, because acting does not look at it."""
+
+    def decide(key: jax.Array) -> Any:
+        learner = trained.algorithm.init(trained.env, trained.env_params, trained.config, key).learner
+        policy = LearnedPolicy(trained.algorithm, changed.env, trained.config, learner.params)
+        state, timestep = changed.env.reset(key, changed.env_params)
+        return policy(key, state, timestep, policy.initial_carry())
+
+    everywhere = PartitionSpec()
+    mesh = parallel.make_mesh()
+    jax.eval_shape(
+        jax.shard_map(decide, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False), jax.random.key(0)
+    )

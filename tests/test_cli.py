@@ -5,8 +5,11 @@ import sys
 
 import pytest
 from PIL import Image
+from toys import Corridor
 
-from marljax import cli, registry
+from marljax import cli, registry, settings, trained
+from marljax.errors import UserError
+from marljax.spaces import Box
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,6 +58,16 @@ def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
     assert capsys.readouterr().out != first
     assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
     assert capsys.readouterr().out != first
+
+
+def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys, monkeypatch):
+    monkeypatch.setattr(Corridor, "observation_space", property(lambda env: Box((2 + env.compete,), 0.0, 1.0)))
+    assert console("evaluate", folder, "env.compete=true") == 2
+    line = "do not fit env.compete=true: the observation's shape was (2,) and becomes (3,); leave it out"
+    assert line in capsys.readouterr().err
+    per_agent = settings.compose("ippo", ["env=corridor", "algo.share_parameters=false"])
+    with pytest.raises(UserError, match=r"do not fit env.agents=2: their networks have other sizes"):
+        trained.with_env(per_agent, {"agents": 2})
 
 
 def test_replay_writes_an_animation(folder, tmp_path, capsys):
