@@ -27,10 +27,7 @@ def load_class(target: str) -> type[Environment]:
     if target.count(":") != 1:
         raise UserError(f"'{target}' does not name a class; write package.module:Class")
     module_name, class_name = target.split(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"cannot import '{module_name}' ({error}); is it installed or on PYTHONPATH?") from error
+    module = _imported(module_name)
     if not hasattr(module, class_name):
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
         raise unknown(f"class in {module_name}", class_name, classes)
@@ -38,6 +35,19 @@ def load_class(target: str) -> type[Environment]:
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise UserError(f"{target} is not an environment; derive it from marljax.Environment")
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    """The module of that name; whatever goes wrong on the way is one line that says in which module."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it should be in
+            raise UserError(f"cannot import '{name}' ({error}); is it installed or on PYTHONPATH?") from error
+        raise UserError(f"'{name}' imports '{missing}', which is not there; install it, or mend that import") from error
+    except Exception as error:  # a user's module may raise anything
+        raise UserError(f"importing '{name}' raised {type(error).__name__}: {error}; mend it there") from error
 
 
 def environment_class(name: str) -> type[Environment]:
