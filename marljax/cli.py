@@ -139,14 +139,15 @@ def _evaluate(words: Sequence[str]) -> int:
         return 0
     folder, changes, env_changes = _folder_and_changes(words, {"episodes": 320, "suite": 0, "which": "best"})
     from marljax import report
-    from marljax.progress import comparison
+    from marljax.progress import comparison, pooled
 
     trained, params, _ = _trained(folder, changes["which"], env_changes)
     batch = trained.run.eval.episodes
     first = _first_part(changes["suite"])
     parts = range(first, first + -(-changes["episodes"] // batch))
     rows = report.compare(trained, params, parts)
-    Console().print(comparison(f"{len(parts) * batch} fresh episodes × {trained.run.seeds} seeds: mean ± 95 % interval", rows))
+    screen = Console()
+    screen.print(comparison(pooled(len(parts) * batch, "fresh", trained.run.seeds), rows, screen.width))
     return 0
 
 

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
@@ -22,6 +23,8 @@ SHOWN = (
     "win",
     "length",
 )  # the first two of these that an environment reports
+COLUMNS = 7  # figures of a comparison
+POLICY_WIDTH = 16  # characters that a policy's name gets before it is broken into lines
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -88,21 +91,54 @@ def headline(figures: Mapping[str, float], count: int = 2) -> dict[str, float]:
     return {name: figures[name] for name in known[:count]}
 
 
-def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]]) -> Table:
-    """A table of policies, one column each: the mean of every metric over episodes with its 95 % interval.
+def pooled(episodes: int, kind: str, seeds: int) -> str:
+    """The title of a comparison: what its figures are taken over."""
+    return f"mean and 95 % interval over {episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
+
+
+def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]], width: int = 100) -> Table:
+    """A table with a row per policy: the means of the key figures over episodes, their 95 % intervals below.
 
     ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a
-    rate, with Wilson's interval.
+    rate, with Wilson's interval. Figures that find no room in ``width`` characters are left out, the least important first.
     """
-    names = list(dict.fromkeys(name for _, metrics in rows for name in metrics))
-    names.sort(key=lambda name: SHOWN.index(name) if name in SHOWN else len(SHOWN))
-    table = Table(title=title, title_justify="left", min_width=len(title))
-    table.add_column("")
-    for policy, _ in rows:
-        table.add_column(policy, justify="right", overflow="fold")
-    for name in names:
-        table.add_row(name, *(_cell(metrics.get(name)) for _, metrics in rows))
+    table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("policy", overflow="fold")
+    columns = []
+    room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
+    for name in key_figures([metrics for _, metrics in rows]):
+        cells = [_cell(metrics.get(name)) for _, metrics in rows]
+        room -= 3 + max(len(line) for text in (name, *cells) for line in text.splitlines())
+        if room < 0 and columns:
+            break
+        table.add_column(name, justify="right", no_wrap=True)
+        columns.append(cells)
+    for (policy, _), *cells in zip(rows, *columns, strict=True):
+        table.add_row(escape(policy), *cells)
     return table
+
+
+def key_figures(metrics: Sequence[Mapping[str, np.ndarray]], count: int = COLUMNS) -> list[str]:
+    """Names for the columns of a comparison, at most ``count``: headline figures, then the environment's own, the length last.
+
+    Left out are ``finished`` where every episode did, and a figure that repeats an earlier one in every policy.
+    """
+    names = list(dict.fromkeys(name for policy in metrics for name in policy))
+    if all(np.all(policy.get("finished", 1) == 1) for policy in metrics):
+        names = [name for name in names if name != "finished"]
+    order = [*(name for name in SHOWN if name != "length"), "finished"]
+    names.sort(key=lambda name: order.index(name) if name in order else len(order) + (name == "length"))
+    kept: list[str] = []
+    for name in names:
+        if not any(all(_same(policy, name, other) for policy in metrics) for other in kept):
+            kept.append(name)
+    return kept[:count]
+
+
+def _same(metrics: Mapping[str, np.ndarray], name: str, other: str) -> bool:
+    if name not in metrics or other not in metrics:
+        return name not in metrics and other not in metrics
+    return metrics[name].shape == metrics[other].shape and np.allclose(metrics[name], metrics[other], rtol=1e-4, atol=1e-5)
 
 
 def _cell(values: np.ndarray | None) -> str:
@@ -111,6 +147,6 @@ def _cell(values: np.ndarray | None) -> str:
     flat = np.asarray(values, np.float64).ravel()
     if np.isin(flat, (0.0, 1.0)).all():
         rate = stats.wilson(int(flat.sum()), flat.size)
-        return f"{100 * rate.value:.1f} % [{100 * rate.low:.0f}–{100 * rate.high:.0f}]"
+        return f"{100 * rate.value:.1f} %\n{100 * rate.low:.1f}–{100 * rate.high:.1f}"
     mean = stats.mean(flat)
-    return f"{mean.value:.3g} ± {mean.high - mean.value:.2g}"
+    return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"

@@ -15,7 +15,7 @@ from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Policy, record
 from marljax.logs import read_rows
-from marljax.progress import comparison, say
+from marljax.progress import comparison, pooled, say
 from marljax.settings import Settings
 
 Metrics = dict[str, np.ndarray]
@@ -28,7 +28,7 @@ def finish(run: Run, console: Console) -> None:
     parts = range(1, 1 + -(-settings.run.eval.final_episodes // settings.run.eval.episodes))
     rows = compare(settings, params, parts)
     write(run, rows)
-    console.print(comparison(f"{len(parts) * settings.run.eval.episodes} frozen episodes: mean ± 95 % interval", rows))
+    console.print(comparison(pooled(len(parts) * settings.run.eval.episodes, "frozen", settings.run.seeds), rows, console.width))
     if settings.run.render:
         draw(run, params, rows, console)
     say(console, f"results: {run.folder}")

@@ -1,0 +1,42 @@
+"""The table at the end of a run can be read in a terminal."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from marljax import progress
+
+
+def played(*shape):
+    """Figures as merge reports them."""
+    draw = np.random.default_rng(0).random(shape)
+    figures = {"crash": 1.0 * (draw < 0.03), "crashed_cavs": 0.04 * draw, "speed": 20 + draw, "throughput": 0.8 * draw}
+    figures |= {"merged": draw**2, "min_ttc": 10 * draw, "intervened": 0 * draw, "own_return": 100 * draw}
+    return figures | {"return": 100 * draw, "length": 90 + 10 * draw, "finished": np.ones(shape)}
+
+
+@pytest.mark.parametrize(("width", "count"), [(80, 5), (100, 7)])
+def test_every_figure_stands_whole_in_its_column(width, count):
+    rows = [("mappo", played(4, 320)), ("human drivers (IDM + MOBIL)", played(320)), ("random, supervised", played(320))]
+    screen = io.StringIO()
+    Console(file=screen, width=width).print(progress.comparison(progress.pooled(320, "frozen", 4), rows, width))
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "320 frozen episodes × 4 seeds" in lines[0]
+    header = next(line for line in lines if line.split()[:1] == ["policy"])
+    names = ["return", "crash", "crashed_cavs", "speed", "throughput", "merged", "min_ttc"][:count]
+    assert header.split() == ["policy", *names]
+    learned = next(line for line in lines if line.split()[:1] == ["mappo"]).replace(" %", "").split()
+    figures = {name: values.mean() * (100 if name == "crash" else 1) for name, values in rows[0][1].items()}
+    np.testing.assert_allclose([float(word) for word in learned[1:]], [figures[name] for name in names], rtol=0.02)
+
+
+def test_a_figure_is_left_out_only_if_it_says_nothing_for_any_policy():
+    one, other = played(8), played(8)
+    assert "finished" not in progress.key_figures([one, other])
+    assert "own_return" not in progress.key_figures([one, other], count=20)
+    cut = other | {"finished": np.zeros(8), "own_return": np.ones(8)}
+    assert progress.key_figures([one, cut])[:3] == ["return", "crash", "finished"]
+    assert "own_return" in progress.key_figures([one, cut], count=20)
