@@ -104,7 +104,7 @@ def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     """
     table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("policy", overflow="fold")
-    columns = []
+    columns: list[list[str]] = []
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
     for name in key_figures([metrics for _, metrics in rows]):
         cells = [_cell(metrics.get(name)) for _, metrics in rows]
