@@ -9,7 +9,6 @@ goes on where it was, and a finished cell is not computed again. Delete a cell's
 
 import dataclasses
 import functools
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -138,7 +137,7 @@ def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence
         f"seeds={SEEDS}",
         "eval.episodes=128",
         f"runs={RUNS}",
-        f"name={re.sub('[^a-zA-Z0-9]+', '-', name)}",
+        f"name={tables.file_name(name)}",
     ]
 
     about = tables.matters(settings.compose(algo, words)) | {"episodes": EPISODES}

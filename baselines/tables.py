@@ -7,6 +7,7 @@ missing, and a training that was stopped goes on from its last checkpoint.
 import importlib.metadata
 import json
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Cells:
 
         ``about`` is what the figures depend on; it is kept with them, and a cell kept for something else raises ``UserError``.
         """
-        path = self.folder / f"{name.replace(' ', '-')}.json"
+        path = self.folder / f"{file_name(name)}.json"
         about = json.loads(json.dumps(about))
         if path.exists():
             cell = json.loads(path.read_text())
@@ -55,6 +56,11 @@ class Cells:
         with replacing(path) as draft:
             draft.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
         return figures
+
+
+def file_name(title: str) -> str:
+    """A title as part of a path: letters, digits and single dashes."""
+    return re.sub("[^a-zA-Z0-9]+", "-", title).strip("-")
 
 
 def suite_key() -> jax.Array:
