@@ -146,7 +146,8 @@ def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence
         run, folder = tables.train(algo, words, cells.console)
         assert isinstance(run.env, Merge)
         env = dataclasses.replace(run.env, safety=safety)
-        return tables.play_learned(run, folder, env, run.env_params, EPISODES)
+        # The standard numbers, whatever the training changed of them.
+        return tables.play_learned(run, folder, env, env.default_params, EPISODES)
 
     alone = cells.get(name, about, lambda: play(False))
     return [(title, alone), (f"{title}, supervised", cells.get(f"{name} supervised", about, lambda: play(True)))]
