@@ -18,7 +18,8 @@ from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.networks import CentralCritic, agent_ids, apply_per_agent, init_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
-from marljax.rollout import Learner, TrainState, collect, start
+from marljax.ppo import Carry
+from marljax.rollout import TrainState, collect, start
 from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
@@ -46,13 +47,6 @@ class Inputs(NamedTuple):
     state: jax.Array  # [T, E, G]
 
 
-class Carry(NamedTuple):
-    """What GRU cores remember, [E, A, H] each; () for MLP cores."""
-
-    actor: Any
-    critic: Any
-
-
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
@@ -62,9 +56,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     actors = start(vec, env_params, parallel.fold_data(key_reset), carry)
     inputs = see(env, env_params, actors.env_state, actors.timestep)
     params = init_params(env, config, inputs, key_actor, key_critic)
-    trained = {"actor": params.actor, "critic": params.critic}
-    opt_state = ppo.optimizer(config, jnp.zeros((), jnp.int32)).init(trained)
-    return TrainState(Learner(params, opt_state, jnp.zeros((), jnp.int32), key_learner, env_params), actors)
+    return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
 
 
 def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -98,11 +90,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     return TrainState(learner, actors), terms | episodes
 
 
-def initial_carry(env: Environment, config: Config) -> Any:
-    """The actor's memory at the start of an episode of one environment."""
-    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
-
-
+initial_carry = ppo.initial_carry
 act = ppo.act_alone
 
 

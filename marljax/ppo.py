@@ -11,9 +11,10 @@ from flax import struct
 from marljax import parallel
 from marljax.config import Scalar, check, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
-from marljax.environment import Environment, TimeStep
+from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.networks import ACTIVATIONS, Actor, agent_ids, apply_per_agent
+from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.rollout import Learner
 from marljax.spaces import Box
@@ -83,6 +84,13 @@ class Inputs(NamedTuple):
     action_mask: jax.Array  # [T, E, A, n]
     first: jax.Array  # [T, E, A]
     alive: jax.Array  # [T, E, A]
+
+
+class Carry(NamedTuple):
+    """What GRU cores remember, [E, A, H] each; () for MLP cores."""
+
+    actor: Any
+    critic: Any
 
 
 class Batch(NamedTuple):
@@ -167,6 +175,19 @@ def optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransforma
         optax.scale_by_adam(eps=config.adam_eps),
         optax.scale_by_learning_rate(rate),
     )
+
+
+def new_learner(config: PPOConfig, params: Any, key: jax.Array, env_params: EnvParams) -> Learner:
+    """A learner before its first update; ``params`` has ``actor`` and ``critic``, which are trained."""
+    updates = jnp.zeros((), jnp.int32)
+    opt_state = optimizer(config, updates).init({"actor": params.actor, "critic": params.critic})
+    return Learner(params, opt_state, updates, key, env_params)
+
+
+def initial_carry(env: Environment, config: PPOConfig) -> Any:
+    """The actor's memory at the start of an episode of one environment; the ``initial_carry`` of every algorithm of the
+    family."""
+    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
 
 
 def losses(
