@@ -10,15 +10,16 @@ goes on where it was, and a finished cell is not computed again. Delete a cell's
 import dataclasses
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from rich.console import Console
 
-from marljax import settings
+from marljax import settings, stats
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval
 from marljax.environment import Environment, EnvParams, TimeStep
@@ -32,6 +33,7 @@ EPISODES = 1_000  # frozen scenarios per density
 DENSITIES = ("easy", "medium", "hard")
 ALGORITHMS = ("mappo", "ippo")
 SEEDS = 5
+HUMAN = "human drivers (IDM + MOBIL)"
 # What the literature reports, read off a plot: MARL_CAVs (Chen et al. 2023) on its own simulator, its learner and its MAPPO
 # baseline.
 PUBLISHED = {"MARL_CAVs, published": ("74", "58", "32"), "MAPPO in MARL_CAVs, published": ("68", "37", "−2")}
@@ -69,7 +71,7 @@ def rivals(env: Merge, env_params: EnvParams) -> dict[str, tuple[Environment, En
     """(environment, numbers, policy) by name: human drivers in the CAVs' place, and simple rules."""
     supervised = dataclasses.replace(env, safety=True)
     return {
-        "human drivers (IDM + MOBIL)": (env, env_params.replace(cavs_drive_as_humans=True), idle),
+        HUMAN: (env, env_params.replace(cavs_drive_as_humans=True), idle),
         "random": (env, env_params, random),
         "always left": (env, env_params, always_left),
         "random, supervised": (supervised, env_params, random),
@@ -78,14 +80,22 @@ def rivals(env: Merge, env_params: EnvParams) -> dict[str, tuple[Environment, En
 
 def scripted_table(cells: Cells) -> str:
     """Every scripted policy on every density."""
-    rows = []
-    for density in DENSITIES:
-        env = Merge(density=density)
-        for name, (other, env_params, policy) in rivals(env, env.default_params).items():
-            play = functools.partial(tables.play_scripted, other, env_params, policy, EPISODES)
-            about = {"density": density, "policy": name, "episodes": EPISODES, "env_version": Merge.version}
-            rows.append((f"{density}: {name}", cells.get(f"scripted {density} {name}", about, play)))
+    env = Merge()
+    rows = [
+        (f"{density}: {name}", scripted_cell(cells, density, name))
+        for density in DENSITIES
+        for name in rivals(env, env.default_params)
+    ]
     return table("policy", rows)
+
+
+def scripted_cell(cells: Cells, density: str, name: str) -> Figures | None:
+    """One scripted policy at one density."""
+    env = Merge(density=density)
+    other, env_params, policy = rivals(env, env.default_params)[name]
+    play = functools.partial(tables.play_scripted, other, env_params, policy, EPISODES)
+    about = {"density": density, "policy": name, "episodes": EPISODES, "env_version": Merge.version}
+    return cells.get(f"scripted {density} {name}", about, play)
 
 
 def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
@@ -112,12 +122,36 @@ def columns(figures: Figures) -> list[str]:
 
 
 def learned_table(cells: Cells) -> str:
-    """MAPPO and IPPO on every density, alone and under the supervisor."""
+    """MAPPO and IPPO on every density, alone and under the supervisor, and the two compared over all densities."""
     rows = []
     for density in DENSITIES:
         for algo in ALGORITHMS:
             rows += learned_rows(cells, f"{density}: {algo}", f"{algo} {density}", algo, (f"env.density={density}",))
-    return table("policy", rows)
+    human = {density: scripted_cell(cells, density, HUMAN) for density in DENSITIES}
+    return f"{table('policy', rows)}\n\n{over_densities(dict(rows), human)}"
+
+
+def over_densities(learned: Mapping[str, Figures | None], human: Mapping[str, Figures | None]) -> str:
+    """Interquartile means of the return over seeds × densities (Agarwal et al. 2021), human drivers' being 1.
+
+    ``learned`` holds figures by ``learned_table``'s titles, ``human`` by density.
+    """
+    scores = {}
+    for algo in ALGORITHMS:
+        pairs = [(learned[f"{density}: {algo}"], human[density]) for density in DENSITIES]
+        if any(figures is None for pair in pairs for figures in pair):
+            return "Over all densities: not all cells are computed yet."
+        relative = [np.divide(own["own_return"]["mean"], rival["own_return"]["mean"]) for own, rival in pairs if own and rival]
+        scores[algo] = np.stack(relative, axis=-1)
+    lines = [[algo, interval(stats.iqm_interval(score, np.random.default_rng(0)))] for algo, score in scores.items()]
+    better = stats.improvement_interval(*scores.values(), np.random.default_rng(0))
+    chance = f"Probability that a run of {ALGORITHMS[0]} returns more than one of {ALGORITHMS[1]}: {interval(better)}."
+    header = ["over all densities", "return / human drivers' return, interquartile mean"]
+    return f"{markdown_table(header, lines)}\n\n{chance}"
+
+
+def interval(estimate: stats.Estimate) -> str:
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def ablation_table(cells: Cells) -> str:

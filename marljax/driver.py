@@ -101,7 +101,9 @@ def train(settings: Settings, console: Console) -> Ended:
             log.append(rows)
             wandb.append(rows)
 
-        return Ended(run, run_chunks(run, progress, record, stopper), stopper.asked)
+        status = run_chunks(run, progress, record, stopper)
+        wandb.conclude(best_figures(run))
+        return Ended(run, status, stopper.asked)
 
 
 def make_trainer(settings: Settings) -> Trainer:
@@ -261,6 +263,15 @@ def choose(first: np.ndarray, params: Any, others: Any) -> Any:
     """Parameters [S, …] on the host: member by member ``params`` where ``first`` [S] holds, ``others`` elsewhere."""
     pick = lambda one, other: np.where(first.reshape(-1, *[1] * (one.ndim - 1)), one, other)  # noqa: E731
     return jax.tree.map(pick, *jax.device_get((params, others)))
+
+
+def best_figures(run: Run) -> dict[int, Row]:
+    """The best evaluation of each seed that had one: its score and the update it came after."""
+    return {
+        seed: {"best_eval_score": float(score), "best_update": int(update)}
+        for seed, score, update in zip(run.seeds, run.best.score, run.best.update, strict=True)
+        if np.isfinite(score)
+    }
 
 
 def best_or_last(best: Best, last: Any) -> Any:

@@ -122,6 +122,15 @@ class WandbRuns:
         except Exception as error:
             self._give_up(error)
 
+    def conclude(self, figures: Mapping[int, Row]) -> None:
+        """Puts figures by seed beside each run's last ones, where the service's tables show them."""
+        try:
+            for seed, row in figures.items():
+                if run := self._runs.get(seed):
+                    run.summary.update(row)
+        except Exception as error:
+            self._give_up(error)
+
     def finish(self) -> None:
         runs, self._runs = self._runs, {}
         try:

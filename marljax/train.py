@@ -7,6 +7,7 @@ finite is frozen as it was before that update.
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ class Result(NamedTuple):
 
     state: TrainState
     metrics: Metrics  # each [num_updates]; NaN after a member diverged
+    diverged_at: jax.Array  # int32 update in which a number stopped being finite; -1 if none did
 
 
 class Members(struct.PyTreeNode):
@@ -87,7 +89,7 @@ class Trainer:
         keys = jax.random.split(jax.random.key(0), self.mesh.shape[parallel.SEED])
         members = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
         _, metrics = jax.eval_shape(lambda members: _run(self, members, 1), members)
-        return (*sorted(metrics), "params")
+        return (*by_cause(metrics), "params")
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -120,7 +122,7 @@ def _run(trainer: Trainer, members: Members, num_updates: int) -> tuple[Members,
 def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> tuple[Members, Metrics]:
     """One update of one member, undone and remembered where a number stops being finite; a frozen member reports NaN."""
     state, metrics = algorithm.update(env, member.config, member.state)
-    broken = jnp.stack([~jnp.isfinite(metrics[name]) for name in sorted(metrics)] + [~all_finite(state.learner.params)])
+    broken = jnp.stack([~jnp.isfinite(metrics[name]) for name in by_cause(metrics)] + [~all_finite(state.learner.params)])
     fails = jnp.any(broken) & (member.diverged_at < 0)
     frozen = fails | (member.diverged_at >= 0)
     kept = Members(
@@ -130,6 +132,11 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
         diverged_in=jnp.where(fails, jnp.argmax(broken).astype(jnp.int32), member.diverged_in),
     )
     return kept, {name: jnp.where(frozen, jnp.nan, value) for name, value in metrics.items()}
+
+
+def by_cause(names: Iterable[str]) -> list[str]:
+    """Quantities in the order in which trouble spreads: what the environment reports, losses, then all that follows from them."""
+    return sorted(names, key=lambda name: (not name.startswith("sum_"), "loss" not in name, name))
 
 
 def all_finite(tree: Any) -> jax.Array:
@@ -155,7 +162,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any):
         member = Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
         step = functools.partial(guarded_update, algorithm, env)
         member, metrics = jax.lax.scan(lambda member, _: step(member), member, length=config.num_updates)
-        return Result(member.state, metrics)
+        return Result(member.state, metrics, member.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         changed, env_params = apply_overrides(config, env.default_params, overrides or {})

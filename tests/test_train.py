@@ -38,6 +38,13 @@ def test_total_steps_are_rounded_up_to_whole_updates(train):
     assert CONFIG.num_updates == 4
     assert result.metrics["policy_loss"].shape == (4,)
     assert int(result.state.learner.updates) == 4
+    assert int(result.diverged_at) == -1
+
+
+def test_only_the_member_that_diverges_says_so(train):
+    rates = {"learning_rate": jnp.array([1e-3, jnp.inf])}
+    result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2), rates)
+    assert result.diverged_at.tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize(

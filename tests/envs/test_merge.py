@@ -96,19 +96,27 @@ def test_wrong_options_name_the_nearest(options, message):
         ENV.preset_params("mediun")
 
 
+def test_contract():
+    check_env(ENV)
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"reward": "local", "connected_lanes": False},
-        {"reward": "global", "physics": "highway_env"},
+        {"reward": "local", "connected_lanes": False, "drivers": "linear"},
+        {"reward": "global", "physics": "highway_env", "connected_lanes": False},
         {"continue_after_crash": True, "drivers": "chaotic", "density": "pis_mixed_hard"},
-        {"safety": True, "intents": True, "horizon": 2},
-        {"open_inflow": True, "continue_after_crash": True},
+        {"intents": True, "density": "easy"},
+        {"safety": True, "drivers": "mild", "physics": "highway_env"},
+        {"safety": True, "intents": True, "horizon": 2, "density": "pis_hard"},
+        {"open_inflow": True, "density": "medium"},
+        {"open_inflow": True, "continue_after_crash": True, "safety": True, "drivers": "very_hard"},
     ],
+    ids=lambda options: "-".join(f"{name}={value}" for name, value in options.items()),
 )
 @pytest.mark.slow
-def test_contract(options):
+def test_contract_of_options(options):
+    """Every value of every option at least once."""
     check_env(Merge(**options))
 
 
