@@ -141,7 +141,7 @@ def critic_features(config: Config, params: Params, local: ppo.Inputs) -> jax.Ar
     parts = [jnp.zeros((*local.obs.shape[:-1], 0))]
     if config.critic_features in ("observation", "both"):
         parts.append(ppo.features(config, local.obs, params.obs_stats))
-    if config.critic_features in ("id", "both"):
+    if config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id):  # which is an id already
         ids = agent_ids(local.obs.shape[2])
         parts.append(jnp.broadcast_to(ids, (*local.obs.shape[:-1], ids.shape[-1])))
     return jnp.concatenate(parts, -1)

@@ -38,15 +38,15 @@ REWARDS = ("local", "regional", "global")
 
 
 class MergeParams(struct.PyTreeNode):
-    """The numbers of ``merge``; change them with ``.replace(…)``, nothing is compiled again."""
+    """The numbers of ``merge``: take ``default_params`` and change them with ``.replace(…)``, nothing is compiled again."""
 
+    driver_shares: Any  # [6] probability of each driver type, in the order of merge_traffic.DRIVERS
+    drivers: Any  # DriverTable, [6] per quantity
     cavs_min: Any = 4  # CAVs per episode, uniform; at most 6
     cavs_max: Any = 6
     hdvs_min: Any = 3  # human-driven vehicles per episode, uniform; at most 6
     hdvs_max: Any = 5
     linear_pair: Any = False  # adds MAPPO-PIS' aggressive and defensive driver; leaves room for 4 other human drivers
-    driver_shares: Any = None  # [6] probability of each driver type, in the order of merge_traffic.DRIVERS
-    drivers: Any = None  # DriverTable, [6] per quantity
     cavs_drive_as_humans: Any = False  # CAVs ignore their actions and drive by IDM and MOBIL, as the base driver
     spawn_speed_min: Any = 25.0  # m/s
     spawn_speed_max: Any = 27.0
