@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from marljax.baselines.merge import rivals
+from marljax.baselines.merge import ALGORITHMS, DENSITIES, over_densities, rivals
 from marljax.envs.merge import Merge
 from marljax.evaluate import Evaluator
 
@@ -41,3 +41,21 @@ def test_the_supervisor_prevents_most_crashes_of_random_actions(figures, density
     assert 0.0 < supervised["intervened"] < 0.3
     assert alone["intervened"] == 0.0
     assert supervised["own_return"] > alone["own_return"]
+
+
+def figures_of(means):
+    return {"own_return": {"mean": means}}
+
+
+def test_learners_are_compared_relative_to_human_drivers():
+    human = {density: figures_of([value]) for density, value in zip(DENSITIES, (60.0, 40.0, 20.0), strict=True)}
+    learned = {
+        f"{density}: {algo}": figures_of([factor * human[density]["own_return"]["mean"][0]] * 5)
+        for density in DENSITIES
+        for algo, factor in zip(ALGORITHMS, (1.5, 1.25), strict=True)
+    }
+    text = over_densities(learned, human)
+    assert "| mappo | 1.50 [1.50, 1.50] |" in text
+    assert "| ippo | 1.25 [1.25, 1.25] |" in text
+    assert "returns more than one of ippo: 1.00 [1.00, 1.00]." in text
+    assert "not all cells" in over_densities(learned | {"easy: ippo": None}, human)
