@@ -218,9 +218,9 @@ policies, over seeds for learned ones). Episodes with a crash: Wilson's 95 % int
 
 ## Learned policies
 
-{seeds} seeds each (0–{last_seed}), trained in one vmapped program with `configs/tuned/<algo>_merge.yaml`; greedy policies of the
-best of 21 evaluations (before training and after every twentieth of it). *Supervised*: the priority-based safety supervisor
-corrects the trained policy's actions in evaluation.
+{seeds} seeds each (0–{last_seed}), trained in one vmapped program with `configs/tuned/<algo>_merge.yaml`, where a crash costs twice
+what it costs here; greedy policies of the best of 21 evaluations (before training and after every twentieth of it).
+*Supervised*: the priority-based safety supervisor corrects the trained policy's actions in evaluation.
 
 {learned}
 
