@@ -69,7 +69,7 @@ def always_left(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> t
 
 def rivals(env: Merge, env_params: EnvParams) -> dict[str, tuple[Environment, EnvParams, Policy]]:
     """(environment, numbers, policy) by name: human drivers in the CAVs' place, and simple rules."""
-    supervised = dataclasses.replace(env, safety=True)
+    env, supervised = (dataclasses.replace(env, safety=safety) for safety in (False, True))
     return {
         HUMAN: (env, env_params.replace(cavs_drive_as_humans=True), idle),
         "random": (env, env_params, random),
@@ -218,8 +218,8 @@ policies, over seeds for learned ones). Episodes with a crash: Wilson's 95 % int
 
 ## Learned policies
 
-{seeds} seeds each (0–{last_seed}), trained in one vmapped program with `configs/tuned/<algo>_merge.yaml`, where a crash costs twice
-what it costs here; greedy policies of the best of 21 evaluations (before training and after every twentieth of it).
+{seeds} seeds each (0–{last_seed}), trained in one vmapped program with `configs/tuned/<algo>_merge.yaml`, where a crash costs
+more than it does here; greedy policies of the best of 21 evaluations (before training and after every twentieth of it).
 *Supervised*: the priority-based safety supervisor corrects the trained policy's actions in evaluation.
 
 {learned}

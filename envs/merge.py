@@ -21,6 +21,7 @@ from marljax.envs import merge_safety as safety
 from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_actions import FASTER, IDLE, LEFT, NUM_ACTIONS, RIGHT, SLOWER, action_mask, command
 from marljax.envs.merge_params import (
+    CRASH_PENALTY,
     DENSITIES,
     MAIN_SLOTS,
     MIXES,
@@ -123,6 +124,7 @@ class Merge(Environment):
     open_inflow: bool = False
 
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
+    figures: ClassVar[tuple[str, ...]] = ("own_return", "crash", "crashed_cavs", "speed", "throughput", "merged")
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, Collection[str]]] = {
@@ -210,7 +212,8 @@ class Merge(Environment):
         terminated = jnp.any(crashed)
         if self.continue_after_crash:
             terminated = jnp.any(acting) & ~jnp.any(acting & ~crashed)
-        tally = rewards.count(state.tally, before, vehicles, own, own_reward, acting, decided != action)
+        published = rewards.local_reward(vehicles, own, env_params.replace(crash_penalty=CRASH_PENALTY))
+        tally = rewards.count(state.tally, before, vehicles, own, published, acting, decided != action)
         state = state.replace(vehicles=vehicles, step=state.step + 1, tally=tally)
         if self.open_inflow:
             state = self._flow(key_flow, state, ~before.alive, env_params)

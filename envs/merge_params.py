@@ -33,6 +33,7 @@ MIXES: dict[str, tuple[float, ...]] = {
     "very_hard": (0.0, 0.5, 0.5, 0.0, 0.0, 0.0),
     "linear": (0.0, 0.0, 0.0, 0.0, 0.5, 0.5),
 }
+CRASH_PENALTY = 200.0  # as published; ``own_return`` counts crashes so whatever a run trains with
 PHYSICS = ("marl_cavs", "highway_env")
 REWARDS = ("local", "regional", "global")
 
@@ -56,7 +57,7 @@ class MergeParams(struct.PyTreeNode):
     speed_interval: Any = 5.0  # m/s between them
     speed_levels: Any = 5  # how many
     duration: Any = 100  # decisions of 0.2 s
-    crash_penalty: Any = 200.0
+    crash_penalty: Any = CRASH_PENALTY
     speed_weight: Any = 1.0
     merging_weight: Any = 4.0
     headway_weight: Any = 4.0
@@ -87,14 +88,24 @@ def physics_of(preset: str, connected_lanes: bool) -> Physics:
 # What each number may be, where it is bounded.
 _COUNTS = {"cavs_min": 1, "cavs_max": 1, "hdvs_min": 0, "hdvs_max": 0}  # the least; at most 6
 _POSITIVE = ("speed_interval", "speed_levels", "duration", "headway_time", "merging_scale")
-_NOT_NEGATIVE = ("position_noise", "speed_lowest", "spawn_speed_min", "cav_target_speed", "crash_penalty", "inflow_clearance")
-_SHARES = ("inflow_probability", "inflow_cav_share")
+_NOT_NEGATIVE = (
+    "position_noise",
+    "speed_lowest",
+    "spawn_speed_min",
+    "cav_target_speed",
+    "crash_penalty",
+    "collision_room",
+    "inflow_speed",
+    "inflow_speed_noise",
+    "inflow_clearance",
+)
+_SHARES = ("forecast_noise", "inflow_probability", "inflow_cav_share")
 _ORDERED = (
     ("cavs_min", "cavs_max"),
     ("hdvs_min", "hdvs_max"),
     ("spawn_speed_min", "spawn_speed_max"),
-    ("reward_speed_low", "reward_speed_high"),
 )
+PAIR_ROOM = 4  # human drivers beside MAPPO-PIS' pair
 
 
 def check(env_params: MergeParams) -> None:
@@ -114,6 +125,14 @@ def check(env_params: MergeParams) -> None:
     for low, high in _ORDERED:
         if not getattr(env_params, low) <= getattr(env_params, high):
             raise UserError(f"{low}={getattr(env_params, low):g} of merge lies above {high}={getattr(env_params, high):g}")
+    low, high = env_params.reward_speed_low, env_params.reward_speed_high
+    if not low < high:
+        raise UserError(f"reward_speed_low={low:g} of merge must lie below reward_speed_high={high:g}")
+    if env_params.linear_pair and env_params.hdvs_max > PAIR_ROOM:
+        raise UserError(f"hdvs_max={env_params.hdvs_max:g} of merge leaves no room for linear_pair; give at most {PAIR_ROOM}")
+    for name in ("acceleration", "braking", "delay"):
+        if not (np.asarray(getattr(env_params.drivers, name)) > 0).all():
+            raise UserError(f"drivers.{name} of merge has an entry that is not above 0")
     shares = np.asarray(env_params.driver_shares)
     if (shares < 0).any() or not shares.sum() > 0:
         raise UserError(f"driver_shares={shares.tolist()} of merge are no shares; give six numbers of at least 0, not all 0")

@@ -135,7 +135,7 @@ class Tally(struct.PyTreeNode):
     crossings: jax.Array  # vehicles that passed x = 420
     intervened: jax.Array  # CAV decisions that the supervisor replaced
     min_ttc: jax.Array  # s
-    own_return: jax.Array  # sum over decisions of the mean over CAVs of their rewards before sharing
+    own_return: jax.Array  # sum over decisions of the mean over CAVs of their rewards before sharing, a crash costing 200
 
 
 def count(
@@ -173,8 +173,9 @@ def metrics(tally: Tally, merged_now: jax.Array, seconds: jax.Array) -> dict[str
     decisions. ``throughput``: vehicles of any kind past the ramp's end (x = 420), per second. ``merged``: fraction of the
     CAVs that entered on the ramp which are now uncrashed on ``bc0`` or ``cd``, or left the road so. ``min_ttc``: s, least
     time to collision of a CAV with the vehicle in front at constant speeds, at most 10. ``intervened``: fraction of CAV
-    decisions that the supervisor replaced. ``own_return``: sum over decisions of the mean over CAVs of their own rewards; it
-    compares ways of sharing, and is the episode reward that MARL_CAVs reports.
+    decisions that the supervisor replaced. ``own_return``: sum over decisions of the mean over CAVs of their own rewards, with
+    the published penalty of 200 for a crash; it compares ways of sharing and penalties, and is the episode reward that
+    MARL_CAVs reports.
     """
     decisions = jnp.maximum(tally.decisions, 1.0)
     return {

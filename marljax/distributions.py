@@ -5,6 +5,7 @@ only: the sample before tanh is stored, because log-probabilities of saturated a
 """
 
 import functools
+import math
 from types import ModuleType
 from typing import Protocol
 
@@ -88,9 +89,11 @@ class MultiCategorical:
 
 
 class SquashedGaussian:
-    """tanh of a diagonal Gaussian; parameters [..., 2 d]: means and log standard deviations; samples are taken before tanh."""
+    """tanh of a diagonal Gaussian; parameters [..., 2 d]: means and log standard deviations; samples [..., d] are taken before
+    tanh, actions are [..., *shape]."""
 
-    def __init__(self, outputs: jax.Array):
+    def __init__(self, outputs: jax.Array, shape: tuple[int, ...]):
+        self._shape = shape
         self._mean, log_std = jnp.split(outputs, 2, -1)
         self._inner = _distrax().MultivariateNormalDiag(self._mean, jnp.exp(jnp.clip(log_std, -5.0, 2.0)))
 
@@ -110,7 +113,7 @@ class SquashedGaussian:
         return -self.log_prob(self.sample(key))
 
     def action(self, sample: jax.Array) -> jax.Array:
-        return jnp.tanh(sample)
+        return jnp.tanh(sample).reshape(*sample.shape[:-1], *self._shape)
 
 
 def num_outputs(space: Space) -> int:
@@ -121,7 +124,7 @@ def num_outputs(space: Space) -> int:
         case MultiDiscrete(nvec=nvec):
             return sum(nvec)
         case Box(shape=shape):
-            return 2 * shape[-1]
+            return 2 * math.prod(shape)
 
 
 def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribution:
@@ -132,4 +135,4 @@ def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribut
         case MultiDiscrete(nvec=nvec):
             return MultiCategorical(outputs, mask, nvec)
         case Box():
-            return SquashedGaussian(outputs)
+            return SquashedGaussian(outputs, space.shape)

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 class View(NamedTuple):
     """What can be seen in one state."""
 
-    obs: Any  # [A, O], or a pytree of arrays with leading [A]
+    obs: Any  # [A, O], or a pytree of arrays with leading [A], but for a part named ``shared``, which all agents see alike
     action_mask: jax.Array  # [A, n] bool (discrete), or [A, 1] all true (continuous)
     alive: jax.Array  # [A] bool: the agent exists
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
@@ -42,7 +42,7 @@ class TimeStep(struct.PyTreeNode):
     After ``vectorize`` every field has a leading [E], and the metrics hold ``return`` and ``length`` too.
     """
 
-    obs: Any  # [A, O] or a pytree of arrays with leading [A]
+    obs: Any  # see ``View``
     action_mask: jax.Array  # [A, n] bool
     reward: jax.Array  # [A] of the transition into this state; 0 at a first timestep
     first: jax.Array  # bool: an episode starts here
@@ -78,6 +78,7 @@ class Environment(abc.ABC):
 
     version: ClassVar[str] = "1"  # raised when the same actions no longer give the same episode; stands in checkpoints
     presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
+    figures: ClassVar[tuple[str, ...]] = ()  # metrics that a table shows first, the most telling before the others
 
     @property
     @abc.abstractmethod
@@ -172,6 +173,11 @@ def timestep(view: View, outcome: Outcome, first: jax.Array) -> TimeStep:
         alive=view.alive,
         metrics=view.metrics,
     )
+
+
+def is_shared(path: tuple[Any, ...]) -> bool:
+    """Whether a leaf of an observation, by its path in the tree, belongs to the part that has no agent axis."""
+    return bool(path) and getattr(path[0], "key", getattr(path[0], "name", None)) == "shared"
 
 
 def num_actions(space: Space) -> int:

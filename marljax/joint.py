@@ -40,6 +40,10 @@ class Joint(Environment):
         return self.env.presets
 
     @property
+    def figures(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.env.figures
+
+    @property
     def num_agents(self) -> int:
         return 1
 
@@ -64,6 +68,9 @@ class Joint(Environment):
 
     def preset_params(self, preset: str) -> EnvParams:
         return self.env.preset_params(preset)
+
+    def check_params(self, env_params: EnvParams) -> None:
+        self.env.check_params(env_params)
 
     @property
     def noop(self) -> int:

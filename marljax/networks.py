@@ -125,8 +125,10 @@ class CentralCritic(nn.Module):
     ) -> tuple[Carry, jax.Array]:
         """state [T, E, G], features [T, E, A, F], first and alive [T, E, A] → values [T, E, A]."""
         shared = dense(self.hidden[0], name="state")(state)[..., None, :]
-        own = dense(self.hidden[0], name="features", use_bias=False)(features)
-        x = activation(self.activation)(shared + own)
+        if features.shape[-1]:
+            shared = shared + dense(self.hidden[0], name="features", use_bias=False)(features)
+        # Without features of their own, every agent has the same value.
+        x = activation(self.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], self.hidden[0])))
         rest = self.hidden[1:]
         if rest:
             carry, x = Core(self.core, rest, self.activation)(carry, x, first, alive)

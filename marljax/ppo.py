@@ -11,13 +11,13 @@ from flax import struct
 from marljax import parallel
 from marljax.config import Scalar, check, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
-from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.environment import Environment, EnvParams, TimeStep, is_shared
 from marljax.errors import UserError
 from marljax.networks import ACTIVATIONS, Actor, agent_ids, apply_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.rollout import Learner
-from marljax.spaces import Box
+from marljax.spaces import Box, MultiDiscrete
 
 
 class PPOConfig(struct.PyTreeNode):
@@ -116,10 +116,21 @@ class Evaluation(NamedTuple):
 
 def inputs_of(timestep: TimeStep) -> Inputs:
     """A timestep of E environments as inputs of length T = 1."""
-    leaves = [leaf.reshape(*timestep.alive.shape, -1) for leaf in jax.tree.leaves(timestep.obs)]
     first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
-    seen = Inputs(jnp.concatenate(leaves, -1), timestep.action_mask, first, timestep.alive)
+    seen = Inputs(flat_obs(timestep), timestep.action_mask, first, timestep.alive)
     return jax.tree.map(lambda x: x[None], seen)
+
+
+def flat_obs(timestep: TimeStep) -> jax.Array:
+    """[E, A, O]: every part of the observation side by side; what the agents share is repeated for each of them."""
+    shape = timestep.alive.shape
+
+    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        if is_shared(path):
+            return jnp.broadcast_to(leaf.reshape(shape[0], 1, -1), (*shape, leaf[0].size))
+        return leaf.reshape(*shape, -1)
+
+    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, timestep.obs)), -1)
 
 
 def features(config: PPOConfig, obs: jax.Array, stats: RunningStats) -> jax.Array:
@@ -157,11 +168,12 @@ def act_alone(
 def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(decides, valued), both [T, E, A], given which timesteps [T, E] ended an episode.
 
-    An agent with a single available action leaves the actor's loss, not the critic's.
+    An agent with a single available action (in each part of a ``MultiDiscrete``) leaves the actor's loss, not the critic's.
     """
     running = ~last[..., None]
     acts = inputs.alive & running
-    has_choice = True if isinstance(env.action_space, Box) else inputs.action_mask.sum(-1) > 1
+    parts = len(env.action_space.nvec) if isinstance(env.action_space, MultiDiscrete) else 1
+    has_choice = True if isinstance(env.action_space, Box) else inputs.action_mask.sum(-1) > parts
     return acts & has_choice, acts if config.death == "terminal" else jnp.broadcast_to(running, acts.shape)
 
 

@@ -96,17 +96,20 @@ def pooled(episodes: int, kind: str, seeds: int) -> str:
     return f"mean and 95 % interval over {episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
 
 
-def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]], width: int = 100) -> Table:
+def comparison(
+    title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]], width: int = 100, figures: Sequence[str] = ()
+) -> Table:
     """A table with a row per policy: the means of the key figures over episodes, their 95 % intervals below.
 
     ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a
-    rate, with Wilson's interval. Figures that find no room in ``width`` characters are left out, the least important first.
+    rate, with Wilson's interval. Figures that find no room in ``width`` characters are left out, the least important first;
+    ``figures`` names the most important ones (an environment's ``figures``).
     """
     table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("policy", overflow="fold")
     columns: list[list[str]] = []
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
-    for name in key_figures([metrics for _, metrics in rows]):
+    for name in key_figures([metrics for _, metrics in rows], figures):
         cells = [_cell(metrics.get(name)) for _, metrics in rows]
         room -= 3 + max(len(line) for text in (name, *cells) for line in text.splitlines())
         if room < 0 and columns:
@@ -118,15 +121,17 @@ def comparison(title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     return table
 
 
-def key_figures(metrics: Sequence[Mapping[str, np.ndarray]], count: int = COLUMNS) -> list[str]:
-    """Names for the columns of a comparison, at most ``count``: headline figures, then the environment's own, the length last.
+def key_figures(metrics: Sequence[Mapping[str, np.ndarray]], figures: Sequence[str] = (), count: int = COLUMNS) -> list[str]:
+    """Names for the columns of a comparison, at most ``count``: ``figures``, headline figures, then all others, the length last.
 
-    Left out are ``finished`` where every episode did, and a figure that repeats an earlier one in every policy.
+    Left out are ``finished`` where every episode did, a figure that is 0 throughout, and one that repeats an earlier one in
+    every policy.
     """
     names = list(dict.fromkeys(name for policy in metrics for name in policy))
     if all(np.all(policy.get("finished", 1) == 1) for policy in metrics):
         names = [name for name in names if name != "finished"]
-    order = [*(name for name in SHOWN if name != "length"), "finished"]
+    names = [name for name in names if any(np.any(policy.get(name, 0)) for policy in metrics)] or names
+    order = list(dict.fromkeys([*figures, *(name for name in SHOWN if name != "length"), "finished"]))
     names.sort(key=lambda name: order.index(name) if name in order else len(order) + (name == "length"))
     kept: list[str] = []
     for name in names:

@@ -34,6 +34,8 @@ def load_class(target: str) -> type[Environment]:
     found = getattr(module, class_name)
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise UserError(f"{target} is not an environment; derive it from marljax.Environment")
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UserError(f"{target} does not implement {', '.join(missing)}; see marljax.Environment for what each does")
     return found
 
 

@@ -28,7 +28,8 @@ def finish(run: Run, console: Console) -> None:
     parts = range(1, 1 + -(-settings.run.eval.final_episodes // settings.run.eval.episodes))
     rows = compare(settings, params, parts)
     write(run, rows)
-    console.print(comparison(pooled(len(parts) * settings.run.eval.episodes, "frozen", settings.run.seeds), rows, console.width))
+    title = pooled(len(parts) * settings.run.eval.episodes, "frozen", settings.run.seeds)
+    console.print(comparison(title, rows, console.width, settings.env.figures))
     if settings.run.render:
         draw(run, params, rows, console)
     say(console, f"results: {run.folder}")

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.environment import Environment, EnvParams, TimeStep, num_actions
+from marljax.environment import Environment, EnvParams, TimeStep, is_shared, num_actions
 from marljax.errors import UserError
 from marljax.spaces import Box, Discrete, MultiDiscrete
 from marljax.trees import first_infinite, first_nan, first_unlike, named_leaves, shape_difference, strong, to_host
@@ -149,7 +149,7 @@ def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.A
     difference = shape_difference(before, after)
     check(not difference, f"a vectorised step is not like a vectorised reset: {difference}")
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), env_params)
-    _abstract(env, "reset over a batch of env_params", jax.vmap(env.reset, (None, 0)), key, several)
+    _abstract(env, "reset over a batch of env_params", jax.vmap(env.reset, (None, 0), axis_size=2), key, several)
 
 
 def _check_presets(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:
@@ -184,8 +184,7 @@ def _expected(env: Environment) -> dict[str, Any]:
     agents, real = env.num_agents, jnp.zeros(()).dtype
 
     def leaf(path: tuple, box: Box) -> jax.ShapeDtypeStruct:
-        shared = bool(path) and getattr(path[0], "key", getattr(path[0], "name", None)) == "shared"
-        return jax.ShapeDtypeStruct(box.shape if shared else (agents, *box.shape), real)
+        return jax.ShapeDtypeStruct(box.shape if is_shared(path) else (agents, *box.shape), real)
 
     flag = jax.ShapeDtypeStruct((), bool)
     return {

@@ -166,6 +166,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any):
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         changed, env_params = apply_overrides(config, env.default_params, overrides or {})
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
+            env.check_params(env_params)
         everywhere = PartitionSpec()
         return jax.shard_map(body, mesh=mesh, in_specs=(everywhere,) * 3, out_specs=everywhere, check_vma=False)(
             key, as_traced(changed), as_traced_params(env_params)
@@ -194,4 +196,19 @@ def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any
             raise UserError(f"'{name}' shapes the program and cannot vary inside one; give it to Config, one program per value")
     mine = {name: value for name, value in overrides.items() if not name.startswith("env.")}
     theirs = {name.removeprefix("env."): value for name, value in overrides.items() if name.startswith("env.")}
+    for name, value in theirs.items():
+        _check_shape(name, value, getattr(env_params, name))
     return config.replace(**mine) if mine else config, env_params.replace(**theirs) if theirs else env_params
+
+
+def _check_shape(name: str, value: Any, current: Any) -> None:
+    """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a number of the environment."""
+    if len(jax.tree.leaves(current)) != 1 or jax.tree.structure(current) != jax.tree.structure(0):
+        raise UserError(f"'env.{name}' is a table, not a number; only single numbers and arrays can be overridden")
+    try:
+        shape = jnp.asarray(value).shape
+    except (TypeError, ValueError):
+        shape = None
+    if shape != jnp.shape(current):
+        given = "no array" if shape is None else f"of shape {list(shape)}"
+        raise UserError(f"'env.{name}' is {given}; it takes shape {list(jnp.shape(current))} (under jax.vmap, per member)")

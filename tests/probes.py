@@ -74,3 +74,30 @@ class Probe(Environment):
 
     def global_state(self, state, env_params):
         return jnp.where(state.present[:, None], self.observe(state, env_params).obs, 0.0).ravel()
+
+
+@dataclasses.dataclass(frozen=True)
+class Aim(Environment):
+    """Two agents, one step: each earns minus the squared distance of its action [1, 2] to a target, of which it sees one
+    coordinate itself and the other in what all agents share; the best return is 0."""
+
+    num_agents = 2
+    action_space = Box((1, 2), -1.0, 1.0)
+    observation_space = {"own": Box((1,)), "shared": Box((1,))}  # noqa: RUF012
+
+    @property
+    def default_params(self):
+        return None
+
+    def initial(self, key, env_params):
+        return jax.random.uniform(key, (3,), minval=-0.6, maxval=0.6)
+
+    def transition(self, key, state, action, env_params):
+        target = jnp.stack([state[:2], jnp.broadcast_to(state[2], 2)], -1)
+        return state, Outcome(-jnp.sum((action[:, 0] - target) ** 2, -1), jnp.array(True), jnp.array(False))
+
+    def observe(self, state, env_params):
+        return View({"own": state[:2, None], "shared": state[2:]}, jnp.ones((2, 1), bool), jnp.ones(2, bool), {})
+
+    def global_state(self, state, env_params):
+        return state

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
-from probes import Probe
+from probes import CHOICE, Aim, Probe
 
+import marljax
 from marljax import parallel, ppo
 from marljax.algos import ippo, mappo
 from marljax.rollout import collect
+from marljax.testing import check_env
 from marljax.train import Trainer, make_train
 from marljax.vector import vectorize
 
@@ -94,7 +96,7 @@ def test_value_tracks_the_observation(trained):
     np.testing.assert_allclose(trained.values[probes.TRACKING], trained.obs[probes.TRACKING][..., 0], atol=0.1)
 
 
-@pytest.mark.parametrize("variant", [probes.CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
+@pytest.mark.parametrize("variant", [CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
 def test_policy_finds_the_best_actions(trained, variant):
     assert final_return(trained, variant) > 0.95
 
@@ -102,6 +104,40 @@ def test_policy_finds_the_best_actions(trained, variant):
 def test_only_a_gru_remembers(trained):
     reached = final_return(trained, probes.MEMORY)
     assert reached > 0.95 if trained.config.core == "gru" else 0.4 < reached < 0.6
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_continuous_actions_reach_their_targets(algorithm):
+    """Also: actions of rank 2, and an observation with a part that the agents share."""
+    check_env(Aim())
+    train = make_train(algorithm, Aim(), make_config(algorithm, "mlp", entropy_coef=0.0, total_steps=120_000))
+    metrics = jax.jit(train)(jax.random.key(0)).metrics
+    returns = metrics["sum_return"] / metrics["episodes"]
+    assert returns[0] < -0.3
+    assert returns[-1] > -0.02
+
+
+def test_one_controller_learns_every_agents_action():
+    train = make_train(ippo, marljax.joint(Probe()), make_config(ippo, "mlp"))
+    metrics = jax.jit(train)(jax.random.key(0), {"env.variant": CHOICE}).metrics
+    assert metrics["sum_return"][-1] / metrics["episodes"][-1] > 0.95
+
+
+def test_a_controller_without_a_choice_leaves_the_actors_loss():
+    """As an agent does; a mask of several parts leaves no choice when each part leaves none."""
+    env, config = marljax.joint(Probe()), make_config(ippo, "mlp")
+    mask = jnp.array([[[[True, False, False, True]]], [[[True, False, True, True]]]])  # [T, E, A, n]
+    ones = jnp.ones((2, 1, 1), bool)
+    decides, valued = ppo.masks(config, env, ppo.Inputs(None, mask, ones, ones), jnp.zeros((2, 1), bool))
+    assert decides.ravel().tolist() == [False, True]
+    assert valued.all()
+
+
+@pytest.mark.parametrize("features", ["observation", "id", "both", "none"])
+def test_whatever_the_critic_sees_of_an_agent(features):
+    config = make_config(mappo, "gru", critic_features=features, agent_id=True, share_parameters=features == "none")
+    result = jax.eval_shape(make_train(mappo, Probe(), config), jax.random.key(0))
+    assert result.metrics["value_loss"].shape == (config.num_updates,)
 
 
 def test_every_named_output_is_finite(trained):
@@ -150,7 +186,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(algorithm, core
 def short_runs():
     config = make_config(mappo, "gru", total_steps=3_072, share_parameters=False)
     train = make_train(mappo, Probe(), config)
-    overrides = {"env.variant": probes.CHOICE}
+    overrides = {"env.variant": CHOICE}
     return config, jax.jit(functools.partial(train, overrides=overrides)), jax.random.split(jax.random.key(5), 3)
 
 
@@ -175,7 +211,7 @@ def test_chunks_of_any_size_give_the_same_run():
     keys = jax.random.split(jax.random.key(0), 2)
     ends = []
     for chunks in ((2, 2), (1, 2, 1)):
-        members = trainer.init(keys, probes.ProbeParams(variant=probes.CHOICE))
+        members = trainer.init(keys, probes.ProbeParams(variant=CHOICE))
         for size in chunks:
             members, _ = trainer.run(members, size)
         ends.append(members.state.learner.params)
@@ -187,7 +223,7 @@ def test_only_the_diverged_member_freezes():
     trainer = Trainer(ippo, Probe(), config, parallel.make_mesh())
     keys = jax.random.split(jax.random.key(0), 2)
     rates = config.replace(learning_rate=jnp.array([5e-3, jnp.inf]))
-    members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=probes.CHOICE), rates), 3)
+    members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=CHOICE), rates), 3)
     assert members.diverged_at.tolist() == [-1, 0]
     assert trainer.quantities[int(members.diverged_in[1])] == "policy_loss"  # a loss is named before what follows from it
     assert np.isfinite(metrics["policy_loss"][0]).all()

@@ -338,14 +338,15 @@ def test_one_program_serves_all_densities_and_mixes():
 def test_scripted_returns():
     """Human drivers throughout earn what was measured in highway-env on this road; random decisions earn far less.
 
-    Measured over 30 episodes: 64.9 ± 3.1, 40.9 ± 8.8 and 28.2 ± 7.2, at mean speeds of 23.4, 21.4 and 19.9 m/s.
+    Measured over 30 episodes: 64.9 ± 3.1, 40.9 ± 8.8 and 28.2 ± 7.2, at mean speeds of 23.4, 21.4 and 19.9 m/s; the interval of
+    our own 32 episodes adds about 5.
     """
     run = episodes(32, 101)
-    expected = {"easy": (64.9, 5.0, 23.4), "medium": (45.0, 9.0, 21.6), "hard": (31.0, 8.0, 20.0)}
-    for density, (value, tolerance, speed) in expected.items():
+    measured = {"easy": (64.9, 3.1, 23.4), "medium": (40.9, 8.8, 21.4), "hard": (28.2, 7.2, 19.9)}
+    for density, (value, interval, speed) in measured.items():
         env_params = ENV.preset_params(density).replace(cavs_drive_as_humans=True)
         seen = run(jax.random.key(1), env_params, jnp.int32(IDLE))
-        assert abs(mean_at_end(seen, "return") - value) < tolerance
+        assert abs(mean_at_end(seen, "return") - value) < interval + 5.0
         assert abs(mean_at_end(seen, "speed") - speed) < 0.9
         random = run(jax.random.key(1), ENV.preset_params(density), jnp.int32(-1))
         assert mean_at_end(random, "return") < mean_at_end(seen, "return") - 30

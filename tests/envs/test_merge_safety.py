@@ -161,7 +161,7 @@ def importance(car, cars, tie):
     return value + 1e-3 * tie + (-0.5 - (100 - (420 - car.x)) / 100 if car.lane == "bc1" else 0.0)
 
 
-def reference(vehicles, action, mask, noise, ties, held):
+def reference(vehicles, action, mask, noise, ties, held, collision_room):
     """Decisions, and what they rest on: (decisions [A], {agent: (dangers [n], rooms [n])}, order)."""
     alive = [slot for slot in range(12) if vehicles.alive[slot]]
     agents, drivers = [slot for slot in alive if slot < 6], [slot for slot in alive if slot >= 6]
@@ -180,7 +180,8 @@ def reference(vehicles, action, mask, noise, ties, held):
         rooms = [room(a, options[i, a], others) for a in range(5)]
         tables[i] = (dangers, rooms)
         if dangers[chosen[i]]:
-            chosen[i] = max((a for a in range(5) if mask[i][a]), key=lambda a, rooms=rooms: (rooms[a], -a))
+            worth = [room - collision_room * danger for room, danger in zip(rooms, dangers, strict=True)]
+            chosen[i] = max((a for a in range(5) if mask[i][a]), key=lambda a, worth=worth: (worth[a], -a))
     return [chosen.get(i, int(action[i])) for i in range(6)], tables, options
 
 
@@ -209,13 +210,18 @@ def situations():
     return [jax.tree.map(lambda leaf, at=tuple(place): leaf[at], vehicles) for place in picked]
 
 
-def test_supervisor_equals_the_reference(situations):
-    """Decisions, and for every agent in its turn the collisions and the room of each action, in float64."""
+@pytest.mark.parametrize("collision_room", [0.0, 1000.0])
+def test_supervisor_equals_the_reference(situations, collision_room):
+    """Decisions, and for every agent in its turn the collisions and the room of each action, in float64.
+
+    With a large ``collision_room`` no replacement collides while another available action would not.
+    """
     with jax.enable_x64(True):
         rng = np.random.default_rng(1)
+        params = PARAMS.replace(collision_room=collision_room)
         human = humans(PARAMS)
         look = jax.jit(lambda noise, v, d: safety.look_ahead(noise, v, d, human, RULES, PARAMS, HORIZON))
-        decide = jax.jit(lambda *inputs: safety.resolve(*inputs, RULES, PARAMS))
+        decide = jax.jit(lambda *inputs: safety.resolve(*inputs, RULES, params))
         controls = jax.jit(lambda v, d: traffic.controls(v, d, human, RULES))
         replaced = 0
         for vehicles in map(on_device, situations):
@@ -225,7 +231,7 @@ def test_supervisor_equals_the_reference(situations):
             action = np.array([rng.choice(np.flatnonzero(row)) for row in mask])
             _, tangent, acceleration = controls(vehicles, drivers)
             held = list(zip(np.arctan(tangent), np.asarray(acceleration), strict=True))
-            expected, tables, options = reference(vehicles, action, mask, noise, ties, held)
+            expected, tables, options = reference(vehicles, action, mask, noise, ties, held, collision_room)
             prospect = look(jnp.asarray(noise), vehicles, drivers)
             for (agent, a), course in options.items():
                 places = np.array([place[:2] for place in course])
@@ -303,20 +309,3 @@ def test_supervised_random_decisions_crash_less():
         intervened = float(jnp.sum(seen.metrics["intervened"] * seen.last) / ends)
         assert (intervened > 0.005) == supervised
     assert crashes[1] < 0.5 * crashes[0]
-
-
-def test_replacements_can_prefer_to_be_clear_of_collisions(situations):
-    """With ``collision_room`` no replacement collides in its turn while another available action would not."""
-    with jax.enable_x64(True):
-        params = PARAMS.replace(collision_room=1000.0)
-        human = humans(params)
-        key, worse = jax.random.key(0), 0
-        supervise = jax.jit(lambda v, a, m, d, p: safety.supervise(key, v, a, m, d, human, RULES, p, HORIZON), static_argnames=())
-        for vehicles in map(on_device, situations):
-            drivers = traffic.drivers_of(params.drivers, vehicles.driver)
-            mask = action_mask(vehicles, vehicles.alive[:6], params)
-            action = jnp.full(6, IDLE)
-            published, clear = (supervise(vehicles, action, mask, drivers, p) for p in (PARAMS, params))
-            worse += int(jnp.any(published != clear))
-            assert bool(jnp.all(jnp.take_along_axis(mask, clear[:, None], axis=1)))
-        assert worse > 0
