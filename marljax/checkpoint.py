@@ -126,6 +126,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def newest_notes(folder: Path) -> dict[str, Any]:
+    """The notes of the newest checkpoint whose manifest can be read; empty where there is none."""
+    for path in checkpoints(folder):
+        try:
+            return read_manifest(path).get("notes", {})
+        except DamagedError:
+            continue
+    return {}
+
+
 def read_arrays(path: Path) -> dict[str, Any]:
     """Name → array of a checkpoint's ``arrays``, as orbax gives them; raises ``DamagedError`` if it cannot read them."""
     try:

@@ -1,11 +1,12 @@
 """The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay``."""
 
+import dataclasses
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
@@ -28,8 +29,8 @@ Trains {algo} and leaves everything in runs/{algo}_<env>/<time>/. Examples:
 EVALUATE_HELP = """usage: marljax evaluate <run folder> [key=value …]
 
 Plays episodes that neither training nor its evaluations have seen, the same for every policy, and prints a table.
-  episodes=320     how many
-  suite=0          which set of episodes; another number gives other ones
+  episodes=320     how many, for every seed of the run
+  suite=0          which set of episodes; no two have one in common
   which=best       best or last parameters of every seed
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
@@ -37,23 +38,46 @@ REPLAY_HELP = """usage: marljax replay <run folder> [key=value …]
 
 Writes one episode of the trained policy as an animation.
   out=…            the file, .gif or .mp4 (default: replay.gif in the run folder)
-  suite=0          which episode
+  suite=0          which episode: the first of that suite
   seed=…           which seed of the run (default: the one with the best evaluation)
   which=best       best or last parameters
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
-EVALUATION_SUITE = 1_000  # parts of the frozen suite from here on are for ``marljax evaluate`` and ``replay``
-PARTS_PER_SUITE = 100  # so far apart are the parts of suite=0, suite=1, …
+Which = Literal["best", "last"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions:
+    """What ``marljax evaluate`` takes besides ``env.<key>``."""
+
+    episodes: int = 320
+    suite: int = 0
+    which: Which = "best"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayOptions:
+    """What ``marljax replay`` takes besides ``env.<key>``."""
+
+    out: str | None = None
+    suite: int = 0
+    seed: int | None = None
+    which: Which = "best"
+
+
+Options = TypeVar("Options", EvaluateOptions, ReplayOptions)
 
 
 def main(algo: str, words: Sequence[str] | None = None) -> None:
     """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
     words = sys.argv[1:] if words is None else words
+    find_own_modules()
     sys.exit(guarded(lambda: _train(algo, words)))
 
 
 def console() -> None:
     """The ``marljax`` command."""
+    find_own_modules()
     sys.exit(guarded(lambda: _dispatch(sys.argv[1:])))
 
 
@@ -68,6 +92,12 @@ def guarded(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def find_own_modules() -> None:
+    """Lets ``env.target`` name a module in the current folder, after everything that is installed."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def enable_compilation_cache() -> None:
@@ -107,12 +137,11 @@ def _train_command(words: Sequence[str]) -> int:
 
 
 def _train(algo: str, words: Sequence[str]) -> int:
-    from marljax import settings
+    from marljax import describe, settings
 
     if {"-h", "--help"} & set(words):
-        changes = settings.parse([word for word in words if not word.startswith("-")])
-        print(TRAIN_HELP.format(algo=algo))
-        print(settings.describe(algo, changes.get("env"), changes.get("env.target")))
+        text = describe.settings_text(algo, [word for word in words if not word.startswith("-")])
+        print(TRAIN_HELP.format(algo=algo), text, sep="\n")
         return 0
     _reject_flags(words)
     wanted = settings.compose(algo, words)
@@ -137,17 +166,18 @@ def _evaluate(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(EVALUATE_HELP, end="")
         return 0
-    folder, changes, env_changes = _folder_and_changes(words, {"episodes": 320, "suite": 0, "which": "best"})
-    from marljax import report
+    folder, options, env_changes = _folder_and_options(words, EvaluateOptions)
+    from marljax import driver, report
     from marljax.progress import comparison, pooled
 
-    trained, params, _ = _trained(folder, changes["which"], env_changes)
-    batch = trained.run.eval.episodes
-    first = _first_part(changes["suite"])
-    parts = range(first, first + -(-changes["episodes"] // batch))
-    rows = report.compare(trained, params, parts)
+    wanted, params, _ = _load(folder, options.which, env_changes)
+    parts = driver.fresh_parts(options.suite, -(-options.episodes // wanted.run.eval.episodes))
+    rows = [
+        (name, {key: values[..., : options.episodes] for key, values in metrics.items()})  # whole parts may hold a few more
+        for name, metrics in report.compare(wanted, params, parts)
+    ]
     screen = Console()
-    screen.print(comparison(pooled(len(parts) * batch, "fresh", trained.run.seeds), rows, screen.width))
+    screen.print(comparison(pooled(options.episodes, "fresh", wanted.run.seeds), rows, screen.width))
     return 0
 
 
@@ -155,32 +185,27 @@ def _replay(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(REPLAY_HELP, end="")
         return 0
-    folder, changes, env_changes = _folder_and_changes(words, {"out": "", "suite": 0, "seed": -1, "which": "best"})
+    folder, options, env_changes = _folder_and_options(words, ReplayOptions)
     import jax
     import numpy as np
 
     from marljax import driver, report
 
-    path = Path(changes["out"] or folder / "replay.gif")
+    path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
-    trained, params, best = _trained(folder, changes["which"], env_changes)
-    seeds = driver.seeds_of(trained)
-    if changes["seed"] != -1 and changes["seed"] not in seeds:
-        raise UserError(f"{folder} has no seed {changes['seed']}; it trained {', '.join(map(str, seeds))}")
-    index = int(np.argmax(best.score)) if changes["seed"] == -1 else seeds.index(changes["seed"])
-    key = driver.suite_key(_first_part(changes["suite"]))
-    metrics = report.animate(trained, jax.tree.map(lambda leaf: leaf[index], params), key, path)
+    wanted, params, best = _load(folder, options.which, env_changes)
+    seeds = driver.seeds_of(wanted)
+    if options.seed is not None and options.seed not in seeds:
+        raise UserError(f"{folder} has no seed {options.seed}; it trained {', '.join(map(str, seeds))}")
+    index = int(np.argmax(best.score)) if options.seed is None else seeds.index(options.seed)
+    key = driver.suite_key(driver.fresh_parts(options.suite)[0])
+    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path)
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0
 
 
-def _first_part(suite: int) -> int:
-    """Where ``suite=…`` starts in the frozen suite, for both commands."""
-    return EVALUATION_SUITE + suite * PARTS_PER_SUITE
-
-
-def _trained(folder: Path, which: Any, env_changes: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _load(folder: Path, which: Which, env_changes: dict[str, Any]) -> tuple[Any, Any, Any]:
     """The settings of a run, with changes to its environment, its parameters [S, …] and their best evaluations."""
     enable_compilation_cache()
     from marljax import runfolder, settings, trained
@@ -190,25 +215,26 @@ def _trained(folder: Path, which: Any, env_changes: dict[str, Any]) -> tuple[Any
     return trained.with_env(original, env_changes), params, best
 
 
-def _folder_and_changes(words: Sequence[str], defaults: dict[str, Any]) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
     """The run folder, the command's own options, and the changes to the environment."""
-    from marljax import fields, settings
+    from marljax import driver, fields, settings
 
     folder, *rest = words
     _reject_flags(rest)
     if "=" in folder:
         raise UserError(f"name the run folder first, then {folder}")
-    options, env_changes = dict(defaults), {}
+    values, env_changes = {}, {}
     for key, value in settings.parse(rest).items():
         if key.startswith("env."):
             env_changes[key.removeprefix("env.")] = value
-        elif key in defaults:
-            options[key] = fields.convert(key, value, type(defaults[key]))
+        elif key in fields.names(kind):
+            values[key] = value
         else:
-            raise unknown("option", key, [*defaults, "env.<key>"])
-    for key in ("episodes", "suite"):
-        if options.get(key, 1) < (key == "episodes"):
-            raise UserError(f"{key}={options[key]} is out of range; it takes integers of at least {int(key == 'episodes')}")
+            raise unknown("option", key, [*fields.names(kind), "env.<key>"])
+    options = fields.build(kind, "", values)
+    for key, (least, most) in {"episodes": (1, driver.PARTS_PER_SUITE), "suite": (0, driver.SUITES - 1)}.items():
+        if not least <= getattr(options, key, least) <= most:
+            raise UserError(f"{key}={getattr(options, key)} is out of range; it takes integers from {least} to {most}")
     return Path(folder), options, env_changes
 
 

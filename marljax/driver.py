@@ -5,7 +5,6 @@ on from its last checkpoint to the very same parameters.
 """
 
 import dataclasses
-import shutil
 import signal
 import threading
 import time
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import checkpoint, parallel, runfolder
+from marljax import checkpoint, fields, parallel, runfolder
 from marljax.checkpoint import Purpose
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator
@@ -29,8 +28,10 @@ from marljax.settings import CUSTOM, Settings
 from marljax.train import Members, Trainer
 
 LONGEST_CHUNK = 64  # updates; the host has to look now and then
+NUMBERS_DEPEND_ON = ("seed", "seeds", "eval", "mesh", "algo", "env", "env_params")  # of a configuration
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
-
+PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
+SUITES = 2**32 // PARTS_PER_SUITE - 1
 
 Status = Literal["finished", "interrupted", "diverged"]
 
@@ -85,7 +86,7 @@ def train(settings: Settings, console: Console) -> Ended:
     """Trains, or continues with ``resume``, until all updates are done, every member has diverged, or a signal asks to stop."""
     trainer = make_trainer(settings)
     keys = member_keys(settings)
-    jax.eval_shape(trainer.init, keys, settings.env_params)  # sizes that do not fit raise here, before anything is written
+    check_sizes(trainer, keys, settings)
     with ExitStack() as stack:
         folder = stack.enter_context(opened(settings))
         run = start(settings, folder, trainer, keys, console)
@@ -118,6 +119,18 @@ def make_trainer(settings: Settings) -> Trainer:
     return Trainer(settings.algorithm, settings.env, settings.config, mesh)
 
 
+def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
+    """Raises ``UserError`` for sizes that do not fit, before anything is written.
+
+    It traces the program that ``run_chunks`` compiles, on the same shapes, so that the trace is made once.
+    """
+
+    def start_and_run(keys: jax.Array, env_params: Any) -> Any:
+        return trainer.run(trainer.init(keys, env_params), chunk_of(settings, trainer))
+
+    jax.eval_shape(start_and_run, keys, settings.env_params)
+
+
 def seeds_of(settings: Settings) -> list[int]:
     """Member i trains with ``seed + i``, as a run of its own with that seed would."""
     return [settings.run.seed + index for index in range(settings.run.seeds)]
@@ -141,13 +154,15 @@ def opened(settings: Settings) -> Iterator[Path]:
         with runfolder.locked(Path(settings.run.resume)):
             yield Path(settings.run.resume)
         return
-    folder = runfolder.create(Path(settings.run.runs), settings.title, settings.run.name)
+    root = Path(settings.run.runs)
+    new = [path for path in (root / settings.title, root) if not path.exists()]
+    folder = runfolder.create(root, settings.title, settings.run.name)
     try:
         with runfolder.locked(folder):
             yield folder
     except UserError:
         if not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
-            shutil.rmtree(folder, ignore_errors=True)
+            runfolder.remove(folder, *new)
         raise
 
 
@@ -158,21 +173,25 @@ def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, c
     if settings.run.resume is None or not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
         runfolder.write_config(folder, settings.tree)
         return run
+    check_unchanged(folder, checkpoint.newest_notes(folder / runfolder.CHECKPOINTS).get("settings", {}), settings)
     restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, Saved(members, run.best), purpose_of(settings))
     for warning in restored.warnings:
         say(console, f"warning: {warning}")
-    check_unchanged(folder, restored.notes["settings"], settings)
     best = Best(*jax.tree.map(np.asarray, tuple(restored.tree.best)))
     return dataclasses.replace(run, members=restored.tree.members, best=best, update=restored.update)
 
 
 def check_unchanged(folder: Path, saved: dict[str, Any], settings: Settings) -> None:
-    """Refuses a run whose ``config.yaml`` was edited: it would go on as another one."""
-    for group in ("algo", "env", "env_params"):
-        for key, value in settings.tree[group].items():
-            if saved[group].get(key) != value:
-                name = f"{group}.{key}"
-                raise UserError(f"{folder}: {name} was {saved[group].get(key)} and is {value}; set it back, or start a new run")
+    """Refuses a run whose ``config.yaml`` was edited: it would go on as another one.
+
+    ``saved`` is the configuration in a checkpoint; groups that it does not have are not compared.
+    """
+    groups = [group for group in NUMBERS_DEPEND_ON if group in saved]
+    before, now = (fields.flatten({group: tree[group] for group in groups}) for tree in (saved, settings.tree))
+    for name in {**before, **now}:
+        was, given = before.get(name), now.get(name)
+        if was != given:
+            raise UserError(f"{folder}: {name} was {was} and is {given}; set it back, or start a new run")
 
 
 def no_best(members: Members) -> Best:
@@ -201,7 +220,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     settings, trainer = run.settings, run.trainer
     total, evaluation = trainer.num_updates, settings.run.eval
     evaluator = Evaluator(settings.env, evaluation.episodes)
-    chunk = settings.run.chunk or chunk_length(total)
+    chunk = chunk_of(settings, trainer)
     compiled: set[int] = set()  # lengths of chunks; the first of each says nothing about speed
     speed: float | None = None
     if run.update == 0 and evaluation.every:
@@ -228,6 +247,11 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if stopper.asked and run.update < total:
             return "interrupted"
     return "diverged" if run.diverged.all() else "finished"
+
+
+def chunk_of(settings: Settings, trainer: Trainer) -> int:
+    """Updates between two looks of the host."""
+    return min(settings.run.chunk or chunk_length(trainer.num_updates), trainer.num_updates)
 
 
 def chunk_length(total: int) -> int:
@@ -261,7 +285,10 @@ def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
 
 def choose(first: np.ndarray, params: Any, others: Any) -> Any:
     """Parameters [S, …] on the host: member by member ``params`` where ``first`` [S] holds, ``others`` elsewhere."""
-    pick = lambda one, other: np.where(first.reshape(-1, *[1] * (one.ndim - 1)), one, other)  # noqa: E731
+
+    def pick(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return np.where(first.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
     return jax.tree.map(pick, *jax.device_get((params, others)))
 
 
@@ -286,8 +313,14 @@ def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> di
 
 
 def suite_key(part: int) -> jax.Array:
-    """Keys of the frozen evaluation episodes: part 0 during training, 1, 2, … at the end."""
+    """Keys of the frozen evaluation episodes: part 0 during training, 1, 2, … at the end, ``fresh_parts`` for other suites."""
     return jax.random.fold_in(jax.random.key(EVALUATION_SEED), part)
+
+
+def fresh_parts(suite: int, count: int = 1) -> range:
+    """The first ``count`` parts of suite 0 … ``SUITES - 1``; no other suite has them, nor has training."""
+    first = (suite + 1) * PARTS_PER_SUITE
+    return range(first, first + count)
 
 
 def score_of(results: dict[str, np.ndarray]) -> np.ndarray:

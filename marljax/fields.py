@@ -2,12 +2,11 @@
 
 import dataclasses
 import difflib
-import inspect
 import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +39,11 @@ def defaults(cls: type) -> dict[str, Any]:
     return {name: plain(value) for name, value in found.items() if value is not dataclasses.MISSING}
 
 
+def required(cls: type) -> list[str]:
+    """The fields that have none."""
+    return [field.name for field in dataclasses.fields(cls) if field.init and _default(field) is dataclasses.MISSING]
+
+
 def plain(value: Any) -> Any:
     """Records and arrays as dictionaries, lists and numbers that YAML and JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -62,13 +66,13 @@ def build(cls: type, prefix: str, tree: Mapping[str, Any]) -> Any:
         if key not in fields:
             raise unknown_setting(_join(prefix, key), [_join(prefix, name) for name in fields])
         values[key] = convert(_join(prefix, key), value, hints.get(key, Any), _default(fields[key]))
-    for name, field in fields.items():
-        if name not in values and _default(field) is dataclasses.MISSING:
+    for name in required(cls):
+        if name not in values:
             raise UserError(f"{_join(prefix, name)} has no default; set it")
     try:
         return cls(**values)
     except ValueError as error:  # a range, or two fields that do not fit; the record knows its names without the prefix
-        raise UserError(f"{prefix}: {error}" if prefix else str(error)) from error
+        raise prefixed(prefix, error, fields) from error
 
 
 def convert(key: str, value: Any, hint: Any, default: Any = dataclasses.MISSING) -> Any:
@@ -97,6 +101,14 @@ def convert(key: str, value: Any, hint: Any, default: Any = dataclasses.MISSING)
     return _scalar(key, value, kind, default)
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def leaf_names(tree: Any) -> list[str]:
     """Dotted names of a pytree's arrays."""
     return [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
@@ -109,7 +121,7 @@ def readable_leaves(tree: Any) -> dict[str, Any]:
 
 def replace_leaves(tree: Any, prefix: str, numbers: Mapping[str, Any], known: Sequence[str]) -> Any:
     """A pytree with some leaves replaced by numbers or short lists, shapes and dtypes kept; ``None`` keeps a leaf."""
-    wanted = _flatten(numbers)
+    wanted = flatten(numbers)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     present = {_name(path) for path, _ in paths}
     for key in wanted:
@@ -118,21 +130,6 @@ def replace_leaves(tree: Any, prefix: str, numbers: Mapping[str, Any], known: Se
     leaves = [leaf if wanted.get(_name(path)) is None else _leaf(_join(prefix, _name(path)), wanted[_name(path)], leaf)
               for path, leaf in paths]  # fmt: skip
     return jax.tree.unflatten(structure, leaves)
-
-
-def table(cls: type) -> str:
-    """One line per field: name, default, and the comment that stands beside it in the source."""
-    comments = _comments(cls)
-    lines = []
-    for field in dataclasses.fields(cls):
-        if field.init:
-            default = _default(field)
-            text = "???" if default is dataclasses.MISSING else shown(plain(default))
-            choices = field.metadata.get("choices")
-            notes = [" | ".join(map(shown, choices))] if choices else []
-            notes += [comments[field.name]] if field.name in comments else []
-            lines.append(f"  {field.name + '=' + text:<32} {'; '.join(notes)}".rstrip())
-    return "\n".join(lines)
 
 
 def shown(value: Any) -> str:
@@ -144,6 +141,14 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(shown, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def prefixed(prefix: str, error: ValueError, known: Iterable[str]) -> UserError:
+    """What a record says of its own fields, in the words of the command line: ``gamma=2 …`` becomes ``algo.gamma=2 …``."""
+    message = " ".join(str(error).split())
+    first = re.match(r"[\w.]*", message)
+    names_a_field = first is not None and first[0] in known
+    return UserError(f"{prefix}.{message}" if prefix and names_a_field else f"{prefix}: {message}" if prefix else message)
 
 
 def unknown_setting(key: str, known: Sequence[str]) -> UserError:
@@ -200,13 +205,6 @@ def _leaf(key: str, value: Any, leaf: Any) -> Any:
     return jnp.asarray(entries if shape else entries[0], dtype)
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
-
-
 def _default(field: dataclasses.Field) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -251,23 +249,12 @@ def _readable(array: np.ndarray) -> Any:
     return array.tolist()
 
 
-def _comments(cls: type) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        try:
-            source = inspect.getsource(base)
-        except (OSError, TypeError):  # built in, or defined interactively
-            continue
-        found |= dict(re.findall(r"^ +(\w+): .*?  # (.*)$", source, flags=re.MULTILINE))
-    return found
-
-
 def _name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _join(prefix: str, key: str) -> str:
-    return f"{prefix}.{key}" if prefix else key
+    return f"{prefix}.{key}" if prefix else str(key)
 
 
 def _last(key: str) -> str:

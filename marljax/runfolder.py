@@ -3,8 +3,9 @@
 import datetime
 import fcntl
 import json
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from marljax.errors import UserError
 from marljax.files import replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
+GROUPS = ("algo", "env", "env_params", "eval", "checkpoint", "mesh", "wandb")  # of a configuration: mappings
 CURVE, EPISODE, LOCK = "curve.png", "episode.gif", ".lock"
 
 
@@ -54,6 +56,14 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def remove(folder: Path, *parents: Path) -> None:
+    """Deletes a run folder in which nothing happened, and those of ``parents``, inner ones first, that it leaves empty."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for parent in parents:
+        with suppress(OSError):  # other runs stand in it
+            parent.rmdir()
+
+
 def write_config(folder: Path, tree: Mapping[str, Any]) -> None:
     """The resolved configuration, for people to read and for ``resume`` and ``load``."""
     import yaml
@@ -74,6 +84,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / CONFIG} is not readable: {str(error).splitlines()[0]}") from error
     if not isinstance(tree, dict) or not {"algo_name", "env_name", "algo", "env"} <= tree.keys():
         raise UserError(f"{folder / CONFIG} is not the configuration of a marljax run")
+    for name in ("algo_name", "env_name"):
+        if not isinstance(tree[name], str):
+            raise UserError(f"{folder / CONFIG}: {name} is {tree[name]}, not a name; set it back")
+    for group in GROUPS:
+        if not isinstance(tree.get(group, {}), dict):
+            raise UserError(f"{folder / CONFIG}: {group} is {tree[group]}, not a group of settings; set it back")
     return tree
 
 

@@ -7,7 +7,6 @@ defaults in ``configs/config.yaml``.
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -102,7 +101,14 @@ def compose(algo: str, words: Sequence[str]) -> Settings:
     ``words`` are Hydra overrides: ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` the run's own
     settings are taken, and only those that have no influence on its numbers may be changed.
     """
-    changes = parse(words)
+    return from_tree(resolve(algo, parse(words)))
+
+
+def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole configuration: defaults, the tuned file of the pair where there is one, then ``changes``.
+
+    Its keys are checked, its values are not.
+    """
     if changes.get("algo", algo) != algo:
         raise UserError(f"this command trains {algo}; for algo={changes['algo']} run that algorithm's own command")
     if changes.get("resume") is not None:
@@ -111,8 +117,7 @@ def compose(algo: str, words: Sequence[str]) -> Settings:
         raise UserError(f"choose an environment, such as env=merge; known: {', '.join(sorted(registry.ENVIRONMENTS))}")
     env_name = str(changes["env"])
     _check_keys(algo, env_name, changes)
-    tree = _hydra_tree(algo, env_name, changes)
-    return from_tree({"algo_name": algo, "env_name": env_name, **tree})
+    return {"algo_name": algo, "env_name": env_name, **_hydra_tree(algo, env_name, changes)}
 
 
 def from_tree(tree: Mapping[str, Any]) -> Settings:
@@ -139,7 +144,10 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     numbers = {key: value for key, value in tree.items() if key not in names and key != "target"}
     known = [*names, *fields.leaf_names(env.default_params)]
     env_params = fields.replace_leaves(env.default_params, "env", numbers, known)
-    env.check_params(env_params)
+    try:
+        env.check_params(env_params)
+    except UserError as error:
+        raise fields.prefixed("env", error, known) from error
     return env, strong(env_params)
 
 
@@ -173,44 +181,34 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def describe(algo: str, env_name: str | None = None, target: str | None = None) -> str:
-    """What ``--help`` prints about settings: run settings, the algorithm's, the environment's."""
-    text = Path(marljax.configs.__file__).with_name("config.yaml").read_text()
-    parts = ["Run settings\n" + re.split(r"\n\n", text, maxsplit=1)[1]]
-    parts.append(f"algo.* ({algo})\n{fields.table(registry.algorithm(algo).Config)}")
-    if env_name is None:
-        parts.append(f"env.*: add env=<name> to list them; known: {', '.join(sorted(registry.ENVIRONMENTS))}, {CUSTOM}")
-        return "\n".join(parts)
-    cls = environment_class(env_name, target)
-    parts.append(f"env.* ({env_name}): options\n{fields.table(cls)}")
-    numbers = fields.readable_leaves(cls().default_params)
-    parts.append(f"env.* ({env_name}): numbers\n" + "\n".join(f"  {key}={fields.shown(value)}" for key, value in numbers.items()))
-    return "\n\n".join(parts)
-
-
-def _resumed(algo: str, changes: Mapping[str, Any]) -> Settings:
+def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     from marljax.runfolder import read_config
 
     tree = read_config(Path(str(changes["resume"])))
     if tree["algo_name"] != algo:
         raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")
+    known = fields.key_paths(RunSettings)
     for key, value in changes.items():
         if key in ("algo", "env"):
             if value != tree[f"{key}_name"]:
                 raise UserError(f"{changes['resume']} was trained with {key}={tree[f'{key}_name']}, not with {value}")
+        elif key not in known and not key.startswith(("algo.", "env.")):
+            raise fields.unknown_setting(key, known)
         elif key.split(".")[0] not in CHANGEABLE_ON_RESUME:
             raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")
         else:
             _put(tree, key, value)
-    return from_tree(tree)
+    return tree
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        tree = tree.get(parent, {})
-    if last not in tree:
-        raise fields.unknown_setting(key, fields.key_paths(RunSettings))
+    *groups, last = key.split(".")
+    for group in groups:
+        tree = tree.setdefault(group, {})
+        if not isinstance(tree, dict):
+            raise UserError(
+                f"{key}={fields.shown(value)}: {group}={fields.shown(fields.plain(tree))} stands before it; leave that out"
+            )
     tree[last] = value
 
 

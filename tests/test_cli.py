@@ -3,11 +3,12 @@
 import json
 import sys
 
+import jax
 import pytest
 from PIL import Image
 from toys import Corridor
 
-from marljax import cli, registry, settings, trained
+from marljax import cli, driver, registry, settings, trained
 from marljax.errors import UserError
 from marljax.spaces import Box
 
@@ -56,8 +57,21 @@ def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
     assert capsys.readouterr().out == first
     assert console("evaluate", folder, "episodes=8", "suite=1") == 0
     assert capsys.readouterr().out != first
+    assert console("evaluate", folder, "episodes=6") == 0  # parts hold four: one and a half of them
+    assert "6 fresh episodes × 2 seeds" in capsys.readouterr().out
     assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
     assert capsys.readouterr().out != first
+
+
+def test_no_two_suites_share_a_part():
+    most = driver.PARTS_PER_SUITE
+    first, second, last = (driver.fresh_parts(suite, most) for suite in (0, 1, driver.SUITES - 1))
+    assert first[0] == driver.PARTS_PER_SUITE  # those below are training's and its final evaluation's
+    assert (first[-1] + 1, last[-1]) == (second[0], 2**32 - 1)
+    keys = {
+        tuple(jax.random.key_data(driver.suite_key(part)).tolist()) for part in (0, 1, first[0], first[-1], second[0], last[-1])
+    }
+    assert len(keys) == 6
 
 
 def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys, monkeypatch):
@@ -83,10 +97,14 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["evaluate", "episodes=3"], "name the run folder first"),
         (["evaluate", "{folder}", "episode=3"], "unknown option 'episode'; did you mean episodes"),
         (["evaluate", "{folder}", "episodes=0"], "episodes=0 is out of range"),
+        (["evaluate", "{folder}", "suite=-1"], "suite=-1 is out of range; it takes integers from 0"),
+        (["evaluate", "{folder}", "suite=4095"], "suite=4095 is out of range; it takes integers from 0 to 4094"),
         (["evaluate", "{folder}", "episodes=some"], "episodes=some has the wrong type; it takes an integer"),
         (["evaluate", "{folder}", "which=worst"], "choose best or last"),
         (["evaluate", "{folder}", "env.limt=3"], "did you mean env.limit"),
         (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
+        (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
+        (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
         (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
         (["evaluat", "{folder}"], "did you mean evaluate"),

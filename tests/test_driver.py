@@ -140,13 +140,61 @@ def test_resume_takes_only_what_changes_no_number(finished):
         settings.compose("mappo", [f"resume={folder}"])
 
 
-def test_a_run_whose_settings_were_edited_does_not_go_on(tmp_path):
-    folder = train(tmp_path, "seeds=3", "chunk=2").run.folder
-    config = folder / "config.yaml"
-    config.write_text(config.read_text().replace("learning_rate: 0.1", "learning_rate: 0.2"))
-    with pytest.raises(UserError, match=r"algo.learning_rate was 0.1 and is 0.2; set it back"):
-        driver.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
-    assert folder.is_dir()
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory):
+    """The folder of a finished run, for its configuration to be edited."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+        return train(tmp_path_factory.mktemp("edited"), "seeds=3", "chunk=2", "env.slip=0.3").run.folder
+
+
+@pytest.mark.parametrize(
+    ("line", "other", "message"),
+    [
+        ("learning_rate: 0.1", "learning_rate: 0.2", r"algo.learning_rate was 0.1 and is 0.2; set it back"),
+        ("seed: 0", "seed: 1", r"seed was 0 and is 1"),
+        ("seeds: 3", "seeds: 2", r"seeds was 3 and is 2"),
+        ("episodes: 4", "episodes: 5", r"eval.episodes was 4 and is 5"),
+        ("slip: 0.3", "slip: 0.2", r"env.slip was 0.3 and is 0.2"),
+        ("  slip: 0.3\n", "", r"env.slip was 0.3 and is None"),
+    ],
+)
+def test_a_run_whose_settings_were_edited_does_not_go_on(edited, line, other, message):
+    config = edited / "config.yaml"
+    text = config.read_text()
+    assert line in text
+    config.write_text(text.replace(line, other, 1))
+    with pytest.raises(UserError, match=message):
+        driver.train(settings.compose("tiny", [f"resume={edited}"]), Console(quiet=True))
+    assert edited.is_dir()
+    config.write_text(text.replace("chunk: 2", "chunk: 4"))
+    assert driver.train(settings.compose("tiny", [f"resume={edited}"]), Console(quiet=True)).status == "finished"
+    config.write_text(text)
+
+
+def test_sizes_that_fit_no_update_leave_nothing_behind(tmp_path, monkeypatch):
+    def refuses(env, config, state):
+        raise UserError("2 rows of one device do not divide into 4 minibatches; change one of the two")
+
+    monkeypatch.setattr(tiny, "update", refuses)
+    with pytest.raises(UserError, match="do not divide into 4 minibatches"):
+        train(tmp_path / "runs", "algo.num_envs=7")  # a size of its own: other tests have compiled theirs
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing_behind(finished, tmp_path, monkeypatch):
+    def refuses(run, console):
+        raise UserError("no")
+
+    monkeypatch.setattr(driver, "announce", refuses)
+    with pytest.raises(UserError, match="no"):
+        train(tmp_path / "runs", "seeds=3", "chunk=2")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs" / "tiny_corridor" / "other").mkdir(parents=True)
+    with pytest.raises(UserError, match="no"):
+        train(tmp_path / "runs", "seeds=3", "chunk=2")
+    assert [path.name for path in (tmp_path / "runs" / "tiny_corridor").iterdir()] == ["other"]
 
 
 def test_a_damaged_newest_checkpoint_costs_only_its_updates(finished, tmp_path, capsys):
@@ -307,4 +355,4 @@ def test_wandb_out_of_reach_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"wandb.mode=online does not work here: .*; use wandb.mode=offline") as refused:
         train(tmp_path, "seeds=3", "chunk=2", "wandb.mode=online")
     assert "\n" not in str(refused.value)
-    assert list((tmp_path / "tiny_corridor").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []

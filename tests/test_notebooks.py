@@ -1,10 +1,36 @@
 import pathlib
+import subprocess
+import sys
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
+
+
+INSTALLED = """
+import pathlib, subprocess, sys
+sys.path.append("site")
+
+def run(words, check):
+    print("installs", words[-1])
+    pathlib.Path("site/marljax").mkdir(parents=True)
+    pathlib.Path("site/marljax/__init__.py").write_text("make = 1")
+
+subprocess.run = run
+import marljax  # the empty folder, as a namespace
+"""
+
+
+def test_the_quickstart_installs_from_a_clone_and_once(tmp_path):
+    """A folder named marljax beside the notebook is importable, but it is no installed marljax."""
+    (tmp_path / "marljax").mkdir()
+    cells = nbformat.read(NOTEBOOKS / "quickstart.ipynb", as_version=4).cells
+    cell = next(cell.source for cell in cells if cell.cell_type == "code")
+    code = f"{INSTALLED}\n{cell}\nimport marljax\nprint(marljax.make)\n{cell}"
+    shown = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True)  # -S: no packages
+    assert shown.stdout.splitlines() == ["installs ./marljax", "1"], shown.stderr
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Command lines become settings, and every mistake in one is a line that says what to do."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +81,10 @@ MISTAKES = [
     ("env=corridor algo.num_envs=null", "takes an integer"),
     ("env=corridor algo.layers=3", "algo.layers=3 has the wrong type; it takes a list, such as [3,2]"),
     ("env=corridor algo.layers=[3,a]", "algo.layers[1]=a has the wrong type"),
-    ("env=corridor algo.learning_rate=-1", "learning_rate=-1.0 is out of range"),
+    ("env=corridor algo.learning_rate=-1", "error: algo.learning_rate=-1.0 is out of range"),
     ("env=corridor algo.learning_rate=nan", "algo.learning_rate=nan has the wrong type; it takes a number"),
-    ("env=corridor algo.num_envs=0", "num_envs=0 is out of range; it takes integers of at least 1"),
+    ("env=corridor algo.num_envs=0", "error: algo.num_envs=0 is out of range; it takes integers of at least 1"),
+    ("env=merge env.cavs_max=9", "error: env.cavs_max=9 of merge is out of range"),
     ("env=corridor env.compete=1", "env.compete=1 has the wrong type; it takes true or false"),
     ("env=corridor env.limit=2.5", "env.limit=2.5 has the wrong type; it takes an integer"),
     ("env=corridor env.slip=[1,2]", "env.slip=[1,2] has the wrong type; it takes a number"),
@@ -124,13 +126,95 @@ def test_a_mistake_is_one_line_and_exit_status_2(line, message, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_lists_every_setting_with_its_default(capsys):
+def printed(capsys, *words):
+    """What ``--help`` says to these words, without its spacing."""
     with pytest.raises(SystemExit) as stopped:
-        cli.main("tiny", ["env=corridor", "--help"])
-    text = capsys.readouterr().out
+        cli.main("tiny", [*words, "--help"])
     assert stopped.value.code == 0
-    for part in ("seeds: 1", "keep: 2", "num_envs=4", "layers=[3,2]", "learning_rate=0.1", "drift", "length=4", "slip=0.1"):
-        assert part in text
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_help_lists_every_setting_with_the_value_that_would_run_and_its_meaning(capsys):
+    lines = printed(capsys, "env=corridor", "env.preset=slow", "seeds=2", "algo.layers=[4]")
+    assert {
+        "seeds=2 how many seeds to train at once, in one program: seed, seed + 1, …",
+        "checkpoint.keep=2 newest checkpoints kept; the best parameters of every seed stand in each",
+        "algo.num_envs=4",
+        "algo.layers=[4]",
+        "algo.learning_rate=0.1 how fast the parameters drift",
+        "env.length=4",
+        "env.limit=20 decisions until truncation",
+        "env.slip=0.5 probability that a move fails",
+    } <= set(lines)
+    lines = printed(capsys)
+    assert {"seeds=1 how many seeds to train at once, in one program: seed, seed + 1, …", "algo.layers=[3,2]"} <= set(lines)
+    assert lines[-1].startswith("env.*: add env=<name>")
+    lines = printed(capsys, "env=merge")
+    assert "env.density=hard how many vehicles; easy, medium, hard as in MARL_CAVs, pis_… as in MAPPO-PIS" in lines
+    assert any(line.startswith("env.drivers.headway=[") and line.endswith("] s") for line in lines)
+
+
+OWN_MODULE = """
+import dataclasses
+from toys import Corridor
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Maze(Corridor):
+    size: int  # cells
+
+    def __post_init__(self):
+        if self.size > 9:
+            raise ValueError("size=10 leaves no room")
+"""
+
+
+def test_help_and_runs_find_a_class_in_the_current_folder_and_say_what_it_needs(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_maze.py").write_text(OWN_MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    words = ["env=custom", "env.target=own_maze:Maze"]
+    lines = printed(capsys, *words)
+    assert {"env.size=??? cells", "needs env.size"} <= set(lines)
+    assert {"env.size=3 cells", "env.limit=12 decisions until truncation"} <= set(printed(capsys, *words, "env.size=3"))
+    with pytest.raises(UserError, match=r"^env.size has no default; set it$"):
+        compose("tiny", words)
+    with pytest.raises(UserError, match=r"^env.size=10 leaves no room$"):
+        compose("tiny", [*words, "env.size=10"])
+
+
+def test_help_shows_what_the_tuned_file_sets(capsys):
+    tuned = compose("mappo", ["env=merge"])
+    with pytest.raises(SystemExit):
+        cli.main("mappo", ["env=merge", "--help"])
+    text = capsys.readouterr().out
+    assert "algo.* (mappo, tuned for merge)" in text
+    assert tuned.config.total_steps != type(tuned.config)().total_steps
+    assert f"algo.total_steps={tuned.config.total_steps} " in text
+
+
+def test_an_edited_or_mistaken_configuration_is_one_line(tmp_path):
+    given = compose("tiny", ["env=corridor"])
+    for edit, message in (
+        ({"algo": 3}, "config.yaml: algo is 3, not a group of settings"),
+        ({"checkpoint": None}, "config.yaml: checkpoint is None, not a group of settings"),
+        ({"algo_name": ["tiny"]}, "algo_name is ['tiny'], not a name"),
+        ({"algo": {3: 4}}, "unknown setting 'algo.3'"),
+        ({"env": {3: 4}}, "unknown setting 'env.3'"),
+        ({3: 4}, "unknown setting '3'"),
+    ):
+        runfolder.write_config(tmp_path, given.tree | edit)
+        with pytest.raises(UserError, match=re.escape(message)):
+            compose("tiny", [f"resume={tmp_path}"])
+    runfolder.write_config(tmp_path, given.tree)
+    for words, message in (
+        ("checkpoint.every.foo=1", "unknown setting 'checkpoint.every.foo'"),
+        ("sead=1", "did you mean seed"),
+        ("checkpoint=3", "checkpoint is a group of settings"),
+        ("checkpoint=3 checkpoint.keep=1", "checkpoint=3 stands before it; leave that out"),
+        ("seed=1", "leave out seed"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            compose("tiny", [f"resume={tmp_path}", *words.split()])
 
 
 def test_an_unknown_algorithm_or_command_names_the_nearest(capsys):
