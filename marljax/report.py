@@ -55,7 +55,8 @@ def scripted_policies(settings: Settings) -> dict[str, tuple[Environment, EnvPar
     module = f"marljax.baselines.{settings.env_name}"
     if not settings.env_name.isidentifier() or importlib.util.find_spec(module) is None:
         return {}
-    return importlib.import_module(module).rivals(settings.env, settings.env_params)
+    rivals = getattr(importlib.import_module(module), "rivals", None)
+    return rivals(settings.env, settings.env_params) if rivals else {}
 
 
 def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:

@@ -145,17 +145,19 @@ def all_finite(tree: Any) -> jax.Array:
     return parallel.total(jnp.any(jnp.stack(bad)).astype(jnp.int32)) == 0
 
 
-def make_train(algorithm: ModuleType, env: Environment, config: Any):
+def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params: EnvParams | None = None):
     """A whole run as one pure function ``train(key, overrides={}) -> Result``, to be jitted and vmapped at will.
 
     ``overrides`` names traced leaves of the config (``{"learning_rate": 1e-3}``) and, with the prefix ``env.``, numbers of the
-    environment (``{"env.reward_speed": 2.0}``); ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
+    environment (``{"env.headway_weight": 2.0}``); ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
+    ``env_params`` are ``env.default_params`` where they are not given.
 
     Example:
         train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
         results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
     """
     mesh = parallel.make_mesh()
+    numbers = env.default_params if env_params is None else env_params
 
     def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
         state = algorithm.init(env, env_params, config, key)
@@ -165,7 +167,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any):
         return Result(member.state, metrics, member.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
-        changed, env_params = apply_overrides(config, env.default_params, overrides or {})
+        changed, env_params = apply_overrides(config, numbers, overrides or {})
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
             env.check_params(env_params)
         everywhere = PartitionSpec()
