@@ -27,7 +27,7 @@ from marljax.vector import VecState, vectorize
 class Config(ppo.PPOConfig):
     """PPO's hyperparameters and what the critic sees of each agent besides the global state."""
 
-    critic_features: str = static("observation", choices=("observation", "id", "both", "none"))
+    critic_features: str = static("observation", choices=("observation", "id", "both", "none"))  # per agent
 
 
 class Params(NamedTuple):

@@ -44,23 +44,23 @@ class MergeParams(struct.PyTreeNode):
     driver_shares: Any  # [6] probability of each driver type, in the order of merge_traffic.DRIVERS
     drivers: Any  # DriverTable, [6] per quantity
     cavs_min: Any = 4  # CAVs per episode, uniform; at most 6
-    cavs_max: Any = 6
+    cavs_max: Any = 6  # at most so many
     hdvs_min: Any = 3  # human-driven vehicles per episode, uniform; at most 6
-    hdvs_max: Any = 5
+    hdvs_max: Any = 5  # at most so many
     linear_pair: Any = False  # adds MAPPO-PIS' aggressive and defensive driver; leaves room for 4 other human drivers
     cavs_drive_as_humans: Any = False  # CAVs ignore their actions and drive by IDM and MOBIL, as the base driver
-    spawn_speed_min: Any = 25.0  # m/s
-    spawn_speed_max: Any = 27.0
+    spawn_speed_min: Any = 25.0  # m/s, of all vehicles
+    spawn_speed_max: Any = 27.0  # m/s
     position_noise: Any = 1.5  # m either way
     cav_target_speed: Any = 25.0  # m/s, at the start
     speed_lowest: Any = 10.0  # m/s, first of the CAVs' target speeds
     speed_interval: Any = 5.0  # m/s between them
     speed_levels: Any = 5  # how many
     duration: Any = 100  # decisions of 0.2 s
-    crash_penalty: Any = CRASH_PENALTY
-    speed_weight: Any = 1.0
-    merging_weight: Any = 4.0
-    headway_weight: Any = 4.0
+    crash_penalty: Any = CRASH_PENALTY  # reward of a crash, negated
+    speed_weight: Any = 1.0  # reward at reward_speed_high
+    merging_weight: Any = 4.0  # cost of standing at the ramp's end
+    headway_weight: Any = 4.0  # of ln(headway / (headway_time · speed)) where it is negative
     headway_time: Any = 1.2  # s
     reward_speed_low: Any = 10.0  # m/s, where the speed term is 0
     reward_speed_high: Any = 30.0  # m/s, where it is 1

@@ -71,8 +71,8 @@ class DriverTable(struct.PyTreeNode):
     jam_distance: Column  # m, centre to centre at standstill
     headway: Column  # s
     exponent_low: Column  # range of the free-road exponent, drawn per vehicle
-    exponent_high: Column
-    politeness: Column
+    exponent_high: Column  # its upper end
+    politeness: Column  # weight of the followers' advantage in a lane change
     gain: Column  # m/s², least advantage for a lane change
     imposed_braking: Column  # m/s², most braking forced on the new follower, positive
     delay: Column  # s between lane-change decisions

@@ -10,6 +10,7 @@ from marljax.registry import make, register
 from marljax.vector import vectorize
 
 if TYPE_CHECKING:
+    from marljax.settings import tuned
     from marljax.train import make_train
     from marljax.trained import load
 
@@ -26,10 +27,12 @@ __all__ = [
     "make",
     "make_train",
     "register",
+    "tuned",
     "vectorize",
 ]
 
-_LATER = {"load": "marljax.trained", "make_train": "marljax.train"}  # imported when asked for: the package stays light
+# Imported when asked for: the package stays light.
+_LATER = {"load": "marljax.trained", "make_train": "marljax.train", "tuned": "marljax.settings"}
 
 
 def __getattr__(name: str) -> Any:

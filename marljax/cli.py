@@ -171,13 +171,9 @@ def _evaluate(words: Sequence[str]) -> int:
     from marljax.progress import comparison, pooled
 
     wanted, params, _ = _load(folder, options.which, env_changes)
-    parts = driver.fresh_parts(options.suite, -(-options.episodes // wanted.run.eval.episodes))
-    rows = [
-        (name, {key: values[..., : options.episodes] for key, values in metrics.items()})  # whole parts may hold a few more
-        for name, metrics in report.compare(wanted, params, parts)
-    ]
+    rows = report.compare(wanted, params, driver.fresh_part(options.suite), options.episodes)
     screen = Console()
-    screen.print(comparison(pooled(options.episodes, "fresh", wanted.run.seeds), rows, screen.width))
+    screen.print(comparison(pooled(options.episodes, "fresh", wanted.run.seeds), rows, screen.width, wanted.env.figures))
     return 0
 
 
@@ -199,7 +195,7 @@ def _replay(words: Sequence[str]) -> int:
     if options.seed is not None and options.seed not in seeds:
         raise UserError(f"{folder} has no seed {options.seed}; it trained {', '.join(map(str, seeds))}")
     index = int(np.argmax(best.score)) if options.seed is None else seeds.index(options.seed)
-    key = driver.suite_key(driver.fresh_parts(options.suite)[0])
+    key = driver.suite_key(driver.fresh_part(options.suite))
     metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path)
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0

@@ -313,14 +313,13 @@ def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> di
 
 
 def suite_key(part: int) -> jax.Array:
-    """Keys of the frozen evaluation episodes: part 0 during training, 1, 2, … at the end, ``fresh_parts`` for other suites."""
+    """Keys of the frozen evaluation episodes: part 0 during training, 1, 2, … at the end, ``fresh_part`` … for other suites."""
     return jax.random.fold_in(jax.random.key(EVALUATION_SEED), part)
 
 
-def fresh_parts(suite: int, count: int = 1) -> range:
-    """The first ``count`` parts of suite 0 … ``SUITES - 1``; no other suite has them, nor has training."""
-    first = (suite + 1) * PARTS_PER_SUITE
-    return range(first, first + count)
+def fresh_part(suite: int) -> int:
+    """The first part of suite 0 … ``SUITES - 1``; no other suite has its parts, nor has training."""
+    return (suite + 1) * PARTS_PER_SUITE
 
 
 def score_of(results: dict[str, np.ndarray]) -> np.ndarray:

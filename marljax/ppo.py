@@ -32,26 +32,26 @@ class PPOConfig(struct.PyTreeNode):
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers, actor and critic alike
-    activation: str = static("tanh", choices=ACTIVATIONS)
+    activation: str = static("tanh", choices=ACTIVATIONS)  # of the hidden layers
     share_parameters: bool = static(True)  # False: every agent has networks of its own
     agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
     normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
     # Optimisation
-    learning_rate: float = traced(5e-4, low=0.0)
+    learning_rate: float = traced(5e-4, low=0.0)  # of Adam, for actor and critic
     anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
     max_grad_norm: float = traced(0.5, low=0.0)  # global norm of actor and critic gradients together
     # Targets
-    gamma: float = traced(0.99, low=0.0, high=1.0)
-    gae_lambda: float = traced(0.95, low=0.0, high=1.0)
+    gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
+    gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
     normalize_values: bool = static(True)  # the critic predicts returns scaled by their running mean and deviation
-    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))
+    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
     death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
     # Losses
-    clip_eps: float = traced(0.2, low=0.0)
-    entropy_coef: float = traced(0.01, low=0.0)
-    value_coef: float = traced(0.5, low=0.0)
+    clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
+    entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
+    value_coef: float = traced(0.5, low=0.0)  # weight of the critic's loss
     clip_values: bool = static(False)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
     huber_delta: float = traced(0.0, low=0.0)  # value loss becomes linear beyond it; 0: squared everywhere
 

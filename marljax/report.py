@@ -19,31 +19,34 @@ from marljax.progress import comparison, pooled, say
 from marljax.settings import Settings
 
 Metrics = dict[str, np.ndarray]
+FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
 
 
 def finish(run: Run, console: Console) -> None:
     """Evaluates the best parameters of every seed beside the scripted policies, and draws what there is to draw."""
     settings = run.settings
     params = best_or_last(run.best, run.members.state.learner.params)
-    parts = range(1, 1 + -(-settings.run.eval.final_episodes // settings.run.eval.episodes))
-    rows = compare(settings, params, parts)
+    episodes = settings.run.eval.final_episodes
+    rows = compare(settings, params, FINAL_PART, episodes)
     write(run, rows)
-    title = pooled(len(parts) * settings.run.eval.episodes, "frozen", settings.run.seeds)
+    title = pooled(episodes, "frozen", settings.run.seeds)
     console.print(comparison(title, rows, console.width, settings.env.figures))
     if settings.run.render:
         draw(run, params, rows, console)
     say(console, f"results: {run.folder}")
 
 
-def compare(settings: Settings, params: Any, parts: range) -> list[tuple[str, Metrics]]:
-    """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same parts of the suite."""
+def compare(settings: Settings, params: Any, part: int, episodes: int) -> list[tuple[str, Metrics]]:
+    """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes: those
+    of the suite from ``part`` on."""
+    parts = range(part, part + -(-episodes // settings.run.eval.episodes))
     evaluator = Evaluator(settings.env, settings.run.eval.episodes)
     learned = [play(settings, evaluator, params, part) for part in parts]
-    rows = [(settings.algo, _joined(learned))]
+    rows = [(settings.algo, _joined(learned, episodes))]
     for name, (env, env_params, policy) in scripted_policies(settings).items():
         other = Evaluator(env, settings.run.eval.episodes)
         played = [jax.device_get(other.scripted(policy, env_params, suite_key(part))) for part in parts]
-        rows.append((name, _joined(played)))
+        rows.append((name, _joined(played, episodes)))
     return rows
 
 
@@ -79,8 +82,9 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
     curve = run.folder / runfolder.CURVE
     learning_curve(read_rows(run.folder), curve, references=references, title=run.settings.title.replace("_", " on ", 1))
     index = int(np.argmax(run.best.score))
+    best = jax.tree.map(lambda leaf: leaf[index], params)
     try:
-        animate(run.settings, jax.tree.map(lambda leaf: leaf[index], params), suite_key(1), run.folder / runfolder.EPISODE)
+        animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE)
     except UserError as error:
         say(console, f"no animation: {error}")
 
@@ -96,5 +100,6 @@ def animate(settings: Settings, params: Any, key: jax.Array, path: Path) -> dict
     return metrics
 
 
-def _joined(parts: list[Metrics]) -> Metrics:
-    return {name: np.concatenate([part[name] for part in parts], -1) for name in parts[0]}
+def _joined(parts: list[Metrics], episodes: int) -> Metrics:
+    """Metrics [..., episodes]; the last part may hold a few more."""
+    return {name: np.concatenate([part[name] for part in parts], -1)[..., :episodes] for name in parts[0]}

@@ -104,6 +104,16 @@ def compose(algo: str, words: Sequence[str]) -> Settings:
     return from_tree(resolve(algo, parse(words)))
 
 
+def tuned(algo: str, env: str, *words: str) -> Settings:
+    """What ``python algos/<algo>.py env=<env> <words>`` would train, with the values tuned for the pair.
+
+    Example:
+        run = marljax.tuned("mappo", "merge", "env.density=easy", "algo.total_steps=1e6")
+        train = marljax.make_train(run.algorithm, run.env, run.config, run.env_params)
+    """
+    return compose(algo, [f"env={env}", *words])
+
+
 def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The whole configuration: defaults, the tuned file of the pair where there is one, then ``changes``.
 

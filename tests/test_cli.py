@@ -65,13 +65,10 @@ def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
 
 def test_no_two_suites_share_a_part():
     most = driver.PARTS_PER_SUITE
-    first, second, last = (driver.fresh_parts(suite, most) for suite in (0, 1, driver.SUITES - 1))
-    assert first[0] == driver.PARTS_PER_SUITE  # those below are training's and its final evaluation's
-    assert (first[-1] + 1, last[-1]) == (second[0], 2**32 - 1)
-    keys = {
-        tuple(jax.random.key_data(driver.suite_key(part)).tolist()) for part in (0, 1, first[0], first[-1], second[0], last[-1])
-    }
-    assert len(keys) == 6
+    first, second, last = (driver.fresh_part(suite) for suite in (0, 1, driver.SUITES - 1))
+    assert (first, second, last) == (most, 2 * most, 2**32 - most)  # those below ``first`` are training's and its end's
+    parts = (0, 1, first, second - 1, second, 2**32 - 1)
+    assert len({tuple(jax.random.key_data(driver.suite_key(part)).tolist()) for part in parts}) == len(parts)
 
 
 def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys, monkeypatch):

@@ -291,8 +291,8 @@ def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, 
     assert (int(other.env_params.limit), other.env.agents) == (3, 2)
     walker = (run.settings.env, run.settings.env_params, always_walk)
     monkeypatch.setattr(report, "scripted_policies", lambda settings: {"walker": walker})
-    rows = dict(report.compare(run.settings, run.best.params, range(1, 3)))
-    assert (rows["tiny"]["return"].shape, rows["walker"]["return"].shape) == ((3, 8), (8,))
+    rows = dict(report.compare(run.settings, run.best.params, 1, 7))
+    assert (rows["tiny"]["return"].shape, rows["walker"]["return"].shape) == ((3, 7), (7,))
     walks = np.asarray(run.best.params["w"][:, 0, 0] > 0)
     assert walks.any()
     np.testing.assert_allclose(rows["tiny"]["return"][walks][0], rows["walker"]["return"], rtol=1e-6)  # the same episodes
