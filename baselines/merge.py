@@ -147,8 +147,9 @@ def over_densities(learned: Mapping[str, Figures | None], human: Mapping[str, Fi
         relative = [np.divide(own["own_return"]["mean"], rival["own_return"]["mean"]) for own, rival in pairs if own and rival]
         scores[algo] = np.stack(relative, axis=-1)
     lines = [[algo, interval(stats.iqm_interval(score, np.random.default_rng(0)))] for algo, score in scores.items()]
-    better = stats.improvement_interval(*scores.values(), np.random.default_rng(0))
-    chance = f"Probability that a run of {ALGORITHMS[0]} returns more than one of {ALGORITHMS[1]}: {interval(better)}."
+    ours, theirs = ALGORITHMS
+    better = stats.improvement_interval(scores[ours], scores[theirs], np.random.default_rng(0))
+    chance = f"Probability that a run of {ours} returns more than one of {theirs}: {interval(better)}."
     header = ["over all densities", "return / human drivers' return, interquartile mean"]
     return f"{markdown_table(header, lines)}\n\n{chance}"
 

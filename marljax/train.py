@@ -205,7 +205,7 @@ def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any
 
 def _check_shape(name: str, value: Any, current: Any) -> None:
     """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a number of the environment."""
-    if len(jax.tree.leaves(current)) != 1 or jax.tree.structure(current) != jax.tree.structure(0):
+    if not jax.tree_util.all_leaves([current]):
         raise UserError(f"'env.{name}' is a table, not a number; only single numbers and arrays can be overridden")
     try:
         shape = jnp.asarray(value).shape
