@@ -8,7 +8,7 @@ from typing import Any
 from marljax.environment import Environment
 from marljax.errors import UserError, unknown
 
-ENVIRONMENTS: dict[str, str] = {"merge": "marljax.envs.merge:Merge"}
+ENVIRONMENTS: dict[str, str] = {"merge": "marljax.envs.merge:Merge", "smax": "marljax.envs.smax:Smax"}
 ALGORITHMS: dict[str, str] = {"ippo": "marljax.algos.ippo", "mappo": "marljax.algos.mappo"}
 
 

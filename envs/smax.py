@@ -1,0 +1,322 @@
+"""``smax``: micromanagement battles in the manner of StarCraft II, JaxMARL's SMAX (Rutherford et al. 2023)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.batch import batch_last
+from marljax.environment import Environment, Outcome, View
+from marljax.envs import smax_actions as actions
+from marljax.envs import smax_opponent, smax_scene, smax_spawn, smax_units, smax_view
+from marljax.envs import smax_script as script
+from marljax.envs.smax_actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
+from marljax.envs.smax_battle import Order, Stats, Units, battle, push_apart, stats_of
+from marljax.envs.smax_opponent import Opponent
+from marljax.envs.smax_units import Scenario, SmaxParams, register_scenario
+from marljax.errors import UserError, unknown
+from marljax.scene import Colour, Scene
+from marljax.spaces import Box, Discrete, Space
+
+__all__ = [
+    "DOWN",
+    "FIRST_ATTACK",
+    "LEFT",
+    "RIGHT",
+    "STOP",
+    "UP",
+    "Opponent",
+    "Scenario",
+    "Smax",
+    "SmaxParams",
+    "SmaxState",
+    "register_scenario",
+]
+
+
+class SmaxState(struct.PyTreeNode):
+    """Everything that an episode of ``smax`` consists of."""
+
+    units: Units  # [N] each, allies first
+    kind: Any  # [N] int32 unit types, None where the scenario fixes them
+    step: jax.Array  # int32 decisions taken
+    memory: Any  # of the scripted enemies, [num_enemies] each, or of the learned ones; None in self-play
+
+
+MODES = ("scripted", "learned", "self_play")
+ACTION_TYPES = ("discrete", "continuous")
+OBSERVATIONS = ("unit_list", "conic")
+
+
+@dataclasses.dataclass(frozen=True)
+class Smax(Environment):
+    """Two teams of units fight until one is dead or 100 decisions have passed; the rules are those of JaxMARL 0.2.0's SMAX.
+
+    Options:
+
+    - ``scenario``: a name of ``scenario_names()``; ``register_scenario`` adds more. ``smacv2_…`` draw types and positions.
+    - ``mode``: who leads the enemies. ``scripted``: a script (see ``smax_script``). ``learned``: the policy ``opponent``, whose
+      weights are ``env_params.opponent``, so that a population of opponents is a vmap. ``self_play``: all units are agents.
+    - ``action_type``: ``discrete`` or ``continuous``.
+    - ``observation``: ``unit_list`` or ``conic`` (see the functions of these names in ``smax_view``).
+    - ``enemy_shoots``, ``enemy_target`` (``closest`` or ``random``): of the script.
+    - ``opponent``: an ``Opponent``, with mode ``learned`` only.
+
+    Discrete actions: 0 up, 1 right, 2 down, 3 left, 4 stop, 5 + k shoots at opponent k; the enemies count theirs from the last
+    ally on, and in self-play the smaller action set is padded with actions that are never available. Continuous actions: four
+    numbers (see ``smax_actions.continuous``). An action holds for eight world steps of 1/16 s.
+
+    A dead unit stays in the game as an agent that can only stop: it sees zeros and shares the team's reward. The reward is the
+    share of health that the opponents lost, averaged over them, and 1 for a win (all opponents dead, an ally alive); in
+    self-play only +1 to the winners and −1 to the losers. A draw, by mutual destruction or the limit, gives neither.
+
+    Global state: per unit health fraction, x, y, cooldown (s) and type bits, 0 for the dead; then all team numbers, all types.
+    Metrics: ``won`` and ``lost`` (1 or 0), ``allies_dead`` and ``enemies_dead`` (fractions).
+
+    What differs from JaxMARL, on purpose:
+
+    - An episode lasts 100 decisions at most; theirs, counted after the test of the limit, 101.
+    - Enemies in surplus of a scenario with random types get a type drawn for them; theirs are always marines.
+    - The conic view shows unit 0; theirs never does.
+    - An unavailable action acts as the stop; theirs shoots at who comes within range during the decision.
+    - Scripted units stop when they die; theirs go on to give orders, which the conic view shows.
+    - Continuous actions lie in [−1, 1] and are mapped to their [0, 1].
+    - A learned enemy sees the board mirrored, as if it were the left team; theirs sees it as it is.
+    - The noise of a cooldown is drawn once per unit and decision, theirs at every world step: the same unless a weapon
+      of less than half a second fires twice within a decision.
+    """
+
+    scenario: str = "3m"
+    mode: str = "scripted"
+    action_type: str = "discrete"
+    observation: str = "unit_list"
+    enemy_shoots: bool = True
+    enemy_target: str = "closest"
+    opponent: Opponent | None = None
+
+    def __post_init__(self) -> None:
+        battle = smax_units.find_scenario(self.scenario)
+        for option, known in (
+            ("mode", MODES),
+            ("action_type", ACTION_TYPES),
+            ("observation", OBSERVATIONS),
+            ("enemy_target", script.TARGETS),
+        ):
+            if getattr(self, option) not in known:
+                raise unknown(f"{option} of smax", str(getattr(self, option)), known)
+        if not isinstance(self.enemy_shoots, bool):
+            raise UserError(f"enemy_shoots of smax is {self.enemy_shoots!r}; give true or false")
+        smax_opponent.check(self.opponent if self.mode == "learned" else None, self.mode, battle)
+
+    @property
+    def battle(self) -> Scenario:
+        """Who fights whom."""
+        return smax_units.find_scenario(self.scenario)
+
+    @property
+    def num_agents(self) -> int:
+        return self.battle.num_units if self.mode == "self_play" else self.battle.num_allies
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0,) * self.battle.num_allies + (1,) * (self.num_agents - self.battle.num_allies)
+
+    @property
+    def noop(self) -> int:
+        return STOP
+
+    @property
+    def _num_actions(self) -> int:
+        size = self.battle
+        return FIRST_ATTACK + (max(size.num_allies, size.num_enemies) if self.mode == "self_play" else size.num_enemies)
+
+    @property
+    def action_space(self) -> Space:
+        if self.action_type == "continuous":
+            return Box((actions.CONTINUOUS_SIZE,), -1.0, 1.0)
+        return Discrete(self._num_actions)
+
+    @property
+    def observation_space(self) -> Box:
+        shown = self.battle.num_units - 1 if self.observation == "unit_list" else smax_view.SECTIONS * smax_view.SLOTS
+        return Box((shown * smax_view.OTHER_FEATURES + smax_view.OWN_FEATURES,))
+
+    @property
+    def default_params(self) -> SmaxParams:
+        return SmaxParams()
+
+    def check_params(self, env_params: SmaxParams) -> None:
+        """Raises ``UserError`` for numbers that no battle can have, and for weights that do not fit the opponent."""
+        smax_units.check(env_params)
+        if self.mode == "learned":
+            smax_opponent.check_weights(self.opponent, env_params)
+
+    # --- the functions of an environment: random draws, then the parts that see batches last ----------------------------
+
+    def initial(self, key: jax.Array, env_params: SmaxParams) -> SmaxState:
+        draws = jax.random.uniform(key, (smax_spawn.num_draws(self.battle),))
+        state = batch_last(self._initial)(draws, _numbers(env_params))
+        return state.replace(memory=self.opponent.initial_carry()) if self.mode == "learned" else state
+
+    def transition(
+        self, key: jax.Array, state: SmaxState, action: jax.Array, env_params: SmaxParams
+    ) -> tuple[SmaxState, Outcome]:
+        if self.mode != "learned":
+            draws = jax.random.uniform(key, (sum(self._draws),))
+            return batch_last(self._transition)(draws, state, action, None, _numbers(env_params))
+        key, key_opponent = jax.random.split(key)
+        draws = jax.random.uniform(key, (sum(self._draws),))
+        enemies, carry = smax_opponent.act(self.opponent, key_opponent, state, self._types, self.battle.num_allies, env_params)
+        numbers = _numbers(env_params)
+        after, outcome = batch_last(self._transition)(draws, state.replace(memory=None), action, enemies, numbers)
+        return after.replace(memory=carry), outcome
+
+    def observe(self, state: SmaxState, env_params: SmaxParams) -> View:
+        obs, mask, metrics = batch_last(self._observe)(state.replace(memory=None), _numbers(env_params))
+        return View(obs=obs, action_mask=mask, alive=jnp.ones(self.num_agents, bool), metrics=metrics)
+
+    def global_state(self, state: SmaxState, env_params: SmaxParams) -> jax.Array:
+        return batch_last(self._global_state)(state.replace(memory=None), _numbers(env_params))
+
+    def scene(self, state: SmaxState, env_params: SmaxParams) -> Scene:
+        kind = self._kind(state.kind, state.units.x)
+        stats = stats_of(jax.tree.map(jnp.asarray, _numbers(env_params)), kind)
+        return smax_scene.draw(state.units, stats, kind, state.step, self.battle.num_allies, env_params)
+
+    @property
+    def legend(self) -> tuple[tuple[str, Colour], ...]:
+        return smax_scene.LEGEND
+
+    # --- their parts: arrays may have trailing axes ---------------------------------------------------------------------
+
+    @property
+    def _types(self) -> np.ndarray:
+        return np.array(self.battle.unit_types, np.int32)
+
+    def _kind(self, kind: Any, like: jax.Array) -> jax.Array:
+        """[N, …] int32; constant where the scenario fixes the types."""
+        return jnp.asarray(smax_view.column(self._types, like)) if kind is None else kind
+
+    @property
+    def _draws(self) -> tuple[int, int, int]:
+        """Uniform numbers per decision: for cooldowns, the script, continuous actions."""
+        scripted = {"closest": 1, "random": 2}[self.enemy_target] * self.battle.num_enemies
+        return (
+            self.battle.num_units,
+            scripted if self.mode == "scripted" else 0,
+            2 * self.num_agents if self.action_type == "continuous" else 0,
+        )
+
+    def _initial(self, draws: jax.Array, env_params: SmaxParams) -> SmaxState:
+        x, y, drawn = smax_spawn.spawn(draws, self.battle, env_params)
+        stats = stats_of(env_params, self._kind(drawn, x))
+        x, y = push_apart(x, y, jnp.ones_like(x, bool), stats.radius)
+        zero = jnp.zeros_like(x)
+        units = Units(x, y, zero + stats.health, zero, zero, zero, zero.astype(jnp.int32))
+        enemies = slice(self.battle.num_allies, None)
+        memory = script.remember(x[enemies], y[enemies], env_params) if self.mode == "scripted" else None
+        return SmaxState(units, drawn, zero[0].astype(jnp.int32), memory)
+
+    def _transition(
+        self, draws: jax.Array, state: SmaxState, action: jax.Array, enemies: jax.Array | None, env_params: SmaxParams
+    ) -> tuple[SmaxState, Outcome]:
+        units, num_allies = state.units, self.battle.num_allies
+        stats = stats_of(env_params, self._kind(state.kind, units.x))
+        noise, scripted, chosen = jnp.split(draws, np.cumsum(self._draws)[:-1])
+        memory = None
+        if self.mode == "scripted":
+            enemies, memory = self._script(scripted, state, stats)
+        order = self._order(chosen, units, action, enemies)
+        if self.action_type == "discrete":
+            order = actions.available_only(order, units, stats, num_allies)
+        low, high = env_params.cooldown_noise_low, env_params.cooldown_noise_high
+        reload = stats.cooldown + env_params.time_step * (low + (high - low) * noise)
+        after = battle(units, order, stats, reload, num_allies, env_params)
+        state = SmaxState(after, state.kind, state.step + 1, memory)
+        return state, self._outcome(units, state, stats, env_params)
+
+    def _sides(self, of: Any) -> tuple[Any, Any]:
+        """A record of all units as one of the allies and one of the enemies."""
+        num_allies = self.battle.num_allies
+        return jax.tree.map(lambda part: part[:num_allies], of), jax.tree.map(lambda part: part[num_allies:], of)
+
+    def _script(self, draws: jax.Array, state: SmaxState, stats: Stats) -> tuple[jax.Array, script.Memory]:
+        allies, enemies = self._sides(state.units)
+        reversed_allies = jax.tree.map(lambda part: part[::-1], allies)
+        draws = draws.reshape(-1, self.battle.num_enemies, *draws.shape[1:])
+        return script.act(
+            enemies, self._sides(stats)[1], reversed_allies, state.memory, draws, self.enemy_shoots, self.enemy_target
+        )
+
+    def _order(self, draws: jax.Array, units: Units, action: jax.Array, enemies: jax.Array | None) -> Order:
+        """Of all units: ``action`` [A, …] of the agents, ``enemies`` [num_enemies] discrete actions unless they are agents."""
+        num_allies = self.battle.num_allies
+        if self.action_type == "discrete":
+            enemies = action[num_allies:] if enemies is None else enemies
+            return actions.combine(units, actions.discrete(action[:num_allies]), actions.discrete(enemies))
+        draws = draws.reshape(2, self.num_agents, *draws.shape[1:])
+        own, other = self._sides(units)
+        allies = actions.continuous(action[:num_allies], draws[:, :num_allies], own, other)
+        if enemies is not None:
+            return actions.combine(units, allies, actions.discrete(enemies))
+        turned = jax.tree.map(lambda part: part[::-1], own)
+        return actions.combine(units, allies, actions.continuous(action[num_allies:], draws[:, num_allies:], other, turned))
+
+    def _outcome(self, before: Units, state: SmaxState, stats: Stats, env_params: SmaxParams) -> Outcome:
+        won, lost, over = self._result(state.units)
+        bonus = env_params.win_bonus
+        if self.mode == "self_play":
+            reward = jnp.where(won, bonus, 0.0) - jnp.where(lost, bonus, 0.0)
+            sign = np.where(np.array(self.teams) == 0, 1.0, -1.0).astype(np.float32)
+            reward = smax_view.column(sign, before.x) * reward
+        else:
+            loss = self._sides((before.health - state.units.health) / stats.health)[1]
+            reward = jnp.sum(loss, axis=0) / self.battle.num_enemies + jnp.where(won, bonus, 0.0)
+            reward = jnp.broadcast_to(reward, (self.num_agents, *reward.shape))
+        return Outcome(reward, over, (state.step >= env_params.duration) & ~over)
+
+    def _result(self, units: Units) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Won by the allies, lost by them, over: bool each."""
+        ally, enemy = (jnp.any(side, axis=0) for side in self._sides(units.alive))
+        return ally & ~enemy, enemy & ~ally, ~(ally & enemy)
+
+    def _observe(self, state: SmaxState, env_params: SmaxParams) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        units, num_allies = state.units, self.battle.num_allies
+        kind = self._kind(state.kind, units.x)
+        seen = smax_view.board(units, stats_of(env_params, kind), kind, num_allies)
+        views = [self._view(seen, 0, env_params)]
+        if self.mode == "self_play":
+            views.append(self._view(seen, 1, env_params))
+        obs, mask = (jnp.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*views, strict=True))
+        if self.action_type == "continuous":
+            mask = jnp.ones_like(mask[:, :1])
+        won, lost, _ = self._result(units)
+        dead = [jnp.mean(~side, axis=0, dtype=units.x.dtype) for side in self._sides(units.alive)]
+        metrics = {"won": won.astype(float), "lost": lost.astype(float), "allies_dead": dead[0], "enemies_dead": dead[1]}
+        return obs, mask, metrics
+
+    def _view(self, seen: smax_view.Board, team: int, env_params: SmaxParams) -> tuple[jax.Array, jax.Array]:
+        """Observation [M, O, …] and action mask [M, n, …] of one team."""
+        num_allies, size = self.battle.num_allies, self.battle.num_units
+        own = (np.arange(size) >= num_allies) == team
+        seen = smax_view.hide_actions(seen, own, env_params)
+        counted = smax_view.reverse(seen) if team else seen
+        members = int(own.sum())
+        mask = smax_view.action_mask(counted, members, self._num_actions)
+        if self.observation == "unit_list":
+            obs = smax_view.unit_list(counted, members, env_params)
+            return (obs[::-1], mask[::-1]) if team else (obs, mask)
+        first = num_allies if team else 0
+        return smax_view.conic(seen, first, first + members, env_params), mask[::-1] if team else mask
+
+    def _global_state(self, state: SmaxState, env_params: SmaxParams) -> jax.Array:
+        kind = self._kind(state.kind, state.units.x)
+        return smax_view.global_state(state.units, stats_of(env_params, kind), kind, self.battle.num_allies)
+
+
+def _numbers(env_params: SmaxParams) -> SmaxParams:
+    """Everything but the weights of a learned enemy."""
+    return env_params.replace(opponent=())

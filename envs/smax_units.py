@@ -1,0 +1,170 @@
+"""What fights in ``smax``: unit types and their numbers, scenarios and the registry of them.
+
+Axis letters: K unit types, N units of both teams.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from flax import struct
+
+from marljax.errors import UserError, unknown
+
+MARINE, MARAUDER, STALKER, ZEALOT, ZERGLING, HYDRALISK = range(6)
+UNIT_NAMES = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
+NUM_KINDS = len(UNIT_NAMES)
+SUBSTEPS = 8  # world steps per decision
+
+
+def _table(*values: float) -> Any:
+    return dataclasses.field(default_factory=lambda: np.array(values, np.float32))
+
+
+class SmaxParams(struct.PyTreeNode):
+    """The numbers of ``smax``: take ``default_params`` and change them with ``.replace(…)``, nothing is compiled again.
+
+    The first seven are tables, one entry per unit type in the order of ``UNIT_NAMES``.
+    """
+
+    speed: Any = _table(3.15, 2.25, 4.13, 3.15, 4.13, 3.15)  # map units per s
+    attack: Any = _table(9.0, 10.0, 13.0, 8.0, 5.0, 12.0)  # health taken by a hit
+    range: Any = _table(5.0, 6.0, 6.0, 2.0, 2.0, 5.0)  # map units, centre to centre
+    sight: Any = _table(9.0, 10.0, 10.0, 9.0, 8.0, 9.0)  # map units, centre to centre
+    radius: Any = _table(0.375, 0.5625, 0.625, 0.5, 0.375, 0.625)  # map units
+    health: Any = _table(45.0, 125.0, 160.0, 150.0, 35.0, 80.0)  # at the start
+    cooldown: Any = _table(0.61, 1.07, 1.87, 0.86, 0.5, 0.59)  # s between shots
+    cooldown_noise_low: Any = -1.0  # added to a cooldown, uniform, in multiples of time_step
+    cooldown_noise_high: Any = 2.0
+    time_step: Any = 1 / 16  # s of one world step; a decision lasts eight
+    map_width: Any = 32.0
+    map_height: Any = 32.0
+    spawn_noise: Any = 2.0  # map units either way
+    walls_kill: Any = True
+    see_opponents_actions: Any = True
+    win_bonus: Any = 1.0
+    duration: Any = 100  # decisions
+    opponent: Any = ()  # weights of a learned enemy
+
+
+TABLES = ("speed", "attack", "range", "sight", "radius", "health", "cooldown")
+_POSITIVE = ("time_step", "map_width", "map_height", "duration")
+
+
+def check(env_params: SmaxParams) -> None:
+    """Raises ``UserError`` for concrete numbers that no battle can have."""
+    for name in TABLES:
+        table = np.asarray(getattr(env_params, name))
+        if table.shape != (NUM_KINDS,):
+            raise UserError(f"{name} of smax has shape {list(table.shape)}; give {NUM_KINDS} numbers, one per unit type")
+        least = 0.0 if name in ("speed", "attack", "range") else np.finfo(np.float32).tiny
+        if not (table >= least).all():
+            rule = "0 or more" if least == 0.0 else "numbers above 0"
+            raise UserError(f"{name}={table.tolist()} of smax is out of range; it takes {rule}")
+    for name in _POSITIVE:
+        if not float(getattr(env_params, name)) > 0:
+            raise UserError(f"{name}={float(getattr(env_params, name)):g} of smax is out of range; it takes a number above 0")
+    low, high = float(env_params.cooldown_noise_low), float(env_params.cooldown_noise_high)
+    if not low <= high:
+        raise UserError(f"cooldown_noise_low={low:g} of smax lies above cooldown_noise_high={high:g}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """Who fights whom.
+
+    Args:
+        unit_types: numbers of the unit types (``MARINE``, …), allies first, then enemies; ignored with ``random_types``.
+        num_allies: units that are agents.
+        num_enemies: units of the other team.
+        random_types: both teams get the same types, drawn at reset; enemies in surplus get their own draw.
+        random_positions: units start reflected or surrounded (SMACv2) instead of face to face.
+
+    Raises:
+        UserError: for team sizes or types that do not fit.
+    """
+
+    unit_types: tuple[int, ...]
+    num_allies: int
+    num_enemies: int
+    random_types: bool = False
+    random_positions: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit_types", tuple(int(kind) for kind in self.unit_types))
+        for team, size in (("num_allies", self.num_allies), ("num_enemies", self.num_enemies)):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise UserError(f"{team} of a scenario is {size!r}; give an integer of at least 1")
+        if len(self.unit_types) != self.num_units:
+            raise UserError(
+                f"a scenario of {self.num_allies} allies and {self.num_enemies} enemies has {len(self.unit_types)} unit_types; "
+                f"give {self.num_units}, allies first"
+            )
+        wrong = [kind for kind in self.unit_types if not 0 <= kind < NUM_KINDS]
+        if wrong:
+            raise UserError(
+                f"a scenario has unit type {wrong[0]}; types are 0 ({UNIT_NAMES[0]}) to {NUM_KINDS - 1} ({UNIT_NAMES[-1]})"
+            )
+
+    @property
+    def num_units(self) -> int:
+        """N."""
+        return self.num_allies + self.num_enemies
+
+    @property
+    def mirrored(self) -> "Scenario":
+        """The same battle with the teams' parts exchanged."""
+        kinds = self.unit_types[self.num_allies :] + self.unit_types[: self.num_allies]
+        return dataclasses.replace(self, unit_types=kinds, num_allies=self.num_enemies, num_enemies=self.num_allies)
+
+
+def _versus(allies: tuple[int, ...], enemies: tuple[int, ...]) -> Scenario:
+    return Scenario(allies + enemies, len(allies), len(enemies))
+
+
+def _drawn(size: int) -> Scenario:
+    return Scenario((MARINE,) * (2 * size), size, size, random_types=True, random_positions=True)
+
+
+_M, _S, _Z, _H = (MARINE,), (STALKER,), (ZEALOT,), (HYDRALISK,)
+_SCENARIOS: dict[str, Scenario] = {
+    "3m": _versus(3 * _M, 3 * _M),
+    "8m": _versus(8 * _M, 8 * _M),
+    "25m": _versus(25 * _M, 25 * _M),
+    "5m_vs_6m": _versus(5 * _M, 6 * _M),
+    "10m_vs_11m": _versus(10 * _M, 11 * _M),
+    "27m_vs_30m": _versus(27 * _M, 30 * _M),
+    "2s3z": _versus(2 * _S + 3 * _Z, 2 * _S + 3 * _Z),
+    "3s5z": _versus(3 * _S + 5 * _Z, 3 * _S + 5 * _Z),
+    "3s5z_vs_3s6z": _versus(3 * _S + 5 * _Z, 3 * _S + 6 * _Z),
+    "3s_vs_5z": _versus(3 * _S, 5 * _Z),
+    "6h_vs_8z": _versus(6 * _H, 8 * _Z),
+    "smacv2_5_units": _drawn(5),
+    "smacv2_10_units": _drawn(10),
+    "smacv2_20_units": _drawn(20),
+}
+
+
+def scenario_names() -> tuple[str, ...]:
+    """Every scenario that ``Smax(scenario=…)`` takes, the user's own included."""
+    return tuple(_SCENARIOS)
+
+
+def register_scenario(name: str, scenario: Scenario) -> None:
+    """Makes a scenario known by a name: ``register_scenario("2m_vs_1z", Scenario((0, 0, 3), 2, 1))``.
+
+    A name keeps its meaning, because environments of equal name share compiled programs: registering another scenario by a
+    known name raises ``UserError``.
+    """
+    if not isinstance(scenario, Scenario):
+        raise UserError(f"'{name}' is registered with a {type(scenario).__name__}; give a marljax.envs.smax.Scenario")
+    if _SCENARIOS.setdefault(name, scenario) != scenario:
+        raise UserError(f"scenario '{name}' stands for other units already; choose another name")
+
+
+def find_scenario(name: str) -> Scenario:
+    """The scenario of a name; an unknown one raises ``UserError`` with the nearest and how to add one."""
+    if name not in _SCENARIOS:
+        error = unknown("scenario of smax", str(name), _SCENARIOS)
+        raise UserError(f"{error} add your own with marljax.envs.smax.register_scenario(name, Scenario(...))")
+    return _SCENARIOS[name]
