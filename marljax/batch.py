@@ -21,7 +21,7 @@ def batch_last(function: Function) -> Function:
     argument has as many of them as there are vmaps around the call, of size 1 where the argument is not mapped. What it returns
     has to have them too. Under nested vmaps the outermost axis comes last. Without vmap it is ``function`` itself.
 
-    Reductions and indices count axes from the left; anything that draws random numbers stays outside.
+    Reductions and indices count axes from the left; anything that draws random numbers stays outside. Numbers have to be finite.
     """
 
     @custom_vmap
@@ -43,6 +43,9 @@ def batch_last(function: Function) -> Function:
 
 
 def _to_last(leaf: jax.Array, batched: bool) -> jax.Array:
+    if batched and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
+        # A plain transposition melts into the loops that read it, which then read with a stride; a product with the identity does not.
+        return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(leaf, 0, -1) if batched else jnp.asarray(leaf)[..., None]
 
 
