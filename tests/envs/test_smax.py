@@ -1,0 +1,386 @@
+"""The ``smax`` environment: contract, spawns, actions, rewards, endings, the learned enemy, and what differs from JaxMARL."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import marljax
+from marljax.envs import smax_spawn
+from marljax.envs.smax import (
+    DOWN,
+    FIRST_ATTACK,
+    LEFT,
+    RIGHT,
+    STOP,
+    UP,
+    Opponent,
+    Scenario,
+    Smax,
+    SmaxParams,
+    SmaxState,
+    register_scenario,
+)
+from marljax.envs.smax_battle import Units, stats_of
+from marljax.envs.smax_opponent import mirror
+from marljax.envs.smax_script import Memory, act
+from marljax.envs.smax_units import UNIT_NAMES, find_scenario, scenario_names
+from marljax.errors import UserError
+from marljax.testing import check_env
+from marljax.vector import vectorize
+
+ENV = Smax()
+PARAMS = ENV.default_params
+KEY = jax.random.key(0)
+step = jax.jit(ENV.step)
+look = jax.jit(ENV.observe)
+play_both = jax.jit(Smax(mode="self_play").step)
+
+
+def battle(places, health=45.0, memory=True, **others) -> SmaxState:
+    """A state of 3m with units at ``places`` (six pairs, allies first) and other columns as given."""
+    x, y = np.array(places, np.float32).T
+    zero, none = jnp.zeros(6), jnp.zeros(6, jnp.int32)
+    columns = {"health": jnp.broadcast_to(jnp.asarray(health, jnp.float32), (6,)), "cooldown": zero, "shot": none} | others
+    units = Units(x=jnp.array(x), y=jnp.array(y), move_x=zero, move_y=zero, **columns)
+    idle = Memory(units.x[3:] * 0, units.y[3:] * 0, jnp.full(3, -1, jnp.int32))
+    return SmaxState(units, None, jnp.zeros((), jnp.int32), idle if memory else None)
+
+
+APART = [(4, 4), (4, 12), (4, 20), (28, 4), (28, 12), (28, 20)]
+FACING = [(10, 4), (10, 14), (10, 24), (14, 4), (14, 14), (14, 24)]  # each sees nobody but one opponent, 4 apart
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scenario": "3n"}, "did you mean 3m.*register_scenario"),
+        ({"mode": "script"}, "scripted"),
+        ({"observation": "conical"}, "conic"),
+        ({"action_type": "continous"}, "continuous"),
+        ({"enemy_target": "close"}, "closest"),
+        ({"enemy_shoots": 1}, "true or false"),
+        ({"mode": "learned"}, "needs a policy"),
+    ],
+)
+def test_wrong_options_name_the_nearest(options, message):
+    with pytest.raises(UserError, match=message):
+        Smax(**options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((0, 0, 0), 2, 2), "has 3 unit_types; give 4"),
+        (((0,), 1, 0), "num_enemies .* at least 1"),
+        (((0, 9), 1, 1), "unit type 9"),
+    ],
+)
+def test_wrong_scenarios_say_what_fits(arguments, message):
+    with pytest.raises(UserError, match=message):
+        Scenario(*arguments)
+
+
+def test_scenarios_can_be_added_but_not_changed():
+    register_scenario("one zealot", Scenario((0, 0, 3), 2, 1))
+    env = marljax.make("smax", scenario="one zealot")
+    assert (env.num_agents, env.action_space.n) == (2, FIRST_ATTACK + 1)
+    with pytest.raises(UserError, match="another name"):
+        register_scenario("one zealot", Scenario((0, 3), 1, 1))
+
+
+def test_sizes_of_the_published_scenarios():
+    assert len(scenario_names()) >= 14
+    for name, size, state in (("2s3z", 127, 120), ("27m_vs_30m", 738, 684)):
+        env = Smax(name)
+        assert env.observation_space.shape == (size,)
+        assert jax.eval_shape(lambda env=env: env.global_state(env.reset(KEY)[0], PARAMS)).shape == (state,)
+
+
+def test_wrong_numbers_are_refused():
+    ENV.check_params(PARAMS)
+    for changes, message in (
+        ({"health": np.zeros(6)}, "above 0"),
+        ({"speed": np.ones(5)}, "give 6 numbers"),
+        ({"cooldown_noise_low": 3.0}, "lies above"),
+        ({"duration": 0}, "above 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ENV.check_params(PARAMS.replace(**changes))
+
+
+def test_contract():
+    check_env(ENV, num_steps=110)
+
+
+OPTIONS = [
+    {"scenario": "smacv2_5_units", "enemy_target": "random"},
+    {"scenario": "3s_vs_5z", "mode": "self_play"},
+    {"scenario": "5m_vs_6m", "action_type": "continuous"},
+    {"scenario": "2s3z", "observation": "conic", "enemy_shoots": False},
+    {"scenario": "3m", "mode": "self_play", "action_type": "continuous", "observation": "conic"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_contract_of_options(options):
+    check_env(Smax(**options), num_steps=110)
+
+
+# --- spawns -----------------------------------------------------------------------------------------------------------
+
+
+def spawns(scenario: Scenario, number: int = 4000):
+    draws = jax.random.uniform(KEY, (number, smax_spawn.num_draws(scenario)))
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(lambda one: smax_spawn.spawn(one, scenario, PARAMS)))(draws))
+
+
+def test_teams_start_face_to_face():
+    x, y, kind = spawns(find_scenario("5m_vs_6m"))
+    assert kind is None
+    centre = np.where(np.arange(11) < 5, 8.0, 24.0)
+    for place, middle in ((x, centre), (y, 16.0)):
+        assert np.abs(place - middle).max() <= 2
+        np.testing.assert_allclose((place - middle).std(axis=0), 4 / np.sqrt(12), rtol=0.05)
+
+
+def test_drawn_types_are_uniform_and_shared():
+    """Enemies in surplus are drawn from all types; in JaxMARL they are always marines."""
+    scenario = Scenario((0,) * 7, 3, 4, random_types=True, random_positions=True)
+    _, _, kind = spawns(scenario)
+    np.testing.assert_array_equal(kind[:, :3], kind[:, 3:6])
+    for unit in (0, 2, 6):
+        np.testing.assert_allclose(np.bincount(kind[:, unit], minlength=6) / len(kind), 1 / 6, atol=0.025)
+    assert abs(np.corrcoef(kind[:, 0], kind[:, 6])[0, 1]) < 0.05
+
+
+def test_random_positions_reflect_or_surround():
+    x, y, _ = spawns(find_scenario("smacv2_5_units"))
+    reflected = (np.abs(x[:, :5] + x[:, 5:] - 32) < 1e-4).all(axis=1) & (y[:, :5] == y[:, 5:]).all(axis=1)
+    assert abs(reflected.mean() - 0.5) < 0.03
+    assert (x[reflected, :5] <= 16).all()
+    np.testing.assert_allclose(x[reflected, :5].mean(), 8.0, atol=0.2)
+    x, y = x[~reflected], y[~reflected]
+    central = (np.abs(x - 16) <= 2) & (np.abs(y - 16) <= 2)
+    inside = np.stack([central[:, :5].all(axis=1), central[:, 5:].all(axis=1)])
+    assert inside.any(axis=0).all()
+    np.testing.assert_allclose(inside.mean(axis=1), 0.5, atol=0.05)
+    outer = np.where(inside[0][:, None], x[:, 5:], x[:, :5])
+    assert outer.min() < 0 < 14 < outer.max()
+    np.testing.assert_allclose(outer.mean(), 16.0, atol=0.5)
+
+
+# --- actions, rewards, endings ----------------------------------------------------------------------------------------
+
+
+def test_moves_go_where_their_names_say():
+    state = battle(APART)
+    for action, dx, dy in ((UP, 0, 1), (RIGHT, 1, 0), (DOWN, 0, -1), (LEFT, -1, 0), (STOP, 0, 0)):
+        after, _ = step(KEY, state, jnp.full(3, action))
+        np.testing.assert_allclose(after.units.x[:3] - state.units.x[:3], dx * 3.15 / 2, atol=1e-5)
+        np.testing.assert_allclose(after.units.y[:3] - state.units.y[:3], dy * 3.15 / 2, atol=1e-5)
+
+
+def test_a_shot_takes_health_and_is_rewarded():
+    state = battle(FACING)
+    after, seen = step(KEY, state, jnp.array([FIRST_ATTACK, STOP, FIRST_ATTACK + 2]))
+    np.testing.assert_allclose(after.units.health[3:], [36, 45, 36])
+    np.testing.assert_allclose(seen.reward, 2 * 9 / 45 / 3, rtol=1e-6)
+    np.testing.assert_allclose(after.units.health[:3], 36)  # the script shoots at the closest
+    low, high = 0.61 - 1 / 16 - 7 / 16, 0.61 + 2 / 16 - 7 / 16
+    cooldown = np.asarray(after.units.cooldown)[[0, 2, 3, 4, 5]]
+    assert ((low - 1e-5 <= cooldown) & (cooldown <= high + 1e-5)).all()
+
+
+def test_unavailable_actions_stop():
+    """Opponents who come within range during the decision are not shot at; in JaxMARL they are."""
+    places = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
+    state = battle(places, memory=False)
+    assert not look(battle(places), PARAMS).action_mask[0, FIRST_ATTACK]
+    after, _ = play_both(KEY, state, jnp.array([FIRST_ATTACK, STOP, STOP, LEFT, STOP, STOP]))
+    assert float(after.units.health[3]) == 45
+    assert float(after.units.x[3] - after.units.x[0]) < 5
+    assert int(after.units.shot[0]) == 0
+
+
+def test_walls_kill_only_where_they_should():
+    state = battle([(0.5, 4), *APART[1:]])
+    for kills, health in ((True, 0.0), (False, 45.0)):
+        params = PARAMS.replace(walls_kill=kills)
+        after, _ = step(KEY, state, jnp.array([LEFT, STOP, STOP]), params)
+        assert float(after.units.health[0]) == health
+
+
+def test_the_dead_see_nothing_may_only_stop_and_share_the_reward():
+    state = battle(FACING, health=[0, 45, 45, 45, 45, 45])
+    view = look(state, PARAMS)
+    assert not np.any(view.obs[0])
+    assert np.flatnonzero(view.action_mask[0]).tolist() == [STOP]
+    assert view.alive.all()
+    _, seen = step(KEY, state, jnp.array([UP, FIRST_ATTACK + 1, STOP]))
+    np.testing.assert_allclose(seen.reward, 9 / 45 / 3, rtol=1e-6)
+
+
+def test_winning_ends_the_episode_with_a_bonus():
+    state = battle(FACING, health=[45, 45, 45, 9, 0, 0])
+    after, seen = step(KEY, state, jnp.array([FIRST_ATTACK, STOP, STOP]))
+    assert bool(seen.terminated)
+    assert not bool(seen.truncated)
+    np.testing.assert_allclose(seen.reward, 9 / 45 / 3 + 1, rtol=1e-6)
+    assert [float(seen.metrics[name]) for name in ("won", "lost", "enemies_dead")] == [1.0, 0.0, 1.0]
+
+
+def test_self_play_is_zero_sum():
+    mutual = jnp.array([FIRST_ATTACK, STOP, STOP, FIRST_ATTACK + 2, STOP, STOP])
+    one_sided = jnp.array([FIRST_ATTACK, STOP, STOP, STOP, STOP, STOP])
+    last = battle(FACING, health=[9, 0, 0, 9, 0, 0], memory=False)
+    for action, expected in ((mutual, [0.0] * 6), (one_sided, [1.0] * 3 + [-1.0] * 3)):
+        _, seen = play_both(KEY, last, action)
+        assert bool(seen.terminated)
+        np.testing.assert_array_equal(seen.reward, expected)
+    _, seen = play_both(KEY, battle(FACING, memory=False), one_sided)
+    assert not np.any(seen.reward)
+
+
+def test_episodes_are_cut_off_after_100_decisions():
+    """In JaxMARL it is 101."""
+    state = battle(APART, memory=False)
+    for before, ends in ((98, False), (99, True)):
+        _, seen = play_both(KEY, state.replace(step=jnp.int32(before)), jnp.full(6, STOP))
+        assert (bool(seen.terminated), bool(seen.truncated)) == (False, ends)
+
+
+def test_opponents_actions_can_be_hidden():
+    state = battle(FACING, shot=jnp.full(6, FIRST_ATTACK, jnp.int32))
+    shown, hidden = (np.asarray(look(state, PARAMS.replace(see_opponents_actions=see)).obs)[0] for see in (True, False))
+    rows = np.arange(5) * 13 + 5
+    np.testing.assert_allclose(shown[rows], [0, 0, 5 / 7, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(hidden[rows], 0)
+
+
+def test_continuous_actions_are_mapped_to_unit_intervals():
+    """[−1, 1] stands for JaxMARL's [0, 1]; the second number is the probability of moving."""
+    env = Smax(action_type="continuous")
+    act_once = jax.jit(env.step)
+    move = jnp.tile(jnp.array([0.0, 1.0, 1.0, -0.5]), (3, 1))  # surely, one unit long, a quarter turn
+    after, seen = act_once(KEY, battle(APART), move)
+    np.testing.assert_allclose(after.units.y[:3] - battle(APART).units.y[:3], 3.15 / 2, atol=1e-5)
+    np.testing.assert_allclose(after.units.x[:3], 4, atol=1e-5)
+    assert seen.action_mask.shape == (3, 1)
+    shoot = jnp.tile(jnp.array([1.0, -1.0, 1.0, -1.0]), (3, 1))  # surely, at a new target, the one next to the right
+    after, _ = act_once(KEY, battle(FACING), shoot)
+    assert after.units.shot[:3].tolist() == [FIRST_ATTACK, FIRST_ATTACK + 1, FIRST_ATTACK + 2]
+    np.testing.assert_allclose(after.units.health[3:], 36)
+
+
+def test_the_conic_view_shows_unit_0():
+    """JaxMARL's never does."""
+    env = Smax(observation="conic")
+    view = jax.jit(env.observe)(battle([(6, 4.1), (4, 4), *APART[2:]]), PARAMS)
+    slots = np.asarray(view.obs)[1, : 64 * 13].reshape(32, 2, 13)
+    shown = np.argwhere(slots[..., 0] > 0)
+    assert shown.tolist() == [[16, 0]]  # just above +x
+    np.testing.assert_allclose(slots[16, 0, 1:3], [2 / 9, 0.1 / 9], atol=1e-5)
+
+
+# --- the enemies ------------------------------------------------------------------------------------------------------
+
+
+def scripted(places, last=(-1, -1, -1), health=45.0, **options):
+    """Actions of the enemies of 3m."""
+    env = Smax(**options)
+    state = battle(places, health=health)
+    state = state.replace(memory=state.memory.replace(home_x=jnp.zeros(3), target=jnp.array(last, jnp.int32)))
+    after, _ = jax.jit(env.step)(KEY, state, jnp.full(3, STOP))
+    return after
+
+
+def test_the_script_keeps_its_target_else_shoots_the_closest():
+    places = [(10, 11), (10, 12), (10, 13.5), (13, 12), (28, 4), (28, 20)]
+    assert int(scripted(places).units.shot[3]) == FIRST_ATTACK + 1
+    kept = scripted(places, last=(0, -1, -1))  # counted from the last ally on
+    assert int(kept.units.shot[3]) == FIRST_ATTACK
+    assert kept.memory.target.tolist() == [0, -1, -1]
+    moved = scripted([(10, 11), (10, 12), (10, 29), *places[3:]], last=(0, -1, -1))
+    assert int(moved.units.shot[3]) == FIRST_ATTACK + 1
+
+
+def test_the_script_walks_home_when_it_sees_nobody_and_rests_when_dead():
+    after = scripted(APART, health=[45, 45, 45, 45, 45, 0])
+    assert after.units.move_x[3:].tolist() == [-1, -1, 0]
+    quiet = scripted(FACING, enemy_shoots=False)
+    assert not np.any(quiet.units.shot[3:])
+    assert quiet.units.move_x[3:].tolist() == [-1, -1, -1]
+
+
+def test_random_targets_are_uniform():
+    own = jax.tree.map(lambda part: part[3:4], battle([(10, 11), (10, 12), (10, 13), (12, 12), (28, 4), (28, 20)]).units)
+    opponents = jax.tree.map(lambda part: part[:3], battle([(10, 11), (10, 12), (30, 13), *APART[3:]]).units)
+    stats = stats_of(jax.tree.map(jnp.asarray, PARAMS), jnp.zeros(1, jnp.int32))
+    memory = Memory(jnp.zeros(1), jnp.zeros(1), jnp.full(1, -1, jnp.int32))
+    run = jax.vmap(lambda draws: act(own, stats, opponents, memory, draws, True, "random")[0][0])
+    shots = np.asarray(jax.jit(run)(jax.random.uniform(KEY, (4000, 2, 1))))
+    assert set(shots) == {FIRST_ATTACK, FIRST_ATTACK + 1}
+    assert abs(np.mean(shots == FIRST_ATTACK) - 0.5) < 0.03
+
+
+def mirrored_play(weights, seen, carry, key):
+    """A linear policy that counts its decisions."""
+    scores = seen.obs @ weights["matrix"] + jax.random.normal(key, ()) * 0
+    return jnp.argmax(jnp.where(seen.action_mask, scores, -jnp.inf), axis=-1), carry + 1
+
+
+def test_a_learned_enemy_is_at_home_on_the_right():
+    """In a symmetric battle with the same policy on both sides everything stays symmetric, step after step."""
+    left = Smax("3m")
+    opponent = Opponent(left, mirrored_play, functools.partial(jnp.zeros, ()))
+    env = Smax("3m", mode="learned", opponent=opponent)
+    weights = {"matrix": jax.random.normal(KEY, (75, 8))}
+    params = PARAMS.replace(opponent=weights, cooldown_noise_low=0.0, cooldown_noise_high=0.0)
+    env.check_params(params)
+    state, _ = jax.jit(env.reset)(KEY, params)
+    x, y = state.units.x[:3], state.units.y[:3]
+    even = state.units.replace(x=jnp.concatenate([x, 32 - x]), y=jnp.concatenate([y, y]))
+    state = state.replace(units=even)
+    advance, see = jax.jit(env.step), jax.jit(env.observe)
+    for _ in range(30):
+        action, _ = mirrored_play(weights, see(state, params), 0, KEY)
+        state, _ = advance(KEY, state, action, params)
+        twin = mirror(state.units, 3, 32.0)
+        for name in ("x", "y", "health", "move_x", "move_y"):
+            np.testing.assert_allclose(getattr(twin, name), getattr(state.units, name), atol=1e-3, err_msg=name)
+    assert float(state.memory) == 30
+    assert float(state.units.x[0] - x[0]) != 0
+
+
+def test_opponents_that_do_not_fit_are_refused():
+    small = Opponent(Smax("3m"), mirrored_play)
+    with pytest.raises(UserError, match="as 3 against 3 units; here it leads 6 against 5"):
+        Smax("5m_vs_6m", mode="learned", opponent=small)
+    env = Smax("3m", mode="learned", opponent=small)
+    with pytest.raises(UserError, match="holds no weights"):
+        env.check_params(PARAMS)
+
+
+def test_populations_of_opponents_are_a_vmap():
+    opponent = Opponent(Smax("3m"), mirrored_play, functools.partial(jnp.zeros, ()))
+    env = Smax("3m", mode="learned", opponent=opponent)
+    vec = vectorize(env, 2)
+    population = PARAMS.replace(opponent={"matrix": jax.random.normal(KEY, (3, 75, 8))})
+    axes = jax.tree.map(lambda _: None, PARAMS).replace(opponent={"matrix": 0})
+
+    def play(params: SmaxParams):
+        state, _ = vec.reset(KEY, params)
+        return vec.step(KEY, state, jnp.full((2, 3), STOP), params)[0].env.units
+
+    units = jax.jit(jax.vmap(play, in_axes=(axes,)))(population)
+    assert units.x.shape == (3, 2, 6)
+    moves = np.asarray(units.move_x[:, :, 3:] + 2 * units.move_y[:, :, 3:])
+    assert len({moves[i].tobytes() for i in range(3)}) > 1
+
+
+def test_unit_names_match_the_tables():
+    assert len(UNIT_NAMES) == len(PARAMS.speed) == 6
