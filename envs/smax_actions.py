@@ -55,14 +55,20 @@ def combine(units: Units, allies: Part, enemies: Part) -> Order:
         jnp.where(allies[2] > 0, allies[2] - FIRST_ATTACK, none[0]),
         jnp.where(enemies[2] > 0, num_allies - 1 - (enemies[2] - FIRST_ATTACK), none[1]),
     )
-    move_x, move_y, shot = (jnp.concatenate(both) for both in zip(allies, enemies, strict=True))
+    move_x, move_y, shot = (_join(*both) for both in zip(allies, enemies, strict=True))
     alive = units.alive
     return Order(
         move_x=jnp.where(alive, move_x, 0.0),
         move_y=jnp.where(alive, move_y, 0.0),
-        target=jnp.where(alive, jnp.concatenate(targets), -1),
+        target=jnp.where(alive, _join(*targets), -1),
         shot=jnp.where(alive, shot, 0),
     )
+
+
+def _join(allies: jax.Array, enemies: jax.Array) -> jax.Array:
+    """[N, …]: both teams; a trailing axis may have size 1 in one of them, where only the other was mapped."""
+    trailing = jnp.broadcast_shapes(allies.shape[1:], enemies.shape[1:])
+    return jnp.concatenate([jnp.broadcast_to(team, (team.shape[0], *trailing)) for team in (allies, enemies)])
 
 
 def available_only(order: Order, units: Units, stats: Stats, num_allies: int) -> Order:

@@ -226,7 +226,7 @@ def test_the_dead_see_nothing_may_only_stop_and_share_the_reward():
 
 def test_winning_ends_the_episode_with_a_bonus():
     state = battle(FACING, health=[45, 45, 45, 9, 0, 0])
-    after, seen = step(KEY, state, jnp.array([FIRST_ATTACK, STOP, STOP]))
+    _, seen = step(KEY, state, jnp.array([FIRST_ATTACK, STOP, STOP]))
     assert bool(seen.terminated)
     assert not bool(seen.truncated)
     np.testing.assert_allclose(seen.reward, 9 / 45 / 3 + 1, rtol=1e-6)
@@ -328,32 +328,34 @@ def test_random_targets_are_uniform():
 
 
 def mirrored_play(weights, seen, carry, key):
-    """A linear policy that counts its decisions."""
-    scores = seen.obs @ weights["matrix"] + jax.random.normal(key, ()) * 0
+    """A linear policy that shoots when it can, and counts its decisions."""
+    del key
+    scores = seen.obs @ weights["matrix"] + 100.0 * (jnp.arange(seen.action_mask.shape[-1]) >= FIRST_ATTACK)
     return jnp.argmax(jnp.where(seen.action_mask, scores, -jnp.inf), axis=-1), carry + 1
 
 
+def symmetric(units: Units) -> Units:
+    """The battle with the enemies set to the allies' mirror image."""
+    return jax.tree.map(lambda own, twin: jnp.concatenate([own[:3], twin[3:]]), units, mirror(units, 3, 32.0))
+
+
 def test_a_learned_enemy_is_at_home_on_the_right():
-    """In a symmetric battle with the same policy on both sides everything stays symmetric, step after step."""
-    left = Smax("3m")
-    opponent = Opponent(left, mirrored_play, functools.partial(jnp.zeros, ()))
+    """In a symmetric battle with the same policy on both sides both do the same, decision after decision."""
+    opponent = Opponent(Smax("3m"), mirrored_play, functools.partial(jnp.zeros, ()))
     env = Smax("3m", mode="learned", opponent=opponent)
-    weights = {"matrix": jax.random.normal(KEY, (75, 8))}
-    params = PARAMS.replace(opponent=weights, cooldown_noise_low=0.0, cooldown_noise_high=0.0)
+    params = PARAMS.replace(opponent={"matrix": jax.random.normal(KEY, (75, 8))}, cooldown_noise_low=0.0, cooldown_noise_high=0.0)
     env.check_params(params)
-    state, _ = jax.jit(env.reset)(KEY, params)
-    x, y = state.units.x[:3], state.units.y[:3]
-    even = state.units.replace(x=jnp.concatenate([x, 32 - x]), y=jnp.concatenate([y, y]))
-    state = state.replace(units=even)
-    advance, see = jax.jit(env.step), jax.jit(env.observe)
-    for _ in range(30):
-        action, _ = mirrored_play(weights, see(state, params), 0, KEY)
+    state = battle([(14, 14), (13, 16), (14.5, 19), (1, 1), (1, 1), (1, 1)]).replace(memory=jnp.zeros(()))
+    advance, see, shots = jax.jit(env.step), jax.jit(env.observe), 0
+    for _ in range(12):
+        state = state.replace(units=symmetric(state.units))
+        action, _ = mirrored_play(params.opponent, see(state, params), 0, KEY)
         state, _ = advance(KEY, state, action, params)
-        twin = mirror(state.units, 3, 32.0)
-        for name in ("x", "y", "health", "move_x", "move_y"):
-            np.testing.assert_allclose(getattr(twin, name), getattr(state.units, name), atol=1e-3, err_msg=name)
-    assert float(state.memory) == 30
-    assert float(state.units.x[0] - x[0]) != 0
+        for name, column in vars(mirror(state.units, 3, 32.0)).items():
+            np.testing.assert_allclose(column, getattr(state.units, name), atol=1e-3, err_msg=name)
+        shots += int(jnp.sum(state.units.shot > 0))
+    assert float(state.memory) == 12
+    assert shots > 0
 
 
 def test_opponents_that_do_not_fit_are_refused():
