@@ -44,7 +44,7 @@ def batch_last(function: Function) -> Function:
 
 def _to_last(leaf: jax.Array, batched: bool) -> jax.Array:
     if batched and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
-        # A plain transposition melts into the loops that read it, which then read with a stride; a product with the identity does not.
+        # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not
         return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(leaf, 0, -1) if batched else jnp.asarray(leaf)[..., None]
 
