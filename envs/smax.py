@@ -151,25 +151,30 @@ class Smax(Environment):
     def check_params(self, env_params: SmaxParams) -> None:
         """Raises ``UserError`` for numbers that no battle can have, and for weights that do not fit the opponent."""
         smax_units.check(env_params)
-        if self.mode == "learned":
-            smax_opponent.check_weights(self.opponent, env_params)
+        if self._learned is not None:
+            smax_opponent.check_weights(self._learned, env_params)
+
+    @property
+    def _learned(self) -> Opponent | None:
+        """The enemies' policy, if they have one."""
+        return self.opponent if self.mode == "learned" else None
 
     # --- the functions of an environment: random draws, then the parts that see batches last ----------------------------
 
     def initial(self, key: jax.Array, env_params: SmaxParams) -> SmaxState:
         draws = jax.random.uniform(key, (smax_spawn.num_draws(self.battle),))
         state = batch_last(self._initial)(draws, _numbers(env_params))
-        return state.replace(memory=self.opponent.initial_carry()) if self.mode == "learned" else state
+        return state if self._learned is None else state.replace(memory=self._learned.initial_carry())
 
     def transition(
         self, key: jax.Array, state: SmaxState, action: jax.Array, env_params: SmaxParams
     ) -> tuple[SmaxState, Outcome]:
-        if self.mode != "learned":
+        if self._learned is None:
             draws = jax.random.uniform(key, (sum(self._draws),))
             return batch_last(self._transition)(draws, state, action, None, _numbers(env_params))
-        key, key_opponent = jax.random.split(key)
-        draws = jax.random.uniform(key, (sum(self._draws),))
-        enemies, carry = smax_opponent.act(self.opponent, key_opponent, state, self._types, self.battle.num_allies, env_params)
+        key_draws, key_opponent = jax.random.split(key)
+        draws = jax.random.uniform(key_draws, (sum(self._draws),))
+        enemies, carry = smax_opponent.act(self._learned, key_opponent, state, self._types, self.battle.num_allies, env_params)
         numbers = _numbers(env_params)
         after, outcome = batch_last(self._transition)(draws, state.replace(memory=None), action, enemies, numbers)
         return after.replace(memory=carry), outcome
@@ -271,7 +276,7 @@ class Smax(Environment):
         if self.mode == "self_play":
             reward = jnp.where(won, bonus, 0.0) - jnp.where(lost, bonus, 0.0)
             sign = np.where(np.array(self.teams) == 0, 1.0, -1.0).astype(np.float32)
-            reward = smax_view.column(sign, before.x) * reward
+            reward = jnp.asarray(smax_view.column(sign, before.x)) * reward
         else:
             loss = self._sides((before.health - state.units.health) / stats.health)[1]
             reward = jnp.sum(loss, axis=0) / self.battle.num_enemies + jnp.where(won, bonus, 0.0)
