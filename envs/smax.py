@@ -109,7 +109,7 @@ class Smax(Environment):
                 raise unknown(f"{option} of smax", str(getattr(self, option)), known)
         if not isinstance(self.enemy_shoots, bool):
             raise UserError(f"enemy_shoots of smax is {self.enemy_shoots!r}; give true or false")
-        smax_opponent.check(self.opponent if self.mode == "learned" else None, self.mode, battle)
+        smax_opponent.check(self.opponent, self.mode, battle)
 
     @property
     def battle(self) -> Scenario:

@@ -48,6 +48,8 @@ class Opponent:
 def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:
     """Raises ``UserError`` unless the opponent fits the mode and the teams' sizes."""
     if mode != "learned":
+        if opponent is not None:
+            raise UserError(f"opponent of smax is for mode=learned; with mode={mode} leave it out")
         return
     if not isinstance(opponent, Opponent):
         raise UserError("mode=learned of smax needs a policy; give opponent=Opponent.of(algorithm, env, config)")

@@ -362,6 +362,8 @@ def test_opponents_that_do_not_fit_are_refused():
     small = Opponent(Smax("3m"), mirrored_play)
     with pytest.raises(UserError, match="as 3 against 3 units; here it leads 6 against 5"):
         Smax("5m_vs_6m", mode="learned", opponent=small)
+    with pytest.raises(UserError, match="is for mode=learned"):
+        Smax("3m", opponent=small)
     env = Smax("3m", mode="learned", opponent=small)
     with pytest.raises(UserError, match="holds no weights"):
         env.check_params(PARAMS)
