@@ -212,7 +212,7 @@ class Merge(Environment):
         terminated = jnp.any(crashed)
         if self.continue_after_crash:
             terminated = jnp.any(acting) & ~jnp.any(acting & ~crashed)
-        published = rewards.local_reward(vehicles, own, env_params.replace(crash_penalty=CRASH_PENALTY))
+        published = own_reward + (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
         tally = rewards.count(state.tally, before, vehicles, own, published, acting, decided != action)
         state = state.replace(vehicles=vehicles, step=state.step + 1, tally=tally)
         if self.open_inflow:

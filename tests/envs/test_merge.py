@@ -196,6 +196,14 @@ def test_a_cav_crash_ends_the_episode_and_a_crash_of_others_does_not():
     )
 
 
+def test_own_return_counts_a_crash_as_published_whatever_it_costs_in_training():
+    state = scene([(413, 4, 25), (100, 10.5, 25)])
+    ends = [step(jax.random.key(0), state, jnp.full(6, IDLE), PARAMS.replace(crash_penalty=cost))[1] for cost in (200.0, 2000.0)]
+    assert float(ends[1].reward[0] - ends[0].reward[0]) == pytest.approx(-1800, abs=0.01)
+    assert float(ends[1].metrics["own_return"]) == pytest.approx(float(ends[0].metrics["own_return"]), abs=0.01)
+    assert float(ends[0].metrics["own_return"]) < -99
+
+
 def test_crashed_cavs_leave_the_game_when_it_goes_on():
     env = Merge(continue_after_crash=True)
     go_on = jax.jit(env.step)
