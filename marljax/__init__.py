@@ -10,6 +10,7 @@ from marljax.registry import make, register
 from marljax.vector import vectorize
 
 if TYPE_CHECKING:
+    from marljax.jaxmarl_api import to_jaxmarl
     from marljax.settings import tuned
     from marljax.train import make_train
     from marljax.trained import load
@@ -27,12 +28,18 @@ __all__ = [
     "make",
     "make_train",
     "register",
+    "to_jaxmarl",
     "tuned",
     "vectorize",
 ]
 
 # Imported when asked for: the package stays light.
-_LATER = {"load": "marljax.trained", "make_train": "marljax.train", "tuned": "marljax.settings"}
+_LATER = {
+    "load": "marljax.trained",
+    "make_train": "marljax.train",
+    "to_jaxmarl": "marljax.jaxmarl_api",
+    "tuned": "marljax.settings",
+}
 
 
 def __getattr__(name: str) -> Any:

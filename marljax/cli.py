@@ -127,11 +127,11 @@ def _dispatch(words: Sequence[str]) -> int:
 
 
 def _train_command(words: Sequence[str]) -> int:
-    from marljax import registry
+    from marljax import registry, settings
 
     if not words or words[0] in ("-h", "--help"):
         print(TRAIN_HELP.format(algo="<algorithm>"), end="")
-        print(f"algorithms: {', '.join(sorted(registry.ALGORITHMS))}; environments: {', '.join(sorted(registry.ENVIRONMENTS))}")
+        print(f"algorithms: {', '.join(sorted(registry.ALGORITHMS))}; environments: {settings.known_environments()}")
         return 0
     return _train(words[0], words[1:])
 

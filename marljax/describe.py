@@ -25,7 +25,7 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
     changes = settings.parse(words)
     config = registry.algorithm(algo).Config
     if "env" not in changes and changes.get("resume") is None:
-        known = f"{', '.join(sorted(registry.ENVIRONMENTS))}, {settings.CUSTOM}"
+        known = f"{settings.known_environments()}, {settings.CUSTOM}"
         algorithm = _section(f"algo.* ({algo})", "algo.", fields.defaults(config), _field_notes(config))
         return "\n\n".join([_run_section(_run_defaults()), algorithm, f"env.*: add env=<name> to list them; known: {known}"])
     tree = settings.resolve(algo, changes)
@@ -71,7 +71,7 @@ def _config_file() -> Path:
 
 
 def _is_tuned(algo: str, env_name: str) -> bool:
-    return (_config_file().parent / "tuned" / f"{algo}_{env_name.replace('/', '_')}.yaml").is_file()
+    return (_config_file().parent / "tuned" / f"{algo}_{settings.node_name(env_name)}.yaml").is_file()
 
 
 def _yaml_notes(text: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from marljax.environment import Environment
 from marljax.errors import UserError, unknown
 
 ENVIRONMENTS: dict[str, str] = {"merge": "marljax.envs.merge:Merge", "smax": "marljax.envs.smax:Smax"}
+SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
 ALGORITHMS: dict[str, str] = {"ippo": "marljax.algos.ippo", "mappo": "marljax.algos.mappo"}
 
 
@@ -53,18 +54,39 @@ def _imported(name: str) -> ModuleType:
 
 
 def environment_class(name: str) -> type[Environment]:
-    """The class that a registered name stands for."""
+    """The class that a registered name, or ``<suite>/<name>``, stands for.
+
+    The module of a suite has ``environment_class(name)``, which raises ``UserError`` for a name that it does not know.
+    """
+    suite, slash, member = name.partition("/")
+    if slash and suite not in SUITES:
+        raise unknown("suite of environments", suite, SUITES)
+    if slash:
+        return _imported(SUITES[suite]).environment_class(member)
     if name not in ENVIRONMENTS:
-        raise unknown("environment", name, ENVIRONMENTS)
+        raise unknown("environment", name, [*ENVIRONMENTS, *SUITES])
     return load_class(ENVIRONMENTS[name])
 
 
+def full_name(name: str, member: Any) -> str:
+    """``<suite>/<member>`` where ``name`` is a suite, else ``name``; what ``env=<suite> env.name=<member>`` is short for."""
+    if name not in SUITES:
+        return name
+    if not isinstance(member, str):
+        known = ", ".join(_imported(SUITES[name]).names())
+        raise UserError(f"{name} is a suite of environments; choose one with env={name} env.name=<name>; known: {known}")
+    return f"{name}/{member}"
+
+
 def make(name: str, **options: Any) -> Environment:
-    """An environment by name: ``make("merge", density="hard")``.
+    """An environment by name: ``make("merge", density="hard")``, ``make("jaxmarl/MPE_simple_spread_v3", num_agents=5)``.
 
     Options are the environment's fields; an unknown one raises ``UserError`` with the nearest names. Numbers live in
     ``env.default_params`` and are changed there, with ``.replace(…)``.
     """
+    if name in SUITES:
+        options = dict(options)
+        name = full_name(name, options.pop("name", None))
     return build(environment_class(name), name, options)
 
 

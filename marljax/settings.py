@@ -7,6 +7,7 @@ defaults in ``configs/config.yaml``.
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -119,15 +120,34 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
     Its keys are checked, its values are not.
     """
+    changes = _joined(changes)
     if changes.get("algo", algo) != algo:
         raise UserError(f"this command trains {algo}; for algo={changes['algo']} run that algorithm's own command")
     if changes.get("resume") is not None:
         return _resumed(algo, changes)
     if "env" not in changes:
-        raise UserError(f"choose an environment, such as env=merge; known: {', '.join(sorted(registry.ENVIRONMENTS))}")
+        raise UserError(f"choose an environment, such as env=merge; known: {known_environments()}")
     env_name = str(changes["env"])
     _check_keys(algo, env_name, changes)
     return {"algo_name": algo, "env_name": env_name, **_hydra_tree(algo, env_name, changes)}
+
+
+def _joined(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``env=jaxmarl env.name=overcooked`` as ``env=jaxmarl/overcooked``."""
+    if changes.get("env") not in registry.SUITES:
+        return changes
+    rest = {key: value for key, value in changes.items() if key != "env.name"}
+    return rest | {"env": registry.full_name(changes["env"], changes.get("env.name"))}
+
+
+def known_environments() -> str:
+    """The names that ``env=`` takes, those of other libraries' environments by their suite."""
+    return ", ".join([*sorted(registry.ENVIRONMENTS), *(f"{suite}/<name>" for suite in sorted(registry.SUITES))])
+
+
+def node_name(env_name: str) -> str:
+    """An environment's name as Hydra and the files of ``configs/tuned`` take it."""
+    return re.sub(r"\W", "_", env_name)
 
 
 def from_tree(tree: Mapping[str, Any]) -> Settings:
@@ -230,7 +250,7 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    node = env_name.replace("/", "_")
+    node = node_name(env_name)
     cls = environment_class(env_name, changes.get("env.target"))
     store = ConfigStore.instance()
     store.store(group="algo", name=algo, node=fields.defaults(registry.algorithm(algo).Config))

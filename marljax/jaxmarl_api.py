@@ -1,0 +1,142 @@
+"""Our environments through JaxMARL's API: ``marljax.to_jaxmarl(env)``, for loops and wrappers written against it.
+
+Axis letters: A agents, O observation, n actions.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax.environment import Environment, EnvParams, TimeStep, View, is_shared, num_actions
+from marljax.jaxmarl_suite import quiet
+from marljax.spaces import Box, Discrete, MultiDiscrete, Space
+
+with quiet():
+    from jaxmarl.environments import MultiAgentEnv, spaces
+
+ByAgent = dict[str, Any]
+
+
+class ApiState(struct.PyTreeNode):
+    """What JaxMARL's loops pass from step to step."""
+
+    env: Any  # the environment's own state
+    done: jax.Array  # bool: the episode has ended
+    step: jax.Array  # int32 decisions taken in it
+
+
+class ToJaxMARL(MultiAgentEnv):
+    """An environment as JaxMARL's ``MultiAgentEnv``; made by ``to_jaxmarl``.
+
+    Agents are ``agent_0`` …; ``step`` restarts a finished episode at once and then returns the observation of the new one, as
+    all of JaxMARL's environments do, ``step_env`` does not. Observations are one flat vector per agent, what the agents share
+    included, and the dictionary holds ``world_state``, the global state, as SMAX's does. ``info`` has the environment's
+    metrics, ``terminated`` and ``truncated``, all [A], since JaxMARL's loops expect that shape.
+    """
+
+    def __init__(self, env: Environment, env_params: EnvParams) -> None:
+        super().__init__(env.num_agents)
+        self.env, self.env_params = env, env_params
+        shapes = jax.eval_shape(self._first, jax.random.key(0))
+        observation = spaces.Box(-jnp.inf, jnp.inf, shapes[0][self.agents[0]].shape)
+        self.observation_spaces = dict.fromkeys(self.agents, observation)
+        self.action_spaces = {agent: _space(env.action_space) for agent in self.agents}
+        self.world_state_size: int = shapes[0]["world_state"].size
+
+    @property
+    def name(self) -> str:
+        return type(self.env).__name__
+
+    @property
+    def agent_classes(self) -> dict[str, list[str]]:
+        """Agents by team."""
+        teams = list(zip(self.agents, self.env.teams, strict=True))
+        return {f"team_{team}": [agent for agent, own in teams if own == team] for team in sorted(set(self.env.teams))}
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def reset(self, key: jax.Array) -> tuple[ByAgent, ApiState]:
+        """The first observations and state of an episode; consumes ``key`` as ``env.reset`` does."""
+        return self._first(key)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step_env(self, key: jax.Array, state: ApiState, actions: ByAgent) -> tuple[ByAgent, ApiState, ByAgent, ByAgent, ByAgent]:
+        """One decision, without a restart; consumes ``key`` as ``env.step`` does."""
+        action = jnp.stack([jnp.asarray(actions[agent]) for agent in self.agents])
+        action = action.reshape(self.num_agents, *self.env.action_space.shape)
+        after, timestep = self.env.step(key, state.env, action, self.env_params)
+        state = ApiState(after, timestep.last, state.step + 1)
+        done = timestep.last | ~timestep.alive
+        shown = timestep.metrics | {"terminated": timestep.terminated, "truncated": timestep.truncated}
+        info = {name: jnp.broadcast_to(value, (self.num_agents,)) for name, value in shown.items()}
+        dones = self._by_agent(done) | {"__all__": timestep.last}
+        return self._observations(after, timestep), state, self._by_agent(timestep.reward), dones, info
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def get_obs(self, state: ApiState) -> ByAgent:
+        """What the agents see in a state, and ``world_state``."""
+        return self._observations(state.env, self.env.observe(state.env, self.env_params))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def get_avail_actions(self, state: ApiState) -> ByAgent:
+        """[n] bool per agent, of a ``MultiDiscrete`` action its parts' masks side by side; an absent agent has the noop only."""
+        view = self.env.observe(state.env, self.env_params)
+        space = self.env.action_space
+        if isinstance(space, Box):
+            return self._by_agent(jnp.ones((self.num_agents, *space.shape), bool))
+        sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
+        noop = jnp.concatenate([jnp.arange(size) == self.env.noop for size in sizes])
+        return self._by_agent(jnp.where(view.alive[:, None], view.action_mask, noop))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def get_world_state(self, state: ApiState) -> jax.Array:
+        """[G], the state that a centralised critic sees."""
+        return self.env.global_state(state.env, self.env_params)
+
+    @property
+    def num_actions(self) -> int:
+        """Width of a discrete action's mask; of a continuous action, 1."""
+        return num_actions(self.env.action_space)
+
+    def _first(self, key: jax.Array) -> tuple[ByAgent, ApiState]:
+        state, timestep = self.env.reset(key, self.env_params)
+        return self._observations(state, timestep), ApiState(state, jnp.array(False), jnp.zeros((), jnp.int32))
+
+    def _observations(self, state: Any, seen: TimeStep | View) -> ByAgent:
+        flat = flat_observation(seen.obs, self.num_agents)
+        return self._by_agent(flat) | {"world_state": self.env.global_state(state, self.env_params)}
+
+    def _by_agent(self, values: jax.Array) -> ByAgent:
+        return {agent: values[index] for index, agent in enumerate(self.agents)}
+
+
+def flat_observation(obs: Any, num_agents: int) -> jax.Array:
+    """[A, O]: every part of an observation side by side; what the agents share is repeated for each of them."""
+
+    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        return jnp.tile(leaf.reshape(1, -1), (num_agents, 1)) if is_shared(path) else leaf.reshape(num_agents, -1)
+
+    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, obs)), -1)
+
+
+def _space(space: Space) -> Any:
+    match space:
+        case Discrete(n=n):
+            return spaces.Discrete(n)
+        case MultiDiscrete(nvec=nvec):
+            return spaces.MultiDiscrete(nvec)
+        case Box(shape=shape, low=low, high=high):
+            return spaces.Box(low, high, shape)
+
+
+def to_jaxmarl(env: Environment, env_params: EnvParams | None = None) -> ToJaxMARL:
+    """``env`` through JaxMARL's API: see ``ToJaxMARL``.
+
+    Example:
+        env = LogWrapper(marljax.to_jaxmarl(marljax.make("smax", scenario="3m")))
+        obs, state = env.reset(key)
+        obs, state, reward, done, info = env.step(key, state, {agent: … for agent in env.agents})
+    """
+    return ToJaxMARL(env, env.default_params if env_params is None else env_params)
