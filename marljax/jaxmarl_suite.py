@@ -63,6 +63,7 @@ class Family(NamedTuple):
     dead_stay: bool = False  # an agent that is done before the episode stays in it, and shares rewards
     inherits: tuple[str, ...] = ()  # options passed on to the class named by ``base``
     base: str = ""
+    fixed: bool = False  # its constructor takes no options
     named: Mapping[str, str] = {}  # option → default, of options given as a name here and as an object to JaxMARL
     metrics: Callable[[Any], dict[str, jax.Array]] = lambda state: {}
 
@@ -102,6 +103,7 @@ _SMAX = Family(
 FAMILIES: dict[str, Family] = {
     "": Family(limit="max_steps"),
     "MPE_": _MPE,
+    **{f"MPE_simple_facmac_{size}a_v1": _MPE._replace(fixed=True) for size in (3, 6, 9)},
     "SMAX": _SMAX,
     "HeuristicEnemySMAX": _SMAX._replace(
         counter="state.step",
@@ -156,6 +158,8 @@ def _options(name: str) -> dict[str, Any]:
 
     kind = family(name)
     made = _make(name, ())
+    if kind.fixed:
+        return {}
     own = inspect.signature(type(made)).parameters
     found = {key: parameter.default for key, parameter in own.items()}
     if kind.inherits:
@@ -284,18 +288,21 @@ class JaxMARL(Environment):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
-        assert self._theirs is not None
+            if not isinstance(value, PLAIN):
+                raise UserError(f"{field.name}={value} of {self.member} is not a number, a name, true or false")
+        theirs(self.member, self._given)  # refuses what JaxMARL does
+
+    @property
+    def _given(self) -> tuple[tuple[str, Any], ...]:
+        """The options of JaxMARL's constructor that are not at their default."""
+        own = {field.name for field in dataclasses.fields(JaxMARL)}
+        fields = [field for field in dataclasses.fields(self) if field.name not in own]
+        pairs = [(field, getattr(self, field.name)) for field in fields]
+        return tuple((field.name, value) for field, value in pairs if value != field.default)
 
     @property
     def _theirs(self) -> Theirs:
-        """JaxMARL's environment; options at their defaults are left to it."""
-        own = {field.name for field in dataclasses.fields(JaxMARL)}
-        fields = [field for field in dataclasses.fields(self) if field.name not in own]
-        given = [(field.name, getattr(self, field.name)) for field in fields]
-        changed = (pair for field, pair in zip(fields, given, strict=True) if pair[1] != field.default)
-        return theirs(self.member, tuple(changed))
+        return theirs(self.member, self._given)
 
     @property
     def num_agents(self) -> int:

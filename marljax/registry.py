@@ -78,7 +78,7 @@ def full_name(name: str, member: Any) -> str:
     return f"{name}/{member}"
 
 
-def make(name: str, **options: Any) -> Environment:
+def make(name: str, /, **options: Any) -> Environment:
     """An environment by name: ``make("merge", density="hard")``, ``make("jaxmarl/MPE_simple_spread_v3", num_agents=5)``.
 
     Options are the environment's fields; an unknown one raises ``UserError`` with the nearest names. Numbers live in

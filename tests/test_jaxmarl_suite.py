@@ -1,0 +1,235 @@
+"""JaxMARL's environments keep our contract, and do step by step what they do on their own."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import marljax
+from marljax import registry, settings
+from marljax.algos import ippo, mappo
+from marljax.errors import UserError
+from marljax.jaxmarl_suite import quiet
+from marljax.spaces import Box, Discrete
+from marljax.testing import check_env, sample_action
+
+with quiet():
+    import jaxmarl
+    from jaxmarl.environments import overcooked_layouts
+    from jaxmarl.environments.smax import map_name_to_scenario
+
+SLOW = [
+    ("MPE_simple_spread_v3", {"num_agents": 5, "max_steps": 10}),
+    ("MPE_simple_tag_v3", {"max_steps": 10}),
+    ("MPE_simple_world_comm_v3", {"max_steps": 10}),
+    ("HeuristicEnemySMAX", {"scenario": "3m"}),
+    ("SMAX", {"scenario": "5m_vs_6m", "max_steps": 10}),
+    ("overcooked", {"max_steps": 20}),
+    ("overcooked_v2", {"max_steps": 20}),
+    ("hanabi", {}),
+    ("coin_game", {"num_inner_steps": 3, "num_outer_steps": 4}),
+    ("jaxnav", {"max_steps": 20}),
+]
+QUICK = [("switch_riddle", {"num_agents": 4}), ("MPE_simple_speaker_listener_v4", {"max_steps": 8})]
+CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_conformance(name, options):
+    check_env(marljax.make(f"jaxmarl/{name}", **options), num_steps=110 if "SMAX" in name else 50)
+
+
+def theirs(name, options):
+    """JaxMARL's own object, made without our help."""
+    objects = {"scenario": map_name_to_scenario, "layout": lambda name: overcooked_layouts[name]}
+    with quiet():
+        return jaxmarl.make(name, **{key: objects.get(key, lambda same: same)(value) for key, value in options.items()})
+
+
+def their_action(env, action):
+    """Our actions [A, …] as a dictionary by agent; continuous ones from [−1, 1] to the agent's own bounds."""
+    actions = {}
+    for agent, own in zip(env.agents, action, strict=True):
+        space = env.action_space(agent)
+        if hasattr(space, "n"):
+            actions[agent] = own
+            continue
+        low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
+        actions[agent] = low + (high - low) * (own[: len(low)] + 1) / 2
+    return actions
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_a_step_is_theirs_to_the_end_of_the_episode(name, options):
+    ours, own = marljax.make(f"jaxmarl/{name}", **options), theirs(name, options)
+    num_steps = 110 if "SMAX" in name else 50
+
+    @jax.jit
+    def play(key):
+        key_reset, key_steps = jax.random.split(key)
+
+        def step(carry, key):
+            key_action, key_step = jax.random.split(key)
+            state, timestep, their_state = carry
+            action = sample_action(ours, key_action, timestep.action_mask)
+            state, timestep = ours.step(key_step, state, action)
+            with quiet():
+                their_obs, their_state, reward, done, _ = own.step_env(key_step, their_state, their_action(own, action))
+            world = ours.global_state(state, ours.default_params)
+            return (state, timestep, their_state), (timestep, world, their_obs, reward, done)
+
+        state, first = ours.reset(key_reset)
+        their_obs, their_state = own.reset(key_reset)
+        _, steps = jax.lax.scan(step, (state, first, their_state), jax.random.split(key_steps, num_steps))
+        return first, their_obs, steps
+
+    first, their_first, (timestep, world, their_obs, reward, done) = jax.device_get(play(jax.random.key(3)))
+    ended = done["__all__"]
+    length = int(np.argmax(ended)) + 1
+    assert ended.any()
+    np.testing.assert_array_equal((timestep.terminated | timestep.truncated)[:length], ended[:length])
+    for index, agent in enumerate(own.agents):
+        size = their_first[agent].size
+        np.testing.assert_array_equal(first.obs[index, :size], their_first[agent].ravel())
+        np.testing.assert_allclose(timestep.obs[:length, index, :size], their_obs[agent].reshape(num_steps, -1)[:length], 1e-6)
+        np.testing.assert_allclose(timestep.reward[:length, index], reward[agent][:length], 1e-6)
+    padded = max(space.size for space in jax.tree.leaves(their_first))
+    if "world_state" in their_obs:
+        np.testing.assert_allclose(world, their_obs["world_state"].reshape(num_steps, -1), 1e-6)
+    elif not hasattr(own, "get_world_state"):
+        np.testing.assert_array_equal(world, timestep.obs[..., :padded].reshape(num_steps, -1))
+
+
+def end_of_episode(env, action, key=0):
+    """(terminated, truncated, steps) of an episode in which every agent repeats ``action``."""
+    step = jax.jit(env.step)
+    state, timestep = jax.jit(env.reset)(jax.random.key(key))
+    steps = 0
+    while not timestep.last:
+        state, timestep = step(jax.random.fold_in(jax.random.key(key), steps), state, jnp.full(env.num_agents, action))
+        steps += 1
+    return bool(timestep.terminated), bool(timestep.truncated), steps
+
+
+def test_the_step_limit_truncates_and_everything_else_terminates():
+    riddle = marljax.make("jaxmarl/switch_riddle")
+    nothing, tell = 0, 2
+    assert end_of_episode(riddle, nothing) == (False, True, 6)
+    assert end_of_episode(riddle, tell) == (True, False, 1)
+    # The last step allowed: who tells then ends the episode, the limit does not.
+    last = jax.jit(riddle.reset)(jax.random.key(0))[0]
+    last = last.replace(inner=last.inner.replace(step=jnp.array(5)))
+    for action, terminated in ((tell, True), (nothing, False)):
+        _, timestep = jax.jit(riddle.step)(jax.random.key(1), last, jnp.full(3, action))
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (terminated, not terminated)
+        assert timestep.alive.all()
+    # JaxMARL's MPE tests its limit before it counts the step.
+    assert end_of_episode(marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8), 0) == (False, True, 9)
+
+
+def test_agents_with_different_spaces_are_padded_and_told_apart():
+    env = marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8)
+    assert (env.num_agents, env.action_space, env.observation_space) == (2, Discrete(5), Box((11 + 2,)))
+    _, timestep = jax.jit(env.reset)(jax.random.key(0))
+    np.testing.assert_array_equal(timestep.obs[:, 11:], np.eye(2))
+    np.testing.assert_array_equal(timestep.obs[0, 3:11], 0)  # the speaker sees the goal's colour only
+    np.testing.assert_array_equal(timestep.action_mask, [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    plain = marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", agent_id=False)
+    assert plain.observation_space == Box((11,))
+    assert marljax.make("jaxmarl/switch_riddle", agent_id=True).observation_space == Box((2 + 3,))
+    assert marljax.make("jaxmarl/MPE_simple_tag_v3").teams == (0, 0, 0, 1)
+
+
+def test_every_way_to_name_an_environment_gives_the_same_one():
+    env = marljax.make("jaxmarl/MPE_simple_spread_v3", num_agents=5)
+    assert env == marljax.make("jaxmarl", name="MPE_simple_spread_v3", num_agents=5)
+    assert env != marljax.make("jaxmarl/MPE_simple_spread_v3")
+    for words in (["env=jaxmarl", "env.name=MPE_simple_spread_v3"], ["env=jaxmarl/MPE_simple_spread_v3"]):
+        given = settings.compose("ippo", [*words, "env.num_agents=5"])
+        assert (given.env, hash(given.env)) == (env, hash(env))
+        assert (given.env_name, given.title) == ("jaxmarl/MPE_simple_spread_v3", "ippo_jaxmarl-MPE_simple_spread_v3")
+        assert settings.from_tree(given.tree).env == env
+    assert "0.2" in env.version
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("env=jaxmarl", "jaxmarl is a suite of environments; choose one with env=jaxmarl env.name=<name>; known: Heuristic"),
+        (
+            "env=jaxmarl env.name=MPE_simple_spred_v3",
+            "unknown environment of jaxmarl 'MPE_simple_spred_v3'; did you mean",
+        ),
+        ("env=jaxmrl/overcooked", "unknown suite of environments 'jaxmrl'; did you mean jaxmarl"),
+        ("env=jaxmarl env.name=switch_riddle env.num_agent=4", "unknown setting 'env.num_agent'; did you mean env.num_agents"),
+        ("env=jaxmarl env.name=switch_riddle env.num_agents=x", "env.num_agents=x has the wrong type; it takes an integer"),
+        (
+            "env=jaxmarl env.name=switch_riddle env.num_agents=2",
+            "env.num_agents=2 does not suit jaxmarl's switch_riddle: The",
+        ),
+        (
+            "env=jaxmarl env.name=overcooked env.layout=cramped",
+            "unknown layout of overcooked 'cramped'; did you mean",
+        ),
+        ("env=jaxmarl env.name=HeuristicEnemySMAX env.scenario=3x", "env.scenario=3x of HeuristicEnemySMAX is not known"),
+        ("env=jaxmarl env.name=LearnedPolicyEnemySMAX", "jaxmarl's LearnedPolicyEnemySMAX cannot be made: "),
+        ("env=jaxmarl env.name=storm_2p", "jaxmarl's storm_2p does not keep JaxMARL's own API"),
+    ],
+)
+def test_a_mistake_is_one_line(line, message):
+    with pytest.raises(UserError) as raised:
+        settings.compose("ippo", line.split())
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_options_that_only_python_can_give_are_refused_too():
+    with pytest.raises(UserError, match="unknown option of jaxmarl/switch_riddle 'agents'; did you mean num_agents"):
+        registry.make("jaxmarl/switch_riddle", agents=4)
+    with pytest.raises(UserError, match=r"num_agents=\[3\] of switch_riddle is not a number"):
+        registry.make("jaxmarl/switch_riddle", num_agents=[3])
+    with pytest.raises(UserError, match="unknown option of jaxmarl/MPE_simple_facmac_3a_v1 'num_landmarks'"):
+        registry.make("jaxmarl/MPE_simple_facmac_3a_v1", num_landmarks=3)
+
+
+def test_shaped_rewards_are_a_number_of_the_environment():
+    env = marljax.make("jaxmarl/overcooked", max_steps=20)
+    assert env.default_params.shaped_reward == 0.0
+    own = theirs("overcooked", {"max_steps": 20})
+    weight = env.default_params.replace(shaped_reward=2.0)
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    interact = jnp.full(2, 5)
+    # Facing an onion pile with empty hands is worth a shaped reward nowhere; facing a pot with an onion in hand is.
+    pot_below = state.inner.replace(agent_inv=jnp.array([3, 1]))
+    states = [(direction, pot_below.replace(agent_dir_idx=jnp.full(2, direction))) for direction in range(4)]
+    found = 0.0
+    for _, inner in states:
+        inner = inner.replace(agent_dir=jnp.array([[0, -1], [0, 1], [1, 0], [-1, 0]], jnp.int8)[inner.agent_dir_idx])
+        _, _, _, _, info = own.step_env(jax.random.key(1), inner, {"agent_0": 5, "agent_1": 5})
+        _, timestep = env.step(jax.random.key(1), state.replace(inner=inner), interact, weight)
+        shaped = np.array([info["shaped_reward"][agent] for agent in own.agents], np.float32)
+        np.testing.assert_allclose(timestep.reward, 2.0 * shaped)
+        found += shaped.sum()
+    assert found >= 0.0
+
+
+@pytest.mark.parametrize("algorithm", [pytest.param(ippo, marks=pytest.mark.slow), mappo], ids=["ippo", "mappo"])
+def test_training_runs(algorithm):
+    env = marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8)
+    config = algorithm.Config(total_steps=128, num_envs=4, rollout_length=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+    result = jax.jit(marljax.make_train(algorithm, env, config))(jax.random.key(0))
+    assert int(result.diverged_at) == -1
+    np.testing.assert_array_equal(result.metrics["sum_length"], 9 * result.metrics["episodes"])
+    assert result.metrics["episodes"].sum() > 0
+
+
+def test_nothing_of_theirs_is_imported_early_or_printed():
+    code = (
+        "import sys, marljax; assert 'jaxmarl' not in sys.modules; "
+        "marljax.make('jaxmarl/switch_riddle'); assert 'jaxmarl' in sys.modules; print('ready')"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (shown.stdout, shown.stderr) == ("ready\n", "")
