@@ -86,8 +86,14 @@ class RunState(NamedTuple):
     key: jax.Array
 
 
-def network(env: Any, config: Config) -> ActorCritic:
-    return ActorCritic(env.action_space(env.agents[0]).n, config.hidden)
+def outputs(num_actions: int, config: Config, params: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Logits [..., n] and values [...]."""
+    found: Any = ActorCritic(num_actions, config.hidden).apply(params, obs)
+    return found
+
+
+def num_actions(env: Any) -> int:
+    return env.action_space(env.agents[0]).n
 
 
 def optimizer(config: Config) -> optax.GradientTransformation:
@@ -102,7 +108,7 @@ def init(env: Any, config: Config, key: jax.Array) -> RunState:
     """Fresh networks and environments; ``env`` is JaxMARL's, inside its ``LogWrapper``."""
     key_network, key_reset, key = jax.random.split(key, 3)
     size = env.observation_space(env.agents[0]).shape
-    params = network(env, config).init(key_network, jnp.zeros(size))
+    params = ActorCritic(num_actions(env), config.hidden).init(key_network, jnp.zeros(size))
     obs, env_state = jax.vmap(env.reset)(jax.random.split(key_reset, config.num_envs))
     return RunState(params, optimizer(config).init(params), env_state, obs, key)
 
@@ -112,8 +118,10 @@ def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[st
     key, key_rollout, key_fit = jax.random.split(state.key, 3)
     step = functools.partial(rollout_step, env, config, state.params)
     keys = jax.random.split(key_rollout, config.num_steps)
-    (env_state, obs), (transitions, ended, returned) = jax.lax.scan(step, (state.env_state, state.obs), keys)
-    _, last_value = network(env, config).apply(state.params, stacked(env, obs))  # type: ignore[misc]
+    rollout: tuple[Any, tuple[Transition, jax.Array, jax.Array]]
+    rollout = jax.lax.scan(step, (state.env_state, state.obs), keys)
+    (env_state, obs), (transitions, ended, returned) = rollout
+    _, last_value = outputs(num_actions(env), config, state.params, stacked(env, obs))
     advantages = gae(config, transitions, last_value)
     batch = (transitions, advantages, advantages + transitions.value)
     params, opt_state = fit(env, config, state.params, state.opt_state, batch, key_fit)
@@ -130,7 +138,7 @@ def rollout_step(env: Any, config: Config, params: Any, carry: tuple, key: jax.A
     env_state, last_obs = carry
     key_action, key_step = jax.random.split(key)
     obs = stacked(env, last_obs)
-    logits, value = network(env, config).apply(params, obs)  # type: ignore[misc]
+    logits, value = outputs(num_actions(env), config, params, obs)
     policy = distrax.Categorical(logits=logits)
     action = policy.sample(seed=key_action)
     actions = dict(zip(env.agents, action.reshape(env.num_agents, -1), strict=True))
@@ -173,7 +181,7 @@ def fit(env: Any, config: Config, params: Any, opt_state: Any, batch: tuple, key
 
 def loss(params: Any, env: Any, config: Config, kept: Transition, advantage: jax.Array, target: jax.Array) -> jax.Array:
     """The clipped surrogate with PPO2's clipped value loss and an entropy bonus."""
-    logits, value = network(env, config).apply(params, kept.obs)  # type: ignore[misc]
+    logits, value = outputs(num_actions(env), config, params, kept.obs)
     policy = distrax.Categorical(logits=logits)
     near = kept.value + jnp.clip(value - kept.value, -config.clip_eps, config.clip_eps)
     value_loss = 0.5 * jnp.maximum(jnp.square(value - target), jnp.square(near - target)).mean()
@@ -195,5 +203,5 @@ def initial_carry(env: Any, config: Config) -> tuple:
 
 def act(env: Any, config: Config, params: Any, timestep: Any, carry: Any, key: jax.Array, greedy: bool) -> tuple[jax.Array, Any]:
     """Actions [A] of one of our environments."""
-    logits, _ = ActorCritic(env.action_space.n, config.hidden).apply(params, timestep.obs)  # type: ignore[misc]
+    logits, _ = outputs(env.action_space.n, config, params, timestep.obs)
     return jnp.argmax(logits, -1) if greedy else jax.random.categorical(key, logits), carry

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.environment import Environment, EnvParams, TimeStep, View, is_shared, num_actions
-from marljax.jaxmarl_suite import quiet
+from marljax.jaxmarl_library import quiet
 from marljax.spaces import Box, Discrete, MultiDiscrete, Space
 
 with quiet():

@@ -8,17 +8,11 @@ the ``step`` that restarts an episode by itself.
 Axis letters: A agents, O observation, n actions.
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib.metadata
-import inspect
-import io
-import math
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,109 +21,11 @@ from flax import struct
 
 from marljax.environment import Environment, Outcome, View
 from marljax.errors import UserError, unknown
+from marljax.jaxmarl_library import PLAIN, RIVALS, Theirs, family, names, options_of, quiet, theirs, width
 from marljax.spaces import Box, Discrete, Space
 from marljax.trees import strong
 
-PLAIN = (bool, int, float, str, type(None))  # options of these types can be given; arrays and records cannot
-NOT_PLAIN = ("agents", "landmarks", "action_spaces", "observation_spaces", "color_map", "num_moves", "initial_state_buffer")
-RIVALS = ("adversary", "leadadversary", "eve", "enemy")  # how agents of the other team are called, where there is one
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Swallows what JaxMARL prints and warns of when it is imported, and when an environment is made or traced.
-
-    Its import points ``sys.stdout`` and ``sys.stderr`` to the process's own streams, whatever they were before; here it finds
-    a sink in their place, and they are put back.
-    """
-    streams = sys.stdout, sys.stderr, sys.__stdout__
-    sys.stdout = sys.__stdout__ = io.StringIO()  # type: ignore[misc]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        sys.stdout, sys.stderr, sys.__stdout__ = streams  # type: ignore[misc]
-
-
-class Family(NamedTuple):
-    """What JaxMARL's API does not say of an environment."""
-
-    limit: str | None = None  # attribute of the environment with the step limit; None: episodes have none
-    counter: str = "step"  # path to the count of steps in its state
-    limit_first: bool = False  # the limit is tested before the step is counted: an episode lasts one step longer
-    over: Callable[[Any, jax.Array], jax.Array] | None = None  # (state, reward [A]) → an end at the limit is not for the limit
-    noop: Callable[[Any], int] = lambda env: 0  # the action that does the least
-    dead_stay: bool = False  # an agent that is done before the episode stays in it, and shares rewards
-    inherits: tuple[str, ...] = ()  # options passed on to the class named by ``base``
-    base: str = ""
-    fixed: bool = False  # its constructor takes no options
-    named: Mapping[str, str] = {}  # option → default, of options given as a name here and as an object to JaxMARL
-    metrics: Callable[[Any], dict[str, jax.Array]] = lambda state: {}
-
-
-def _battle(state: Any) -> Any:
-    return getattr(state, "state", state)  # under a scripted enemy, the battle is a part of the state
-
-
-def _sides_alive(state: Any) -> tuple[jax.Array, jax.Array]:
-    battle = _battle(state)
-    team = battle.unit_teams == 0
-    return jnp.any(battle.unit_alive & team), jnp.any(battle.unit_alive & ~team)
-
-
-def _team_dead(state: Any, reward: jax.Array) -> jax.Array:
-    del reward
-    ally, enemy = _sides_alive(state)
-    return ~(ally & enemy)
-
-
-def _battle_metrics(state: Any) -> dict[str, jax.Array]:
-    ally, enemy = _sides_alive(state)
-    return {"won": (ally & ~enemy).astype(jnp.float32), "lost": (enemy & ~ally).astype(jnp.float32)}
-
-
-_MPE = Family(limit="max_steps", limit_first=True, base="SimpleMPE", inherits=("max_steps", "dt"))
-_SMAX = Family(
-    limit="max_steps",
-    limit_first=True,
-    over=_team_dead,
-    noop=lambda env: env.num_movement_actions - 1,
-    dead_stay=True,
-    named={"scenario": ""},
-    metrics=_battle_metrics,
-)
-# By the beginning of a name; the longest that fits counts. Other environments keep to ``max_steps``, if they have it.
-FAMILIES: dict[str, Family] = {
-    "": Family(limit="max_steps"),
-    "MPE_": _MPE,
-    **{f"MPE_simple_facmac_{size}a_v1": _MPE._replace(fixed=True) for size in (3, 6, 9)},
-    "SMAX": _SMAX,
-    "HeuristicEnemySMAX": _SMAX._replace(
-        counter="state.step",
-        base="SMAX",
-        inherits=("scenario", "max_steps", "observation_type", "action_type", "see_enemy_actions", "won_battle_bonus",
-                  "walls_cause_death", "num_allies", "num_enemies", "smacv2_position_generation",
-                  "smacv2_unit_type_generation", "world_steps_per_env_step", "time_per_step"),
-    ),
-    "switch_riddle": Family(limit="max_steps", over=lambda state, reward: jnp.any(reward != 0)),
-    "overcooked": Family(limit="max_steps", noop=lambda env: 4, named={"layout": "cramped_room"}),
-    "overcooked_v2": Family(limit="max_steps", noop=lambda env: 4),
-    "coin_game": Family(limit="num_outer_steps", counter="outer_t", noop=lambda env: 4),
-    "hanabi": Family(noop=lambda env: int(env.num_moves) - 1),
-}  # fmt: skip
-
-
-def family(name: str) -> Family:
-    """The entry of ``FAMILIES`` for an environment."""
-    return FAMILIES[max((prefix for prefix in FAMILIES if name.startswith(prefix)), key=len)]
-
-
-def names() -> list[str]:
-    """What ``make("jaxmarl/<name>")`` takes; some need further packages of JaxMARL's."""
-    with quiet():
-        from jaxmarl.registration import registered_envs
-    return sorted(registered_envs)
+__all__ = ["JaxMARL", "JaxMARLState", "ShapedParams", "environment_class", "names"]
 
 
 @functools.cache
@@ -137,10 +33,15 @@ def environment_class(name: str) -> type["JaxMARL"]:
     """The class of one of JaxMARL's environments, whose fields are the plain options of its constructor."""
     if name not in names():
         raise unknown("environment of jaxmarl", name, names())
-    options = _options(name)
+    options = options_of(name)
     fields = [(key, _hint(default), dataclasses.field(default=default)) for key, default in options.items()]
-    version = f"{JaxMARL.version} of jaxmarl {importlib.metadata.version('jaxmarl')}"
-    namespace = {"member": name, "version": version, "__doc__": f"JaxMARL's {name}.", "__module__": __name__}
+    namespace = {
+        "member": name,
+        "version": f"{JaxMARL.version}, jaxmarl {importlib.metadata.version('jaxmarl')}",
+        "figures": family(name).figures,
+        "__doc__": f"JaxMARL's {name}.",
+        "__module__": __name__,
+    }
     return dataclasses.make_dataclass(_identifier(name), fields, bases=(JaxMARL,), frozen=True, namespace=namespace)
 
 
@@ -150,109 +51,6 @@ def _identifier(name: str) -> str:
 
 def _hint(default: Any) -> Any:
     return Any if default is None else type(default)
-
-
-def _options(name: str) -> dict[str, Any]:
-    """Option → default, read off the constructor's signature."""
-    import jaxmarl.environments
-
-    kind = family(name)
-    made = _make(name, ())
-    if kind.fixed:
-        return {}
-    own = inspect.signature(type(made)).parameters
-    found = {key: parameter.default for key, parameter in own.items()}
-    if kind.inherits:
-        passed = inspect.signature(getattr(jaxmarl.environments, kind.base)).parameters
-        found = {key: passed[key].default for key in kind.inherits if key in passed} | found
-    found |= {key: default or None for key, default in kind.named.items()}
-    return {key: value for key, value in found.items() if isinstance(value, PLAIN) and key not in NOT_PLAIN}
-
-
-@functools.cache
-def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
-    """JaxMARL's own object, one for equal options: its methods are compiled for each object anew."""
-    with quiet():
-        import jaxmarl
-
-        given = {key: _named(name, key, value) for key, value in options}
-        try:
-            return jaxmarl.make(name, **given)
-        except Exception as error:  # whatever a constructor raises for what it does not take
-            reason = " ".join(str(error).split()) or type(error).__name__
-            asked = ", ".join(f"{key}={value}" for key, value in options)
-            what = f"{asked} does not suit jaxmarl's {name}" if asked else f"jaxmarl's {name} cannot be made"
-            raise UserError(f"{what}: {reason}") from error
-
-
-def _named(name: str, option: str, value: Any) -> Any:
-    """The object that JaxMARL takes where users give a name."""
-    if option not in family(name).named or value is None:
-        return value
-    if option == "layout":
-        from flax.core import FrozenDict
-        from jaxmarl.environments import overcooked_layouts
-
-        if value not in overcooked_layouts:
-            raise unknown(f"{option} of {name}", str(value), overcooked_layouts)
-        return FrozenDict(overcooked_layouts[value])
-    from jaxmarl.environments.smax import map_name_to_scenario
-
-    try:
-        return map_name_to_scenario(value)
-    except KeyError as error:
-        raise UserError(f"{option}={value} of {name} is not known; give one of SMAX's, such as 3m or 2s3z") from error
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Theirs:
-    """One of JaxMARL's environments, and the shapes that its arrays have here."""
-
-    env: Any
-    family: Family
-    agents: tuple[str, ...]
-    obs_sizes: tuple[int, ...]  # of each agent, flat
-    spaces: tuple[Any, ...]  # the agents' own action spaces
-    state: Any  # shapes and dtypes of its state
-    shaped: bool  # its info holds a shaped reward
-
-    @property
-    def differ(self) -> bool:
-        """Whether agents have observations or actions of different sizes."""
-        return len(set(self.obs_sizes)) > 1 or len({_width(space) for space in self.spaces}) > 1
-
-    @property
-    def discrete(self) -> bool:
-        return hasattr(self.spaces[0], "n")
-
-
-def _width(space: Any) -> int:
-    """n of a discrete space, the number of entries of a continuous one."""
-    return int(space.n) if hasattr(space, "n") else math.prod(space.shape)
-
-
-@functools.cache
-def theirs(name: str, options: tuple[tuple[str, Any], ...]) -> Theirs:
-    """The environment with these options; traces its reset and one step."""
-    env = _make(name, options)
-    agents = tuple(env.agents)
-    refusal = f"jaxmarl's {name} does not keep JaxMARL's own API"
-    try:
-        with quiet():
-            spaces = tuple(env.action_space(agent) for agent in agents)
-            obs, state = jax.eval_shape(env.reset, jax.random.key(0))
-            sizes = tuple(math.prod(obs[agent].shape) for agent in agents)
-            actions = {agent: jnp.zeros(space.shape, int) for agent, space in zip(agents, spaces, strict=True)}
-            _, _, reward, done, info = jax.eval_shape(env.step_env, jax.random.key(0), state, actions)
-        missing = [agent for agent in agents if agent not in reward]
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise UserError(f"{refusal} (dictionaries by agent), so it cannot be used here") from error
-    if missing or "__all__" not in done:
-        raise UserError(f"{refusal} (dictionaries by agent), so it cannot be used here")
-    kinds = {"discrete" if hasattr(space, "n") else "box" if hasattr(space, "low") else "other" for space in spaces}
-    if len(kinds) > 1 or "other" in kinds:
-        raise UserError(f"jaxmarl's {name}: its agents' actions have to be all discrete or all continuous")
-    return Theirs(env, family(name), agents, sizes, spaces, state, "shaped_reward" in info)
 
 
 class JaxMARLState(struct.PyTreeNode):
@@ -310,8 +108,8 @@ class JaxMARL(Environment):
 
     @property
     def action_space(self) -> Space:
-        width = max(_width(space) for space in self._theirs.spaces)
-        return Discrete(width) if self._theirs.discrete else Box((width,), -1.0, 1.0)
+        widest = max(width(space) for space in self._theirs.spaces)
+        return Discrete(widest) if self._theirs.discrete else Box((widest,), -1.0, 1.0)
 
     @property
     def observation_space(self) -> Box:
@@ -395,7 +193,7 @@ class JaxMARL(Environment):
         if not own.discrete:
             return jnp.ones((self.num_agents, 1), bool)
         masks = _available(own.env, state.inner) or {}
-        rows = [masks.get(agent, jnp.ones(_width(space))) for agent, space in zip(own.agents, own.spaces, strict=True)]
+        rows = [masks.get(agent, jnp.ones(width(space))) for agent, space in zip(own.agents, own.spaces, strict=True)]
         return _rows([jnp.asarray(row) != 0 for row in rows], self.action_space.n)  # type: ignore[union-attr]
 
     def _their_actions(self, state: JaxMARLState, action: jax.Array) -> dict[str, jax.Array]:
@@ -408,7 +206,7 @@ class JaxMARL(Environment):
             return {agent: action[index] for index, agent in enumerate(own.agents)}
         action = jnp.where(state.alive[:, None], action, 0.0)
         return {
-            agent: _stretched(action[index, : _width(space)], space)
+            agent: _stretched(action[index, : width(space)], space)
             for index, (agent, space) in enumerate(zip(own.agents, own.spaces, strict=True))
         }
 
@@ -421,16 +219,16 @@ class JaxMARL(Environment):
         return count >= limit
 
 
-def _rows(rows: Sequence[jax.Array], width: int) -> jax.Array:
-    """Arrays of any shape, flat and padded with zeros, as [A, width]."""
+def _rows(rows: Sequence[jax.Array], size: int) -> jax.Array:
+    """Arrays of any shape, flat and padded with zeros, as [A, size]."""
     flat = [jnp.ravel(row) for row in rows]
-    return jnp.stack([jnp.pad(row, (0, width - row.size)) for row in flat])
+    return jnp.stack([jnp.pad(row, (0, size - row.size)) for row in flat])
 
 
 def _stretched(action: jax.Array, space: Any) -> jax.Array:
     """[−1, 1] → the space's own bounds and shape."""
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
-    return low + (high - low) * (jnp.clip(action.reshape(space.shape), -1.0, 1.0) + 1.0) / 2.0
+    return jnp.asarray(low) + (high - low) * (jnp.clip(action.reshape(space.shape), -1.0, 1.0) + 1.0) / 2.0
 
 
 def _available(env: Any, inner: Any) -> Any:

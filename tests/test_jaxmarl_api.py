@@ -7,7 +7,7 @@ import pytest
 from toys import STAY, Corridor, Points
 
 import marljax
-from marljax.jaxmarl_suite import quiet
+from marljax.jaxmarl_library import quiet
 from marljax.testing import sample_action
 
 with quiet():

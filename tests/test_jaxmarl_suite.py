@@ -12,7 +12,7 @@ import marljax
 from marljax import registry, settings
 from marljax.algos import ippo, mappo
 from marljax.errors import UserError
-from marljax.jaxmarl_suite import quiet
+from marljax.jaxmarl_library import quiet
 from marljax.spaces import Box, Discrete
 from marljax.testing import check_env, sample_action
 
