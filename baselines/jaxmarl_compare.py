@@ -20,11 +20,12 @@ import numpy as np
 from rich.console import Console
 
 import marljax
-from marljax import parallel, stats
+from marljax import parallel, registry, stats
 from marljax.algos import ippo
 from marljax.baselines import jaxmarl_ippo as rival
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
+from marljax.environment import Environment, Outcome
 from marljax.errors import UserError, unknown
 from marljax.evaluate import Evaluator
 from marljax.train import Trainer
@@ -33,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 NAME = "MPE_simple_spread_v3"
 AGENTS = 3
 EPISODES = 1_000  # frozen, for the greedy policies
-OURS, THEIRS = "marljax, through the adapter", "JaxMARL's loop"
+OURS, TERMINAL, THEIRS = "marljax, through the adapter", "marljax, the limit as an end", "JaxMARL's loop"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,25 @@ def their_env() -> Any:
         return LogWrapper(jaxmarl.make(NAME))
 
 
-def train_ours(plan: Plan) -> Figures:
+def our_env(limit_ends: bool = False) -> Environment:
+    """JaxMARL's environment as ours; with ``limit_ends`` its step limit terminates, as JaxMARL's loop takes it."""
+    kind = registry.environment_class(f"jaxmarl/{NAME}")
+    if not limit_ends:
+        return kind()
+
+    @dataclasses.dataclass(frozen=True)
+    class LimitEnds(kind):  # type: ignore[misc, valid-type]
+        def transition(self, key: jax.Array, state: Any, action: jax.Array, env_params: Any) -> tuple[Any, Outcome]:
+            state, outcome = super().transition(key, state, action, env_params)
+            ended = outcome.terminated | outcome.truncated
+            return state, outcome._replace(terminated=ended, truncated=outcome.truncated & False)
+
+    return LimitEnds()
+
+
+def train_ours(plan: Plan, limit_ends: bool = False) -> Figures:
     """All seeds in one program."""
-    env, config = marljax.make(f"jaxmarl/{NAME}"), our_config(plan)
+    env, config = our_env(limit_ends), our_config(plan)
     train = jax.jit(jax.vmap(marljax.make_train(ippo, env, config)))
     result = jax.device_get(train(seeds_of(plan)))
     if (result.diverged_at >= 0).any():
@@ -117,17 +134,19 @@ def figures(plan: Plan, algorithm: Any, config: Any, metrics: dict[str, np.ndarr
     """Per seed: the mean return of the episodes in the last of training, and of the greedy policy's frozen episodes."""
     tail = max(round(plan.tail * config.num_updates), 1)
     episodes, total = (metrics[name][:, -tail:].sum(-1) for name in ("episodes", "sum_return"))
-    evaluator, env = Evaluator(marljax.make(f"jaxmarl/{NAME}"), EPISODES), marljax.make(f"jaxmarl/{NAME}")
-    greedy = jax.device_get(evaluator.learned(algorithm, config, params, env.default_params, tables.suite_key()))
+    env = our_env()
+    greedy = jax.device_get(Evaluator(env, EPISODES).learned(algorithm, config, params, env.default_params, tables.suite_key()))
     training = {"mean": (total / episodes).tolist(), "std": [0.0] * plan.seeds, "count": int(episodes.min())}
     return {"training": training, "greedy": tables.summarise(greedy)["return"]}
 
 
 def returns_table(cells: Cells, plan: Plan = Plan()) -> str:
-    """Both trainings and their difference."""
+    """The trainings and their differences."""
     about = {"env": NAME, "config": repr(their_config(plan)), "seeds": plan.seeds, "tail": plan.tail, "episodes": EPISODES}
+    mine = about | {"ours": repr(our_config(plan))}
     done = {
-        OURS: cells.get("returns ours", about | {"ours": repr(our_config(plan))}, lambda: train_ours(plan)),
+        OURS: cells.get("returns ours", mine, lambda: train_ours(plan)),
+        TERMINAL: cells.get("returns ours limit ends", mine, lambda: train_ours(plan, limit_ends=True)),
         THEIRS: cells.get("returns theirs", about, lambda: train_theirs(plan)),
     }
     rows = [
@@ -136,13 +155,14 @@ def returns_table(cells: Cells, plan: Plan = Plan()) -> str:
         if own is not None
     ]
     header = ["training", "return, end of training", f"× {AGENTS}", "return, greedy", f"× {AGENTS}"]
-    ours, theirs = done.values()
-    if ours is None or theirs is None:
-        return (
-            f"{markdown_table(header, rows)}\n\nNot computed yet: {', '.join(name for name, own in done.items() if own is None)}."
-        )
-    gaps = [difference(ours[kind], theirs[kind]) for kind in ("training", "greedy")]
-    return f"{markdown_table(header, rows)}\n\nOurs − theirs: {gaps[0]} at the end of training, {gaps[1]} greedy."
+    missing = ", ".join(name for name, own in done.items() if own is None)
+    lines = [f"Not computed yet: {missing}."] if missing else []
+    theirs = done.pop(THEIRS)
+    for name, own in done.items():
+        if own is not None and theirs is not None:
+            gaps = [difference(own[kind], theirs[kind]) for kind in ("training", "greedy")]
+            lines.append(f"{name} − {THEIRS}: {gaps[0]} at the end of training, {gaps[1]} greedy.")
+    return "\n\n".join([markdown_table(header, rows), *lines])
 
 
 def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
@@ -176,7 +196,7 @@ def measure_speed(plan: Plan) -> Figures:
 
 def our_updates(plan: Plan) -> Callable[[], None]:
     """A function that goes on with the training of one seed by ``plan.updates``."""
-    env = marljax.make(f"jaxmarl/{NAME}")
+    env = our_env()
     trainer = Trainer(ippo, env, our_config(plan), parallel.make_mesh())
     held = [trainer.init(seeds_of(dataclasses.replace(plan, seeds=1)), env.default_params)]
 
@@ -227,7 +247,7 @@ of 4 minibatches, γ 0.99, λ 0.95, clip 0.2 (values too), entropy 0.01, value 0
 (its configuration file has also had ten times as many steps at a tenth of the learning rate).
 *JaxMARL's loop*: the algorithm of its script, written anew against its API (`baselines/jaxmarl_ippo.py`). *Through the
 adapter*: `algos/ippo.py` on `marljax.make("jaxmarl/{name}")`; the time limit is bootstrapped, and one step in 27 restarts an
-episode.
+episode. *The limit as an end*: the same, but nothing is bootstrapped there, which is how JaxMARL's loop takes it.
 
 ## Returns
 

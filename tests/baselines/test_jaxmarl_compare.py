@@ -38,10 +38,20 @@ def test_their_advantages_are_ours_where_every_end_is_terminal():
     np.testing.assert_allclose(theirs, ours[..., 0], rtol=1e-5, atol=1e-6)
 
 
+def test_the_limit_can_be_an_end():
+    env = compare.our_env(limit_ends=True)
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    state = state.replace(inner=state.inner.replace(step=jnp.array(25)))
+    step = jax.random.key(1), state, jnp.zeros(3, int)
+    for own, terminated in ((env, True), (compare.our_env(), False)):
+        _, timestep = jax.jit(own.step)(*step)
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (terminated, not terminated)
+
+
 def test_a_page_says_what_is_missing(tmp_path):
     cells = Cells(tmp_path, Console(quiet=True), compute_missing=False)
     text = compare.page({part: fill(cells) for part, fill in compare.PARTS.items()})
-    assert f"Not computed yet: {compare.OURS}, {compare.THEIRS}." in text
+    assert f"Not computed yet: {compare.OURS}, {compare.TERMINAL}, {compare.THEIRS}." in text
     assert "1,000,000 steps" in text
     gap = stats.mean([1.0, 2.0, 3.0])
     line = compare.difference({"mean": [2.0, 4.0, 6.0]}, {"mean": [1.0, 2.0, 3.0]})
