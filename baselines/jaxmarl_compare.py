@@ -157,6 +157,9 @@ def returns_table(cells: Cells, plan: Plan = Plan()) -> str:
     header = ["training", "return, end of training", f"× {AGENTS}", "return, greedy", f"× {AGENTS}"]
     missing = ", ".join(name for name, own in done.items() if own is None)
     lines = [f"Not computed yet: {missing}."] if missing else []
+    for name, own in done.items():
+        if own is not None:
+            lines.append(f"{name}, end of training by seed: {', '.join(f'{value:.1f}' for value in own['training']['mean'])}.")
     theirs = done.pop(THEIRS)
     for name, own in done.items():
         if own is not None and theirs is not None:
