@@ -22,10 +22,10 @@ from rich.console import Console
 from marljax import settings, stats
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval
-from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.environment import EnvParams, TimeStep
 from marljax.envs.merge import IDLE, LEFT, Merge
 from marljax.errors import UserError, unknown
-from marljax.evaluate import Policy
+from marljax.evaluate import RandomPolicy, Rival
 
 RUNS = Path("runs/tables")
 RESULTS = Path(__file__).parent / "results"
@@ -57,26 +57,20 @@ def idle(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[ja
     return jnp.full(timestep.alive.shape, IDLE), carry
 
 
-def random(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
-    """Uniform over the available actions."""
-    del state
-    return jax.random.categorical(key, jnp.where(timestep.action_mask, 0.0, -jnp.inf)), carry
-
-
 def always_left(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
     """Merges as soon as the lane change is possible, at the speed it came with."""
     del key, state
     return jnp.full(timestep.alive.shape, LEFT), carry
 
 
-def rivals(env: Merge, env_params: EnvParams) -> dict[str, tuple[Environment, EnvParams, Policy]]:
-    """(environment, numbers, policy) by name: human drivers in the CAVs' place, and simple rules."""
+def rivals(env: Merge, env_params: EnvParams) -> dict[str, Rival]:
+    """By name: human drivers in the CAVs' place, and simple rules."""
     env, supervised = (dataclasses.replace(env, safety=safety) for safety in (False, True))
     return {
-        HUMAN: (env, env_params.replace(cavs_drive_as_humans=True), idle),
-        "random": (env, env_params, random),
-        "always left": (env, env_params, always_left),
-        "random, supervised": (supervised, env_params, random),
+        HUMAN: Rival(env, env_params.replace(cavs_drive_as_humans=True), idle),
+        "random": Rival(env, env_params, RandomPolicy(env)),
+        "always left": Rival(env, env_params, always_left),
+        "random, supervised": Rival(supervised, env_params, RandomPolicy(env)),
     }
 
 
@@ -94,8 +88,7 @@ def scripted_table(cells: Cells) -> str:
 def scripted_cell(cells: Cells, density: str, name: str) -> Figures | None:
     """One scripted policy at one density."""
     env = Merge(density=density)
-    other, env_params, policy = rivals(env, env.default_params)[name]
-    play = functools.partial(tables.play_scripted, other, env_params, policy, EPISODES)
+    play = functools.partial(tables.play_scripted, rivals(env, env.default_params)[name], EPISODES)
     about = {"density": density, "policy": name, "episodes": EPISODES, "env_version": Merge.version}
     return cells.get(f"scripted {density} {name}", about, play)
 

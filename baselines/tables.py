@@ -20,7 +20,7 @@ from rich.console import Console
 from marljax import driver, runfolder, settings, stats, trained
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator, Policy
+from marljax.evaluate import Evaluator, Rival
 from marljax.files import replacing
 from marljax.progress import say
 
@@ -68,9 +68,10 @@ def suite_key() -> jax.Array:
     return jax.random.key(SUITE_SEED)
 
 
-def play_scripted(env: Environment, env_params: EnvParams, policy: Policy, episodes: int) -> Figures:
+def play_scripted(rival: Rival, episodes: int) -> Figures:
     """A scripted policy on the frozen scenarios."""
-    return summarise(jax.device_get(Evaluator(env, episodes).scripted(policy, env_params, suite_key())))
+    evaluator = Evaluator(rival.env, episodes)
+    return summarise(jax.device_get(evaluator.scripted(rival.policy, rival.env_params, suite_key(), rival.carry)))
 
 
 def matters(run: settings.Settings) -> dict[str, Any]:
@@ -133,10 +134,14 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def version(package: str) -> str:
+    """Of an installed package."""
+    return importlib.metadata.version(package)
+
+
 def describe_versions() -> str:
     """Versions that figures depend on."""
-    packages = ("marljax", "jax", "jaxlib", "flax", "optax")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("marljax", "jax", "jaxlib", "flax", "optax"))
     return f"Python {platform.python_version()}, {versions}, {jax.devices()[0].device_kind} backend"
 
 

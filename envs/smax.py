@@ -1,7 +1,7 @@
 """``smax``: micromanagement battles in the manner of StarCraft II, JaxMARL's SMAX (Rutherford et al. 2023)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +96,8 @@ class Smax(Environment):
     enemy_shoots: bool = True
     enemy_target: str = "closest"
     opponent: Opponent | None = None
+
+    figures: ClassVar[tuple[str, ...]] = ("won", "lost", "return", "allies_dead", "enemies_dead")
 
     def __post_init__(self) -> None:
         battle = smax_units.find_scenario(self.scenario)

@@ -4,16 +4,43 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.spaces import Box, Discrete
 from marljax.vector import VecState, vectorize
 
 # policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
 Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
+
+
+class Rival(NamedTuple):
+    """A scripted policy and what it plays in: what a learned one is measured beside."""
+
+    env: Environment
+    env_params: EnvParams
+    policy: Policy  # a ``jax.tree_util.Partial`` where it depends on numbers
+    carry: Any = ()  # what it remembers at the start of a run
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPolicy:
+    """Uniform over the available actions, or over the box of continuous ones; for one environment or a batch of them."""
+
+    env: Environment
+
+    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
+        del state
+        space = self.env.action_space
+        if isinstance(space, Discrete):
+            draws = jax.random.uniform(key, timestep.action_mask.shape)
+            return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry
+        assert isinstance(space, Box), "agents have discrete or continuous actions"
+        return jax.random.uniform(key, (*timestep.alive.shape, *space.shape), minval=space.low, maxval=space.high), carry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +115,7 @@ class Evaluator:
 
     def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
         """Metrics [episodes] of a policy that is a function of the environment's state."""
-        return _evaluate_scripted(self, policy, env_params, key, carry)
+        return _evaluate_scripted(self, policy if isinstance(policy, Partial) else Partial(policy), env_params, key, carry)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 6))
@@ -102,8 +129,8 @@ def _evaluate_learned(evaluator: Evaluator, algorithm: ModuleType, config: Any, 
     return jax.lax.map(member, params)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _evaluate_scripted(evaluator: Evaluator, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any):
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluate_scripted(evaluator: Evaluator, policy: Partial, env_params: EnvParams, key: jax.Array, carry: Any):
     return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
 
 

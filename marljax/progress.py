@@ -20,7 +20,7 @@ SHOWN = (
     "return_1",
     "crash",
     "success",
-    "win",
+    "won",
     "length",
 )  # the first two of these that an environment reports
 COLUMNS = 7  # figures of a comparison

@@ -11,9 +11,8 @@ from rich.console import Console
 
 from marljax import runfolder
 from marljax.driver import Run, best_or_last, play, seeds_of, suite_key
-from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator, LearnedPolicy, Policy, record
+from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
 from marljax.logs import read_rows
 from marljax.progress import comparison, pooled, say
 from marljax.settings import Settings
@@ -43,17 +42,17 @@ def compare(settings: Settings, params: Any, part: int, episodes: int) -> list[t
     evaluator = Evaluator(settings.env, settings.run.eval.episodes)
     learned = [play(settings, evaluator, params, part) for part in parts]
     rows = [(settings.algo, _joined(learned, episodes))]
-    for name, (env, env_params, policy) in scripted_policies(settings).items():
-        other = Evaluator(env, settings.run.eval.episodes)
-        played = [jax.device_get(other.scripted(policy, env_params, suite_key(part))) for part in parts]
+    for name, rival in scripted_policies(settings).items():
+        other = Evaluator(rival.env, settings.run.eval.episodes)
+        played = [jax.device_get(other.scripted(rival.policy, rival.env_params, suite_key(part), rival.carry)) for part in parts]
         rows.append((name, _joined(played, episodes)))
     return rows
 
 
-def scripted_policies(settings: Settings) -> dict[str, tuple[Environment, EnvParams, Policy]]:
+def scripted_policies(settings: Settings) -> dict[str, Rival]:
     """The scripted rivals that ``marljax.baselines.<env>`` offers for these settings; none where there is no such module.
 
-    Such a module has ``rivals(env, env_params)``, which gives (environment, numbers, policy) by name.
+    Such a module has ``rivals(env, env_params)``, which gives a ``Rival`` by name.
     """
     module = f"marljax.baselines.{settings.env_name}"
     if not settings.env_name.isidentifier() or importlib.util.find_spec(module) is None:

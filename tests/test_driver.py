@@ -18,6 +18,7 @@ from rich.console import Console
 import marljax
 from marljax import checkpoint, driver, logs, registry, report, runfolder, settings, trained
 from marljax.errors import UserError
+from marljax.evaluate import Rival
 
 # 40 updates; most runs here share seeds=3 and chunk=2, and with them one compiled program
 TINY = [
@@ -289,7 +290,7 @@ def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, 
     run = finished.run
     other = trained.with_env(run.settings, {"limit": 3, "agents": 2})
     assert (int(other.env_params.limit), other.env.agents) == (3, 2)
-    walker = (run.settings.env, run.settings.env_params, always_walk)
+    walker = Rival(run.settings.env, run.settings.env_params, always_walk)
     monkeypatch.setattr(report, "scripted_policies", lambda settings: {"walker": walker})
     rows = dict(report.compare(run.settings, run.best.params, 1, 7))
     assert (rows["tiny"]["return"].shape, rows["walker"]["return"].shape) == ((3, 7), (7,))
