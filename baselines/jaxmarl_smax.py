@@ -3,6 +3,7 @@
 Axis letters: E environments, A agents.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,16 +14,16 @@ from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, g
 LAST_STEP = 99  # they test the limit before they count the step, so this gives episodes of 100
 
 
-def random_step(scenario: str) -> tuple[Any, Any]:
-    """(reset(key, num_envs), step(carried, key)) of episodes under uniform available actions that restart by themselves; every
+def random_step(scenario: str, num_envs: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(start(key, _), step(_, carried, key)) of episodes under uniform available actions that restart by themselves; every
     output is added to a sum, so that none is optimised away."""
     env = HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario))
 
-    def reset(key: jax.Array, num_envs: int) -> tuple:
+    def start(key: jax.Array, _: Any) -> tuple:
         obs, state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
         return obs, state, jnp.zeros(())
 
-    def step(carried: tuple, key: jax.Array) -> tuple[tuple, None]:
+    def step(_: Any, carried: tuple, key: jax.Array) -> tuple[tuple, None]:
         obs, state, total = carried
         key_action, key_step = jax.random.split(key)
         masks = jax.vmap(env.get_avail_actions)(state)
@@ -30,11 +31,11 @@ def random_step(scenario: str) -> tuple[Any, Any]:
         draws = jax.random.uniform(key_action, mask.shape)
         chosen = jnp.argmax(jnp.where(mask > 0, draws, -1.0), axis=-1)
         action = {name: chosen[:, index] for index, name in enumerate(env.agents)}
-        obs, state, reward, done, _ = jax.vmap(env.step)(jax.random.split(key_step, mask.shape[0]), state, action)
+        obs, state, reward, done, _ = jax.vmap(env.step)(jax.random.split(key_step, num_envs), state, action)
         total += sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves((obs, reward, done, mask)))
         return (obs, state, total), None
 
-    return reset, step
+    return start, step
 
 
 def script_against_script(scenario: str, key: jax.Array, episodes: int) -> dict[str, jax.Array]:
