@@ -8,8 +8,6 @@ goes on where it was, and a finished cell is not computed again. Delete a cell's
 """
 
 import dataclasses
-import functools
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,9 @@ from rich.console import Console
 
 from marljax import settings, stats
 from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval
+from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_spread
 from marljax.environment import EnvParams, TimeStep
 from marljax.envs.merge import IDLE, LEFT, Merge
-from marljax.errors import UserError, unknown
 from marljax.evaluate import RandomPolicy, Rival
 
 RUNS = Path("runs/tables")
@@ -88,9 +85,9 @@ def scripted_table(cells: Cells) -> str:
 def scripted_cell(cells: Cells, density: str, name: str) -> Figures | None:
     """One scripted policy at one density."""
     env = Merge(density=density)
-    play = functools.partial(tables.play_scripted, rivals(env, env.default_params)[name], EPISODES)
-    about = {"density": density, "policy": name, "episodes": EPISODES, "env_version": Merge.version}
-    return cells.get(f"scripted {density} {name}", about, play)
+    rival = rivals(env, env.default_params)[name]
+    about = {"density": density, "policy": name, **tables.stands_for(rival, EPISODES)}
+    return cells.get(f"scripted {density} {name}", about, lambda: tables.play_scripted(rival, EPISODES))
 
 
 def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
@@ -108,7 +105,7 @@ def columns(figures: Figures) -> list[str]:
     """One policy's cells under ``COLUMNS``."""
     return [
         mean_interval(figures["own_return"]),
-        rate_interval(figures["crash"]),
+        rate_spread(figures["crash"]),
         mean_interval(figures["crashed_cavs"], places=2, scale=100),
         mean_interval(figures["speed"]),
         mean_interval(figures["throughput"], places=3),
@@ -187,12 +184,9 @@ def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence
 PARTS = {"scripted": scripted_table, "learned": learned_table, "ablations": ablation_table}
 
 
-def main(words: Sequence[str]) -> None:
+def run(words: Sequence[str]) -> None:
     """Computes the parts asked for (default: all) and writes the page from every cell there is."""
     console = Console()
-    for word in words:
-        if word not in PARTS:
-            raise unknown("part of the tables", word, PARTS)
     cells = Cells(RESULTS / "merge", console)
     for part in words or PARTS:
         console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
@@ -207,7 +201,8 @@ Made by `python baselines/merge.py`; {versions}.
 
 Physics preset `marl_cavs`, homogeneous human drivers, connected lanes. Every policy plays the same {episodes:,} frozen scenarios
 per density. Return: sum over decisions of the mean over CAVs of their own rewards (±: 95 % t interval, over episodes for scripted
-policies, over seeds for learned ones). Episodes with a crash: Wilson's 95 % interval over all episodes of all seeds.
+policies, over seeds for learned ones). Episodes with a crash: Wilson's 95 % interval over the pooled episodes of all seeds, which
+all play the same scenarios; then the lowest and the highest of the seeds' rates, which lie further apart than that interval.
 
 ## Scripted policies
 
@@ -256,12 +251,4 @@ def page(sections: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    from marljax.cli import enable_compilation_cache
-
-    enable_compilation_cache()
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+    tables.main(__doc__, tuple(PARTS), run)

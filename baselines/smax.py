@@ -8,7 +8,6 @@ is not computed again. Delete a cell's file to compute it anew.
 """
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from marljax.envs import smax_script as script
 from marljax.envs.smax import Smax, SmaxParams
 from marljax.envs.smax_battle import stats_of
 from marljax.envs.smax_units import scenario_names
-from marljax.errors import UserError, unknown
 from marljax.evaluate import RandomPolicy, Rival
 
 RESULTS = Path(__file__).parent / "results"
@@ -111,8 +109,8 @@ RIVALS = (SCRIPT, "script (random target)", "random")
 def scripted_cell(cells: Cells, scenario: str, name: str) -> Figures | None:
     """One scripted policy in one battle."""
     env = Smax(scenario)
-    about = {"scenario": scenario, "policy": name, "episodes": EPISODES, "env_version": Smax.version}
     rival = rivals(env, env.default_params)[name]
+    about = {"scenario": scenario, "policy": name, **tables.stands_for(rival, EPISODES)}
     return cells.get(f"scripted {scenario} {name}", about, lambda: tables.play_scripted(rival, EPISODES))
 
 
@@ -131,12 +129,9 @@ def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:
 PARTS = {"scripted": scripted_table}
 
 
-def main(words: Sequence[str]) -> None:
+def run(words: Sequence[str]) -> None:
     """Computes the parts asked for (default: all) and writes the page from every cell there is."""
     console = Console()
-    for word in words:
-        if word not in PARTS:
-            raise unknown("part of the tables", word, PARTS)
     cells = Cells(RESULTS / "smax", console)
     for part in words or PARTS:
         console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
@@ -170,12 +165,4 @@ def page(sections: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    from marljax.cli import enable_compilation_cache
-
-    enable_compilation_cache()
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+    tables.main(__doc__, tuple(PARTS), run)

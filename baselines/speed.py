@@ -4,9 +4,10 @@
     python baselines/speed.py env=merge env.density=easy algo=ippo
     python baselines/speed.py env=smax
 
-Writes ``baselines/results/speed_<env>.md``. Every row is measured in a process of its own, from a cold start and without the
-compilation cache, so that compile times and peak memory are its own. Rates are medians over repetitions after a warm-up, with
-every output computed: observations, masks, rewards, metrics, global state and automatic restarts.
+Writes ``baselines/results/speed_<env>.md``, or with more words a page of their own. Every row is measured in a process of its
+own, from a cold start and without the compilation cache, so that compile times and peak memory are its own. Rates are medians
+over repetitions after a warm-up, with every output computed: observations, masks, rewards, metrics, global state and automatic
+restarts.
 """
 
 import functools
@@ -55,11 +56,16 @@ def main(words: Sequence[str]) -> None:
     from rich.console import Console
 
     from marljax import settings
-    from marljax.baselines.tables import write_report
+    from marljax.baselines.tables import file_name, write_report
     from marljax.errors import UserError
 
     console = Console()
+    if any(word in ("-h", "--help") for word in words):
+        print((__doc__ or "").strip())
+        return
     algo = next((word.removeprefix("algo=") for word in words if word.startswith("algo=")), "mappo")
+    command = " ".join(["python baselines/speed.py", *words])
+    variant = "-".join(word for word in words if not word.startswith("env="))
     words = [word for word in words if not word.startswith("algo=")]
     try:
         chosen = settings.compose(algo, words)
@@ -81,9 +87,8 @@ def main(words: Sequence[str]) -> None:
         jobs = [("rival", 0), *jobs[:5], ("rival", 0), *jobs[5:], ("rival", 0)]
     for kind, count in jobs:
         measured[kind].append(take(kind, count))
-    text = report(chosen, measured, duels, words, algo)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"speed_{chosen.env_name.replace('/', '-')}.md"
+    text = report(chosen, measured, duels, command, algo)
+    path = RESULTS / f"speed_{file_name('-'.join(filter(None, (chosen.env_name, variant))))}.md"
     write_report(path, text)
     console.print(text)
     console.print(f"written: {path}")
@@ -227,13 +232,7 @@ def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
 RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {"merge": highway_env_rate, "smax": jaxmarl_rate}
 
 
-def report(
-    chosen: Any,
-    measured: dict[str, list[Row]],
-    duels: Sequence[tuple[Duel, dict[str, list[Row]]]],
-    words: Sequence[str],
-    algo: str,
-) -> str:
+def report(chosen: Any, measured: dict[str, list[Row]], duels: Sequence[tuple[Duel, Sides]], command: str, algo: str) -> str:
     """The Markdown page."""
     from marljax.baselines.tables import describe_versions, markdown_table
 
@@ -255,7 +254,7 @@ def report(
     rates = [row["env_steps_per_s"] for row in measured["rival"]]
     lines = [
         f"# Speed of `{chosen.env_name}`",
-        f"`python baselines/speed.py {' '.join(words)}` on {os.cpu_count()} CPU cores; {describe_versions()}.",
+        f"`{command}` on {os.cpu_count()} CPU cores; {describe_versions()}.",
         f"`import marljax` takes {measured['start'][0]['import_s']:.2f} s.",
         *duel_section(duels),
         "## Random actions",
