@@ -97,7 +97,7 @@ class Smax(Environment):
     enemy_target: str = "closest"
     opponent: Opponent | None = None
 
-    figures: ClassVar[tuple[str, ...]] = ("won", "lost", "return", "allies_dead", "enemies_dead")
+    figures: ClassVar[tuple[str, ...]] = ("won", "return", "lost", "allies_dead", "enemies_dead")
 
     def __post_init__(self) -> None:
         battle = smax_units.find_scenario(self.scenario)

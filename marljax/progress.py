@@ -85,9 +85,9 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{left:02d}" if minutes >= 60 else f"{minutes}:{left:02d}"
 
 
-def headline(figures: Mapping[str, float], count: int = 2) -> dict[str, float]:
-    """The figures that say most, at most ``count`` of them."""
-    known = [name for name in SHOWN if np.isfinite(figures.get(name, np.nan))]
+def headline(figures: Mapping[str, float], first: Sequence[str] = (), count: int = 2) -> dict[str, float]:
+    """The figures that say most, at most ``count`` of them: those of ``first`` (an environment's ``figures``), then common ones."""
+    known = [name for name in dict.fromkeys([*first, *SHOWN]) if np.isfinite(figures.get(name, np.nan))]
     return {name: figures[name] for name in known[:count]}
 
 
