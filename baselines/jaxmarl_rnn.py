@@ -18,7 +18,7 @@ import optax
 from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 from jaxmarl.wrappers.baselines import SMAXLogWrapper
 
-from marljax.networks import orthogonal
+from marljax.products import orthogonal
 
 
 @dataclasses.dataclass(frozen=True)
