@@ -1,6 +1,7 @@
 """``smax``: micromanagement battles in the manner of StarCraft II, JaxMARL's SMAX (Rutherford et al. 2023)."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -98,6 +99,9 @@ class Smax(Environment):
     opponent: Opponent | None = None
 
     figures: ClassVar[tuple[str, ...]] = ("won", "return", "lost", "allies_dead", "enemies_dead")
+    units: ClassVar[Mapping[str, str]] = dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {
+        "time": "decisions"
+    }
 
     def __post_init__(self) -> None:
         battle = smax_units.find_scenario(self.scenario)
