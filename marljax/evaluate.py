@@ -14,6 +14,8 @@ from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.spaces import Box, Discrete
 from marljax.vector import VecState, vectorize
 
+MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
+
 # policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
 Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
 
@@ -66,7 +68,8 @@ def play(
 ) -> dict[str, jax.Array]:
     """Final metrics [episodes] of one episode in each of ``episodes`` environments, whose scenarios ``key`` fixes.
 
-    ``carry`` is the policy's memory at the start of one episode. An episode that outlasts ``max_steps`` reports its metrics so
+    The first n scenarios are the same however many are asked for. ``carry`` is the policy's memory at the start of one
+    episode. An episode that outlasts ``max_steps`` reports its metrics so
     far and counts as unfinished (``finished`` 0).
     """
     vec = vectorize(env, episodes)
@@ -105,7 +108,7 @@ class Evaluator:
 
     env: Environment
     episodes: int = 32
-    max_steps: int = 10_000  # a bound for environments whose episodes need not end
+    max_steps: int = MAX_STEPS
 
     def learned(
         self, algorithm: ModuleType, config: Any, params: Any, env_params: EnvParams, key: jax.Array, greedy: bool = True
@@ -135,24 +138,29 @@ def _evaluate_scripted(evaluator: Evaluator, policy: Partial, env_params: EnvPar
 
 
 def record(
-    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = 1000
+    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = MAX_STEPS
 ) -> tuple[Any, dict[str, float]]:
-    """The states of one episode, stacked [T + 1, …], and its final metrics; T is the number of steps it lasted."""
-    state, timestep = jax.jit(vectorize(env, 1).reset)(key, env_params)
+    """The states of the first episode that ``play`` plays with this key, stacked [T + 1, …], and its final metrics.
+
+    T is the number of steps it lasted, at most ``max_steps``; ``finished`` among the metrics is 0 where that cut it off.
+    """
+    key_reset, key_steps = jax.random.split(key)
+    state, timestep = jax.jit(vectorize(env, 1).reset)(key_reset, env_params)
     step = jax.jit(functools.partial(_record_step, env, policy))
     states = [state]
     for count in range(max_steps):
-        state, timestep, carry = step(jax.random.fold_in(key, count), state, timestep, carry, env_params)
+        state, timestep, carry = step(jax.random.fold_in(key_steps, count), state, timestep, carry, env_params)
         states.append(state)
         if bool(timestep.last[0]):
             break
     stacked = jax.tree.map(lambda *leaves: jnp.stack([leaf[0] for leaf in leaves]), *[state.env for state in states])
-    return stacked, {name: float(value[0]) for name, value in timestep.metrics.items()}
+    metrics = timestep.metrics | {"finished": timestep.last}
+    return stacked, {name: float(value[0]) for name, value in metrics.items()}
 
 
 def _record_step(env: Environment, policy: Policy, key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params):
     key_policy, key_step = jax.random.split(key)
     one_state, one_timestep = jax.tree.map(lambda leaf: leaf[0], (state.env, timestep))
-    action, carry = policy(key_policy, one_state, one_timestep, carry)
+    action, carry = policy(jax.random.split(key_policy, 1)[0], one_state, one_timestep, carry)
     state, timestep = vectorize(env, 1).step(key_step, state, action[None], env_params)
     return state, timestep, carry
