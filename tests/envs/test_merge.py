@@ -16,6 +16,7 @@ from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge import Merge
 from marljax.envs.merge_actions import FASTER, IDLE, LEFT, RIGHT, SLOWER
 from marljax.envs.merge_params import DENSITIES, MIXES
+from marljax.envs.merge_scene import LEGEND
 from marljax.errors import UserError
 from marljax.testing import check_env
 from marljax.vector import vectorize
@@ -377,10 +378,14 @@ def test_scene_shows_every_vehicle():
     np.testing.assert_array_equal(shown, state.vehicles.alive)
     np.testing.assert_allclose(drawn.boxes.centre[1:3], [[100, 0], [330, -4]])
     legend = dict(ENV.legend)
-    np.testing.assert_allclose(drawn.boxes.colour[1], legend["CAV"], atol=1e-6)
+    np.testing.assert_allclose(drawn.boxes.colour[1], LEGEND[0][1], atol=1e-6)
     np.testing.assert_allclose(drawn.boxes.colour[2], legend["crashed"], atol=1e-6)
     assert np.asarray(drawn.labels.colour[:, 3] > 0).tolist() == [True, True] + [False] * 10
-    assert drawn.bounds[0] <= 100 <= drawn.bounds[1]
+    assert drawn.labels.value[0] == 25
+    names = [name for (name, _), listed in zip(ENV.legend, drawn.listed, strict=True) if listed]
+    assert names == [LEGEND[0][0], "human driver", "crashed", "end of ramp"]
+    mixed = state.replace(vehicles=state.vehicles.replace(driver=state.vehicles.driver.at[6].set(2)))
+    assert np.asarray(ENV.scene(mixed, PARAMS).listed).tolist() == [True, False, True, False, True, True]
 
 
 def test_open_inflow():
