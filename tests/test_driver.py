@@ -1,5 +1,6 @@
 """Runs: resumed to the same bits, frozen where they diverge, one row per chunk and seed, one trace, one writer."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -297,6 +298,24 @@ def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, 
     walks = np.asarray(run.best.params["w"][:, 0, 0] > 0)
     assert walks.any()
     np.testing.assert_allclose(rows["tiny"]["return"][walks][0], rows["walker"]["return"], rtol=1e-6)  # the same episodes
+
+
+def test_the_final_episodes_are_the_same_for_every_run(finished, monkeypatch):
+    """Whatever is evaluated in training, and however many are asked for."""
+    wanted, params = finished.run.settings, finished.run.best.params
+    monkeypatch.setattr(
+        report, "scripted_policies", lambda settings: {"walker": Rival(settings.env, settings.env_params, always_walk)}
+    )
+    other = dataclasses.replace(wanted, run=dataclasses.replace(wanted.run, eval=settings.Evaluation(0.5, 7, 9)))
+    told = []
+    many, same, few = (
+        dict(report.compare(each, params, 1, episodes, told.append)) for each, episodes in ((wanted, 40), (other, 40), (other, 6))
+    )
+    for name in ("tiny", "walker"):
+        assert len(np.unique(many[name]["return"])) > 4
+        np.testing.assert_array_equal(many[name]["return"], same[name]["return"])
+        np.testing.assert_allclose(many[name]["return"][..., :6], few[name]["return"], rtol=1e-6)
+    assert told[:2] == ["evaluating tiny on 40 episodes × 3 seeds", "evaluating what it is compared with: walker"]
 
 
 def always_walk(key, state, timestep, carry):
