@@ -1,13 +1,15 @@
 """What a learned policy for ``smax`` must beat, and the tables that say whether it does.
 
     python baselines/smax.py                   # all of baselines/results/smax.md
-    python baselines/smax.py scripted          # one part: scripted
+    python baselines/smax.py scripted          # one part: scripted or training
 
 Every cell of a table is kept in ``baselines/results/smax/``: a command that was stopped goes on where it was, and a finished cell
 is not computed again. Delete a cell's file to compute it anew.
 """
 
 import dataclasses
+import functools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ import numpy as np
 from jax.tree_util import Partial
 from rich.console import Console
 
+import marljax
 from marljax import stats
+from marljax.baselines import smax_race as race
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, rate_interval
 from marljax.environment import TimeStep
@@ -126,7 +130,72 @@ def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:
     return cells.get(f"jaxmarl {scenario} script", about, play)
 
 
-PARTS = {"scripted": scripted_table}
+def training_tables(cells: Cells) -> str:
+    """Ours against JaxMARL's settings: how fast, and how long until nine in ten episodes are won."""
+    rows: list[list[str]] = []
+    curves: list[list[str]] = []
+    missing = []
+    for algo in ("ippo", "mappo"):
+        for scenario in ("3m", "2s3z"):
+            pace, own, theirs = race_cells(cells, algo, scenario)
+            if pace is None or own is None or theirs is None:
+                missing.append(f"{algo} {scenario}")
+                continue
+            rows.append([f"{algo} {scenario}", *pace_columns(pace)])
+            curves.append([f"{algo} {scenario}", *goal_columns(pace, own, theirs)])
+    header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in ("JaxMARL", "same sizes", "tuned"))]
+    goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times"]
+    parts = [markdown_table(header, rows), markdown_table(goal, curves)]
+    return "\n\n".join([*parts, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+
+
+def race_cells(cells: Cells, algo: str, scenario: str) -> tuple[Figures | None, ...]:
+    """Paces of one pair, and how our runs and JaxMARL's learned."""
+    run = marljax.tuned(algo, "smax", f"env.scenario={scenario}")
+    rival = {"algo": algo, "scenario": scenario, "seeds": race.SEEDS, "goal": race.GOAL, "jaxmarl": tables.version("jaxmarl")}
+    about = tables.matters(run) | {"seeds": race.SEEDS, "goal": race.GOAL}
+    say = functools.partial(print, flush=True)
+    return (
+        cells.get(f"pace {algo} {scenario}", about | {"cores": os.cpu_count()}, lambda: race.paces(algo, scenario)),
+        cells.get(f"race {algo} {scenario}", about, lambda: {"won": race.climb(race.ours(algo, scenario), say)}),
+        cells.get(f"race {algo} {scenario} jaxmarl", rival, lambda: {"won": race.climb(race.theirs(algo, scenario), say)}),
+    )
+
+
+def pace_columns(pace: Figures) -> list[str]:
+    """Medians of the rounds, and what they are of JaxMARL's."""
+    shown = []
+    for what, places in (("steps_per_s", 0), ("first_update_s", 1)):
+        base = float(np.median(pace["jaxmarl"][what]))
+        shown.append(f"{base:,.{places}f}")
+        for side in ("same", "marljax"):
+            value = float(np.median(pace[side][what]))
+            shown.append(f"{value:,.{places}f} ({value / base:.2f}×)")
+    return shown
+
+
+def goal_columns(pace: Figures, own: Figures, theirs: Figures) -> list[str]:
+    """Steps until the goal over seeds, and the seconds they take one seed that trains alone, start and compilation included."""
+    steps, seconds = [], []
+    for side, figures in (("jaxmarl", theirs), ("marljax", own)):
+        reached = [np.inf if count is None else count for count in figures["won"]["steps"]]
+        per_update = figures["won"]["steps_per_update"]
+        later = (np.array(reached) - per_update) / np.median(pace[side]["steps_per_s"])
+        steps.append(spread(np.array(reached) / 1e6, 2, " M"))
+        seconds.append(np.median(pace[side]["first_update_s"]) + later)
+    ratio = seconds[1].mean() / seconds[0].mean()
+    return [*steps, *(spread(part, 0, "") for part in seconds), f"{ratio:.2f}"]
+
+
+def spread(values: np.ndarray, places: int, unit: str) -> str:
+    """Mean with a 95 % t interval over seeds; how many never got there, if some did not."""
+    if not np.isfinite(values).all():
+        return f"{np.isinf(values).sum()} of {len(values)} never"
+    estimate = stats.mean(values)
+    return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
+
+
+PARTS = {"scripted": scripted_table, "training": training_tables}
 
 
 def run(words: Sequence[str]) -> None:
@@ -150,6 +219,18 @@ Battles won (and lost) against the scripted enemy, Wilson's 95 % interval: {epis
 JaxMARL's, whose script plays both sides there, too.
 
 {scripted}
+
+## Training
+
+JaxMARL: its published recurrent settings and network sizes on its own environment, in a loop written anew. Same sizes: ours with
+those sizes, epochs and minibatches. Tuned: `configs/tuned/<algo>_smax.yaml`. One seed, {cores} cores, each measurement in a
+process of its own from a cold start, the sides in turn, medians of {rounds} rounds; a first update counts from the start of the
+process.
+
+Until 90 % of the episodes that end in an update are won, {seeds} seeds (mean ± 95 % t interval); seconds are those of a seed that
+trains alone at the pace above.
+
+{training}
 """
 
 
@@ -160,6 +241,9 @@ def page(sections: dict[str, str]) -> str:
         jaxmarl=tables.version("jaxmarl"),
         episodes=EPISODES,
         rival_episodes=RIVAL_EPISODES,
+        cores=os.cpu_count(),
+        rounds=race.ROUNDS,
+        seeds=race.SEEDS,
         **sections,
     )
 
