@@ -146,7 +146,7 @@ def _series(axes: "Axes", places: np.ndarray, values: np.ndarray, colour: str, l
 
 def _limit(axes: "Axes", scale: float) -> None:
     """The lines set the height of a panel, not the band; rates stay within 0 and 1."""
-    heights = [float(height) for line in axes.get_lines() for height in line.get_ydata()]
+    heights = [float(height) for line in axes.get_lines() for height in np.asarray(line.get_ydata(), float)]
     low, high = min(heights, default=0.0), max(heights, default=0.0)
     room = ROOM * (high - low)
     if not room:
