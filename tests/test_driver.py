@@ -86,6 +86,20 @@ def test_rows_hold_means_per_episode():
     assert "return" not in logs.summarise({name: values[:, :1] for name, values in metrics.items()}, 0)
 
 
+def test_damaged_rows_are_left_out(tmp_path):
+    good = '{"update": 2, "seed": 0, "loss": null}'
+    bad = ['{"update": null, "seed": 0}', '{"update": 1}', '{"update": 1, "seed": 0, "loss": [1]}', "[]", "[" * 100_000, '{"upd']
+    lines = [good.encode(), b"\xff\xfe", *(line.encode() for line in bad)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    assert logs.read_rows(tmp_path) == [{"update": 2, "seed": 0, "loss": None}]
+    logs.MetricsFile(tmp_path, 2).append([{"update": 3, "seed": 0, "loss": float("nan")}])
+    assert [row["update"] for row in logs.read_rows(tmp_path)] == [2, 3]
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"cannot read .*metrics.jsonl: Is a directory; move it away"):
+        logs.MetricsFile(tmp_path, 2)
+
+
 def test_where_chunks_end_changes_no_number(finished, tmp_path):
     other = train(tmp_path, "seeds=3", "chunk=15", "eval.every=0.5").run
     params, same = (jax.tree.leaves(run.members.state.learner.params) for run in (finished.run, other))
