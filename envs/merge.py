@@ -86,7 +86,7 @@ class Merge(Environment):
     - ``connected_lanes``: drivers see across the joins of segments.
     - ``reward``: how rewards are shared; ``local``, ``regional`` as in the paper, ``global``.
     - ``intents``: observations hold where neighbouring CAVs intend to be (MAPPO-PIS).
-    - ``safety``: a supervisor replaces decisions that lead to a collision (see ``merge_safety``).
+    - ``safety``: a supervisor replaces decisions of CAVs that it foresees to end in a collision.
     - ``horizon``: decisions that intents and supervisor look ahead.
     - ``continue_after_crash``: a crashed CAV leaves the game, its wreck stays; the episode ends when all have crashed.
     - ``open_inflow``: vehicles that reach the road's end leave, and others come in at both entries.

@@ -59,10 +59,10 @@ class Smax(Environment):
     Options:
 
     - ``scenario``: a name of ``scenario_names()``; ``register_scenario`` adds more. ``smacv2_…`` draw types and positions.
-    - ``mode``: who leads the enemies. ``scripted``: a script (see ``smax_script``). ``learned``: the policy ``opponent``, whose
+    - ``mode``: who leads the enemies. ``scripted``: a script. ``learned``: the policy ``opponent``, whose
       weights are ``env_params.opponent``, so that a population of opponents is a vmap. ``self_play``: all units are agents.
     - ``action_type``: ``discrete`` or ``continuous``.
-    - ``observation``: ``unit_list`` or ``conic`` (see the functions of these names in ``smax_view``).
+    - ``observation``: ``unit_list`` (every other unit) or ``conic`` (the first two in each of 32 sectors).
     - ``enemy_shoots``, ``enemy_target`` (``closest`` or ``random``): of the script.
     - ``opponent``: an ``Opponent``, with mode ``learned`` only.
 
