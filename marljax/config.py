@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, dataclass_transform
 
 import jax
@@ -30,7 +30,7 @@ def traced(default: float, *, low: float = -math.inf, high: float = math.inf) ->
 
 def is_static(field: dataclasses.Field) -> bool:
     """Whether a config field is part of the program rather than its input."""
-    return field.metadata["static"]
+    return field.metadata.get("static", False)
 
 
 @dataclass_transform(frozen_default=True)
@@ -93,7 +93,7 @@ class Hyperparameters:
         return tuple(zip(keys, leaves, strict=True)), structure
 
     @classmethod
-    def _unflatten(cls, structure: tuple[Any, ...], leaves: tuple[Any, ...]) -> Self:
+    def _unflatten(cls, structure: tuple[Any, ...], leaves: Iterable[Any]) -> Self:
         config = object.__new__(cls)
         for names, values in ((cls._names(True), structure), (cls._names(False), leaves)):
             for name, value in zip(names, values, strict=True):

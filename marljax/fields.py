@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
-    if isinstance(value, jax.core.Tracer) or jnp.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key):
+    if isinstance(value, jax.core.Tracer) or (isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)):
         return " ".join(str(value).split())
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return _readable(np.asarray(value))

@@ -23,7 +23,7 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
 def check_numbers(given: Any, usual: Any, where: str) -> None:
     """Raises ``UserError`` for a number in ``given`` that cannot stand where ``usual`` has one: of another shape, not finite, or
     not an integer where an integer is usual. Both are concrete; ``where`` names them in the message."""
-    if jax.tree.structure(given) != jax.tree.structure(usual):
+    if str(jax.tree.structure(given)) != str(jax.tree.structure(usual)):
         raise UserError(f"the numbers of {where} have another structure than usual; give numbers and arrays")
     for (name, leaf), (_, wanted) in zip(named_leaves(given), named_leaves(usual), strict=True):
         array, kind = np.asarray(leaf), np.asarray(wanted).dtype.kind
