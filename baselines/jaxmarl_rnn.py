@@ -50,7 +50,10 @@ class Settings:
         return self.total_steps // self.steps_per_update
 
 
-PUBLISHED = {"ippo": {}, "mappo": {"central": True, "learning_rate": 2e-3, "clip_eps": 0.2, "entropy_coef": 0.0}}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "ippo": {},
+    "mappo": {"central": True, "learning_rate": 2e-3, "clip_eps": 0.2, "entropy_coef": 0.0},
+}
 
 
 class Recurrent(nn.Module):
@@ -158,6 +161,11 @@ class Trainer:
 
         self.optimiser = optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(rate, eps=1e-5))
 
+    def apply(self, params: Any, carry: Any, moment: Moment) -> tuple[Any, jax.Array, jax.Array]:
+        """Memory, logits and values of the network."""
+        outputs: Any = self.network.apply(params, carry, moment)
+        return outputs
+
     def stacked(self, values: Any) -> jax.Array:
         """Dictionary of [E, …] → [B, …], agents one after another."""
         together = jnp.stack([values[name] for name in self.agents])
@@ -184,7 +192,7 @@ class Trainer:
         env_state, obs, done, carry = carried
         key_action, key_step = jax.random.split(key)
         moment = self.see(obs, env_state, done)
-        carry, logits, value = self.network.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
+        carry, logits, value = self.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
         policy = distrax.Categorical(logits=logits[0])
         action, log_prob = policy.sample_and_log_prob(seed=key_action)
         by_agent = action.reshape(len(self.agents), -1)
@@ -206,7 +214,7 @@ class Trainer:
         )
         env_state, obs, done, carry = carried
         last = jax.tree.map(lambda x: x[None], self.see(obs, env_state, done))
-        _, _, last_value = self.network.apply(state.params, carry, last)
+        _, _, last_value = self.apply(state.params, carry, last)
         advantage = self.advantages(rollout, last_value[0])
         batch = (state.carry, rollout, advantage, advantage + rollout.value)
         learner = (state.params, state.optimiser)
@@ -245,7 +253,7 @@ class Trainer:
 
     def loss(self, params: Any, carry: Any, rollout: Transition, advantage: jax.Array, target: jax.Array) -> jax.Array:
         settings = self.settings
-        _, logits, value = self.network.apply(params, carry, rollout.moment)
+        _, logits, value = self.apply(params, carry, rollout.moment)
         policy = distrax.Categorical(logits=logits)
         ratio = jnp.exp(policy.log_prob(rollout.action) - rollout.log_prob)
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)

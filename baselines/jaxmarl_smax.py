@@ -47,7 +47,8 @@ def script_against_script(scenario: str, key: jax.Array, episodes: int) -> dict[
     def one_step(carried: tuple, key: jax.Array) -> tuple[tuple, None]:
         obs, state, memories, won, lost, over = carried
         key_step, *keys = jax.random.split(key, 3)
-        actions, after = {}, []
+        actions: dict[str, jax.Array] = {}
+        after = []
         for names, policy, memory, own_key in zip(teams, scripts, memories, keys, strict=True):
             seen = jnp.stack([obs[name] for name in names])
             chosen, memory = policy(jax.random.split(own_key, len(names)), memory, seen)

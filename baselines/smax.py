@@ -85,11 +85,12 @@ def scripted_table(cells: Cells) -> str:
     for scenario in SCENARIOS:
         own = {name: scripted_cell(cells, scenario, name) for name in RIVALS}
         theirs = jaxmarl_cell(cells, scenario)
-        if theirs is None or any(figures is None for figures in own.values()):
+        played = own[SCRIPT]
+        kept = [figures for figures in own.values() if figures is not None]
+        if theirs is None or played is None or len(kept) < len(own):
             missing.append(scenario)
             continue
-        played = own[SCRIPT]
-        shown = [rate_interval(figures["won"]) for figures in own.values() if figures]
+        shown = [rate_interval(figures["won"]) for figures in kept]
         rows.append(
             [scenario, *shown, rate_interval(theirs["won"]), rate_interval(played["lost"]), rate_interval(theirs["lost"])]
         )
