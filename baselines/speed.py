@@ -2,10 +2,12 @@
 
     python baselines/speed.py env=merge
     python baselines/speed.py env=merge env.density=easy algo=ippo
+    python baselines/speed.py env=smax
 
-Writes ``baselines/results/speed_<env>.md``. Every row is measured in a process of its own, from a cold start and without the
-compilation cache, so that compile times and peak memory are its own. Rates are medians over repetitions after a warm-up, with
-every output computed: observations, masks, rewards, metrics, global state and automatic restarts.
+Writes ``baselines/results/speed_<env>.md``, or with more words a page of their own. Every row is measured in a process of its
+own, from a cold start and without the compilation cache, so that compile times and peak memory are its own. Rates are medians
+over repetitions after a warm-up, with every output computed: observations, masks, rewards, metrics, global state and automatic
+restarts.
 """
 
 import functools
@@ -19,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).parent / "results"
 NUM_ENVS = (1, 4, 16, 64, 256, 1024, 4096)
@@ -27,6 +29,26 @@ TRAINING_ENVS = (16, 64, 256, 1024)
 REPETITIONS = 5
 RANDOM_STEPS = 100  # per environment and repetition
 RIVAL_SECONDS = 10.0
+ROUNDS = 3  # of a duel, ours and the rival in turn
+Row = dict[str, float]  # figures of one measurement
+Sides = dict[str, list[Row]]  # "random" is ours, "rival" theirs
+
+
+class Duel(NamedTuple):
+    """What an environment and a rival that runs in batches, too, are both measured at."""
+
+    words: tuple[str, ...]
+    num_envs: int
+
+
+DUELS = {
+    "smax": (
+        Duel(("env.scenario=3m",), 1024),
+        Duel(("env.scenario=2s3z",), 1024),
+        Duel(("env.scenario=smacv2_5_units",), 1024),
+        Duel(("env.scenario=27m_vs_30m",), 64),
+    )
+}
 
 
 def main(words: Sequence[str]) -> None:
@@ -34,36 +56,54 @@ def main(words: Sequence[str]) -> None:
     from rich.console import Console
 
     from marljax import settings
-    from marljax.baselines.tables import write_report
+    from marljax.baselines.tables import file_name, write_report
     from marljax.errors import UserError
 
     console = Console()
+    if any(word in ("-h", "--help") for word in words):
+        print((__doc__ or "").strip())
+        return
     algo = next((word.removeprefix("algo=") for word in words if word.startswith("algo=")), "mappo")
+    command = " ".join(["python baselines/speed.py", *words])
+    variant = "-".join(word for word in words if not word.startswith("env="))
     words = [word for word in words if not word.startswith("algo=")]
     try:
         chosen = settings.compose(algo, words)
     except UserError as error:
         sys.exit(f"error: {error}")
-    rival = RIVALS.get(chosen.env_name)
     console.print(f"{chosen.env_name}: {os.cpu_count()} CPU cores; each row in a process of its own")
-    measured: dict[str, list[dict[str, Any]]] = {"start": [], "random": [], "rival": [], "training": []}
+
+    def take(kind: str, count: int, more: Sequence[str] = ()) -> Row:
+        row = measure_apart(kind, count, algo, [*words, *more])
+        figures = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
+        console.print(f"{kind:>9} {count or '':>5}  {figures}  {' '.join(more)}")
+        return row
+
+    duels = [(duel, face(duel, take)) for duel in DUELS.get(chosen.env_name, ())]
+    measured: dict[str, list[Row]] = {"start": [], "random": [], "rival": [], "training": []}
     jobs = [("start", 0), *(("random", count) for count in NUM_ENVS), *(("training", count) for count in TRAINING_ENVS)]
-    if rival is not None:
+    if chosen.env_name in RIVALS and not duels:
         # The rival is measured before, between and after, so that a change of the machine's load shows.
         jobs = [("rival", 0), *jobs[:5], ("rival", 0), *jobs[5:], ("rival", 0)]
     for kind, count in jobs:
-        row = measure_apart(kind, count, algo, words)
-        measured[kind].append(row)
-        console.print(f"{kind:>9} {count or '':>5}  " + "  ".join(f"{name} {value:,.4g}" for name, value in row.items()))
-    text = report(chosen, measured, words, algo)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"speed_{chosen.env_name.replace('/', '-')}.md"
+        measured[kind].append(take(kind, count))
+    text = report(chosen, measured, duels, command, algo)
+    path = RESULTS / f"speed_{file_name('-'.join(filter(None, (chosen.env_name, variant))))}.md"
     write_report(path, text)
     console.print(text)
     console.print(f"written: {path}")
 
 
-def measure_apart(kind: str, count: int, algo: str, words: Sequence[str]) -> dict[str, float]:
+def face(duel: Duel, take: Callable[[str, int, Sequence[str]], Row]) -> Sides:
+    """Measures ours and the rival in turn, so that a change of the machine's load meets both."""
+    rows: Sides = {"random": [], "rival": []}
+    for _ in range(ROUNDS):
+        for kind, measured in rows.items():
+            measured.append(take(kind, duel.num_envs, duel.words))
+    return rows
+
+
+def measure_apart(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
     """One measurement in a fresh process; its figures and peak memory."""
     command = [sys.executable, __file__, "--measure", kind, str(count), algo, *words]
     environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
@@ -73,7 +113,7 @@ def measure_apart(kind: str, count: int, algo: str, words: Sequence[str]) -> dic
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> dict[str, float]:
+def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
     """Figures of one kind; runs inside the process that ``measure_apart`` starts."""
     begun = time.perf_counter()
     import marljax  # noqa: F401 - its import is what is timed
@@ -89,49 +129,60 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> dict[str,
     elif kind == "training":
         figures = training_rate(chosen, count)
     else:
-        figures = {"env_steps_per_s": RIVALS[chosen.env_name](chosen.env, chosen.env_params)}
+        figures = RIVALS[chosen.env_name](chosen.env, chosen.env_params, count)
     return figures | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def random_rate(env: Any, env_params: Any, num_envs: int) -> dict[str, float]:
+def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     """Environment steps per second under uniform available actions, all outputs reduced to sums so that none is
     optimised away."""
     import jax
     import jax.numpy as jnp
 
+    from marljax.evaluate import RandomPolicy
     from marljax.vector import vectorize
 
-    vec = vectorize(env, num_envs)
+    vec, policy = vectorize(env, num_envs), RandomPolicy(env)
+
+    def start(key: jax.Array, env_params: Any) -> tuple:
+        return *vec.reset(key, env_params), jnp.zeros(())
 
     def step(env_params: Any, carried: tuple, key: jax.Array) -> tuple:
         state, timestep, total = carried
         key_action, key_step = jax.random.split(key)
-        action = jax.random.categorical(key_action, jnp.where(timestep.action_mask, 0.0, -jnp.inf))
+        action, _ = policy(key_action, state, timestep, ())
         state, timestep = vec.step(key_step, state, action, env_params)
         outputs = (timestep, vec.global_state(state, env_params))
         total = total + sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(outputs))
         return (state, timestep, total), None
 
+    return scan_rate(start, step, env_params, num_envs)
+
+
+def scan_rate(start: Callable, step: Callable, env_params: Any, num_envs: int) -> Row:
+    """Rate of ``step(env_params, carried, key) -> (carried, None)`` from ``start(key, env_params)``, and both programs' compile
+    time."""
+    import jax
+
     @jax.jit
-    def run(key: jax.Array, state: Any, timestep: Any, env_params: Any) -> tuple:
+    def run(key: jax.Array, carried: Any, env_params: Any) -> Any:
         # env_params are an input, as in training: closed over, they would be folded into the program.
-        body = functools.partial(step, env_params)
-        return jax.lax.scan(body, (state, timestep, 0.0), jax.random.split(key, RANDOM_STEPS))[0]
+        return jax.lax.scan(functools.partial(step, env_params), carried, jax.random.split(key, RANDOM_STEPS))[0]
 
     begun = time.perf_counter()
-    state, timestep = jax.jit(vec.reset)(jax.random.key(0), env_params)
-    compiled = run.lower(jax.random.key(0), state, timestep, env_params).compile()
+    carried = jax.jit(start)(jax.random.key(0), env_params)
+    compiled = run.lower(jax.random.key(0), carried, env_params).compile()
     compile_time = time.perf_counter() - begun
-    state, timestep, _ = jax.block_until_ready(compiled(jax.random.key(0), state, timestep, env_params))
+    carried = jax.block_until_ready(compiled(jax.random.key(0), carried, env_params))
     times = []
     for repetition in range(REPETITIONS):
         begun = time.perf_counter()
-        state, timestep, _ = jax.block_until_ready(compiled(jax.random.key(repetition), state, timestep, env_params))
+        carried = jax.block_until_ready(compiled(jax.random.key(repetition), carried, env_params))
         times.append(time.perf_counter() - begun)
     return {"env_steps_per_s": num_envs * RANDOM_STEPS / statistics.median(times), "compile_s": compile_time}
 
 
-def training_rate(chosen: Any, num_envs: int) -> dict[str, float]:
+def training_rate(chosen: Any, num_envs: int) -> Row:
     """Environment steps per second of whole updates, the compile time, and the time from there to the end of the first update."""
     import jax
 
@@ -154,8 +205,9 @@ def training_rate(chosen: Any, num_envs: int) -> dict[str, float]:
     return {"env_steps_per_s": rate, "compile_s": first_update - seconds, "first_update_s": first_update}
 
 
-def highway_env_rate(env: Any, env_params: Any) -> float:
-    """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one process."""
+def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one at a time."""
+    del num_envs
     if importlib.util.find_spec("highway_env") is None:
         sys.exit('error: the rival, highway-env, is not installed; pip install -e ".[dev]"')
     import numpy as np
@@ -167,13 +219,20 @@ def highway_env_rate(env: Any, env_params: Any) -> float:
     steps, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < RIVAL_SECONDS:
         steps += random_episode(env.physics, env_params, rng)
-    return steps / (time.perf_counter() - begun)
+    return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
 
 
-RIVALS: dict[str, Callable[[Any, Any], float]] = {"merge": highway_env_rate}
+def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of JaxMARL's SMAX with the same units, spawns and script."""
+    from marljax.baselines.jaxmarl_smax import random_step
+
+    return scan_rate(*random_step(env.scenario, num_envs), env_params, num_envs)
 
 
-def report(chosen: Any, measured: dict[str, list[dict[str, Any]]], words: Sequence[str], algo: str) -> str:
+RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {"merge": highway_env_rate, "smax": jaxmarl_rate}
+
+
+def report(chosen: Any, measured: dict[str, list[Row]], duels: Sequence[tuple[Duel, Sides]], command: str, algo: str) -> str:
     """The Markdown page."""
     from marljax.baselines.tables import describe_versions, markdown_table
 
@@ -195,8 +254,9 @@ def report(chosen: Any, measured: dict[str, list[dict[str, Any]]], words: Sequen
     rates = [row["env_steps_per_s"] for row in measured["rival"]]
     lines = [
         f"# Speed of `{chosen.env_name}`",
-        f"`python baselines/speed.py {' '.join(words)}` on {os.cpu_count()} CPU cores; {describe_versions()}.",
+        f"`{command}` on {os.cpu_count()} CPU cores; {describe_versions()}.",
         f"`import marljax` takes {measured['start'][0]['import_s']:.2f} s.",
+        *duel_section(duels),
         "## Random actions",
         "All outputs computed: observation, mask, reward, metrics, global state, automatic restart.",
         *(
@@ -210,6 +270,32 @@ def report(chosen: Any, measured: dict[str, list[dict[str, Any]]], words: Sequen
         markdown_table(["environments", "env-steps/s", "compile s", "set-up and first update s", "peak MiB"], training_rows),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def duel_section(duels: Sequence[tuple[Duel, Sides]]) -> list[str]:
+    """Ours and the rival, medians of the rounds; nothing where there were none."""
+    from marljax.baselines.tables import markdown_table
+
+    rows = []
+    for duel, sides in duels:
+        medians = [
+            [statistics.median(row[name] for row in side) for side in sides.values()] for name in ("env_steps_per_s", "compile_s")
+        ]
+        (own, theirs), (own_compile, their_compile) = medians
+        rows.append(
+            [
+                " ".join(duel.words),
+                f"{duel.num_envs:,}",
+                f"{own:,.0f}",
+                f"{theirs:,.0f}",
+                f"{own / theirs:.1f}×",
+                f"{own_compile:.1f}",
+                f"{their_compile:.1f}",
+            ]
+        )
+    header = ["", "environments", "env-steps/s", "rival's", "ratio", "compile s", "rival's compile s"]
+    about = f"Random actions, all outputs computed on both sides; ours and the rival in turn, medians of {ROUNDS} rounds."
+    return ["## Against the rival", about, markdown_table(header, rows)] if rows else []
 
 
 _TRAINING_COLUMNS = {"env_steps_per_s": 0, "compile_s": 1, "first_update_s": 1, "peak_mib": 0}

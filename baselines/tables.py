@@ -8,19 +8,21 @@ import importlib.metadata
 import json
 import platform
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from flax import serialization
 from numpy.typing import ArrayLike
 from rich.console import Console
 
 from marljax import driver, runfolder, settings, stats, trained
 from marljax.environment import Environment, EnvParams
-from marljax.errors import UserError
-from marljax.evaluate import Evaluator, Policy
+from marljax.errors import UserError, unknown
+from marljax.evaluate import Evaluator, Rival
 from marljax.files import replacing
 from marljax.progress import say
 
@@ -41,12 +43,14 @@ class Cells:
         """The kept cell, or else a new one, or None where missing ones are not to be computed.
 
         ``about`` is what the figures depend on; it is kept with them, and a cell kept for something else raises ``UserError``.
+        What was not a setting yet when the cell was made does not count: a new setting's default changes nothing, or else the
+        environment's version does.
         """
         path = self.folder / f"{file_name(name)}.json"
         about = json.loads(json.dumps(about))
         if path.exists():
             cell = json.loads(path.read_text())
-            if cell["about"] != about:
+            if not agree(cell["about"], about):
                 raise UserError(f"{path} was computed for other settings; delete it to compute it anew")
             return cell["figures"]
         if not self.compute_missing:
@@ -56,6 +60,13 @@ class Cells:
         with replacing(path) as draft:
             draft.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
         return figures
+
+
+def agree(kept: Any, now: Any) -> bool:
+    """Whether all that a kept cell depended on is still so; settings that came later are left out."""
+    if isinstance(kept, dict) and isinstance(now, dict):
+        return all(name in now and agree(value, now[name]) for name, value in kept.items())
+    return bool(kept == now)
 
 
 def file_name(title: str) -> str:
@@ -68,9 +79,16 @@ def suite_key() -> jax.Array:
     return jax.random.key(SUITE_SEED)
 
 
-def play_scripted(env: Environment, env_params: EnvParams, policy: Policy, episodes: int) -> Figures:
+def stands_for(rival: Rival, episodes: int) -> dict[str, Any]:
+    """What a scripted policy's figures depend on besides its name."""
+    numbers = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), serialization.to_state_dict(rival.env_params))
+    return {"env": str(rival.env), "env_params": numbers, "episodes": episodes, "env_version": rival.env.version}
+
+
+def play_scripted(rival: Rival, episodes: int) -> Figures:
     """A scripted policy on the frozen scenarios."""
-    return summarise(jax.device_get(Evaluator(env, episodes).scripted(policy, env_params, suite_key())))
+    evaluator = Evaluator(rival.env, episodes)
+    return summarise(jax.device_get(evaluator.scripted(rival.policy, rival.env_params, suite_key(), rival.carry)))
 
 
 def matters(run: settings.Settings) -> dict[str, Any]:
@@ -121,10 +139,36 @@ def mean_interval(figure: Mapping[str, Any], places: int = 1, scale: float = 1.0
 
 
 def rate_interval(figure: Mapping[str, Any]) -> str:
-    """A rate in per cent with Wilson's 95 % interval over all episodes (of all seeds)."""
+    """A rate in per cent with Wilson's 95 % interval over all episodes, those of all seeds pooled."""
     count = figure["count"] * len(figure["mean"])
     estimate = stats.wilson(round(float(np.mean(figure["mean"])) * count), count)
     return f"{100 * estimate.value:.1f} % [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+
+
+def rate_spread(figure: Mapping[str, Any]) -> str:
+    """``rate_interval`` and, where there are several seeds, the lowest and highest of their rates."""
+    rates = [f"{100 * rate:.1f}" for rate in (min(figure["mean"]), max(figure["mean"]))]
+    return f"{rate_interval(figure)}; {rates[0]}–{rates[1]}" if len(figure["mean"]) > 1 else rate_interval(figure)
+
+
+def main(text: str, parts: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
+    """The command of a page of tables: checks the parts asked for, runs, and turns errors into one line; ``text`` is its help."""
+    from marljax.cli import enable_compilation_cache
+
+    words = sys.argv[1:]
+    if any(word in ("-h", "--help") for word in words):
+        print(text.strip())
+        return
+    enable_compilation_cache()
+    try:
+        for word in words:
+            if word not in parts:
+                raise unknown("part of the tables", word, parts)
+        run(words)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("stopped; the same command goes on from here")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -133,10 +177,14 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def version(package: str) -> str:
+    """Of an installed package."""
+    return importlib.metadata.version(package)
+
+
 def describe_versions() -> str:
     """Versions that figures depend on."""
-    packages = ("marljax", "jax", "jaxlib", "flax", "optax")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    versions = ", ".join(f"{name} {version(name)}" for name in ("marljax", "jax", "jaxlib", "flax", "optax"))
     return f"Python {platform.python_version()}, {versions}, {jax.devices()[0].device_kind} backend"
 
 

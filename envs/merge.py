@@ -6,7 +6,7 @@ Traffic", 2023), with the driver mixes of iPLAN (Wu et al., 2023) and MAPPO-PIS 
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import jax
@@ -86,7 +86,7 @@ class Merge(Environment):
     - ``connected_lanes``: drivers see across the joins of segments.
     - ``reward``: how rewards are shared; ``local``, ``regional`` as in the paper, ``global``.
     - ``intents``: observations hold where neighbouring CAVs intend to be (MAPPO-PIS).
-    - ``safety``: a supervisor replaces decisions that lead to a collision (see ``merge_safety``).
+    - ``safety``: a supervisor replaces decisions of CAVs that it foresees to end in a collision.
     - ``horizon``: decisions that intents and supervisor look ahead.
     - ``continue_after_crash``: a crashed CAV leaves the game, its wreck stays; the episode ends when all have crashed.
     - ``open_inflow``: vehicles that reach the road's end leave, and others come in at both entries.
@@ -125,6 +125,13 @@ class Merge(Environment):
 
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
     figures: ClassVar[tuple[str, ...]] = ("own_return", "crash", "crashed_cavs", "speed", "throughput", "merged")
+    units: ClassVar[Mapping[str, str]] = dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%") | {
+        "speed": "m/s",
+        "throughput": "1/s",
+        "min_ttc": "s",
+        "time": "s",
+        "distance": "m",
+    }
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, Collection[str]]] = {
@@ -236,7 +243,9 @@ class Merge(Environment):
         return jnp.where(vehicles.alive, features, 0.0).T.reshape(-1)
 
     def scene(self, state: MergeState, env_params: MergeParams) -> Scene:
-        return merge_scene.draw(state.vehicles, is_cav(), state.step * DECISION_TIME)
+        end = road.ROAD_END if self.open_inflow else merge_scene.FARTHEST
+        counted = merge_scene.count(state.vehicles, merged(state), state.tally.cavs, end)
+        return merge_scene.draw(state.vehicles, is_cav(), counted, end, state.step * DECISION_TIME)
 
     @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:

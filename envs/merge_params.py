@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 from flax import struct
 
+from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_traffic import Physics
 from marljax.errors import UserError
+from marljax.trees import check_numbers
 
 NUM_CAVS = 6
 NUM_VEHICLES = 12
@@ -41,7 +43,7 @@ REWARDS = ("local", "regional", "global")
 class MergeParams(struct.PyTreeNode):
     """The numbers of ``merge``: take ``default_params`` and change them with ``.replace(…)``, nothing is compiled again."""
 
-    driver_shares: Any  # [6] probability of each driver type, in the order of merge_traffic.DRIVERS
+    driver_shares: Any  # [6] of the types base, normal, aggressive, defensive, linear_aggressive, linear_defensive; any sum
     drivers: Any  # DriverTable, [6] per quantity
     cavs_min: Any = 4  # CAVs per episode, uniform; at most 6
     cavs_max: Any = 6  # at most so many
@@ -99,6 +101,7 @@ _NOT_NEGATIVE = (
     "inflow_speed_noise",
     "inflow_clearance",
 )
+_SPEEDS = ("spawn_speed_min", "spawn_speed_max", "cav_target_speed", "inflow_speed")
 _SHARES = ("forecast_noise", "inflow_probability", "inflow_cav_share")
 _ORDERED = (
     ("cavs_min", "cavs_max"),
@@ -110,14 +113,18 @@ PAIR_ROOM = 4  # human drivers beside MAPPO-PIS' pair
 
 def check(env_params: MergeParams) -> None:
     """Raises ``UserError`` for concrete numbers that no episode can have."""
-    number = {name: float(getattr(env_params, name)) for name in (*_COUNTS, *_POSITIVE, *_NOT_NEGATIVE, *_SHARES)}
+    check_numbers(env_params, preset_params("hard", "homogeneous", "marl_cavs"), "merge")
+    number = {name: float(getattr(env_params, name)) for name in (*_COUNTS, *_POSITIVE, *_NOT_NEGATIVE, *_SPEEDS, *_SHARES)}
     for name, least in _COUNTS.items():
         if not least <= number[name] <= NUM_CAVS or number[name] % 1:
             raise UserError(f"{name}={number[name]:g} of merge is out of range; it takes an integer from {least} to {NUM_CAVS}")
+    room = spawn_room(bool(env_params.linear_pair))
     for names, allowed, fits in (
         (_POSITIVE, "a number above 0", lambda x: x > 0),
         (_NOT_NEGATIVE, "0 or more", lambda x: x >= 0),
         (_SHARES, "a number from 0 to 1", lambda x: 0 <= x <= 1),
+        (_SPEEDS, f"m/s up to {traffic.MAX_SPEED:g}, which no vehicle exceeds", lambda x: x <= traffic.MAX_SPEED),
+        (("position_noise",), f"m up to {room:g}, or vehicles start in one another", lambda x: x <= room),
     ):
         wrong = [name for name in names if not fits(number[name])]
         if wrong:
@@ -136,6 +143,13 @@ def check(env_params: MergeParams) -> None:
     shares = np.asarray(env_params.driver_shares)
     if (shares < 0).any() or not shares.sum() > 0:
         raise UserError(f"driver_shares={shares.tolist()} of merge are no shares; give six numbers of at least 0, not all 0")
+
+
+def spawn_room(linear_pair: bool) -> float:
+    """How far a vehicle may start from its place, in m, so that no two can overlap."""
+    lanes = [(*slots, pair_x) if linear_pair else slots for slots, pair_x in zip((RAMP_SLOTS, MAIN_SLOTS), PAIR_X, strict=True)]
+    gap = min(np.diff(np.sort(places)).min() for places in lanes)
+    return float(gap - road.VEHICLE_LENGTH) / 2
 
 
 def preset_params(density: str, drivers: str, physics: str) -> MergeParams:

@@ -1,7 +1,8 @@
 """``smax``: micromanagement battles in the manner of StarCraft II, JaxMARL's SMAX (Rutherford et al. 2023)."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -58,10 +59,10 @@ class Smax(Environment):
     Options:
 
     - ``scenario``: a name of ``scenario_names()``; ``register_scenario`` adds more. ``smacv2_…`` draw types and positions.
-    - ``mode``: who leads the enemies. ``scripted``: a script (see ``smax_script``). ``learned``: the policy ``opponent``, whose
+    - ``mode``: who leads the enemies. ``scripted``: a script. ``learned``: the policy ``opponent``, whose
       weights are ``env_params.opponent``, so that a population of opponents is a vmap. ``self_play``: all units are agents.
     - ``action_type``: ``discrete`` or ``continuous``.
-    - ``observation``: ``unit_list`` or ``conic`` (see the functions of these names in ``smax_view``).
+    - ``observation``: ``unit_list`` (every other unit) or ``conic`` (the first two in each of 32 sectors).
     - ``enemy_shoots``, ``enemy_target`` (``closest`` or ``random``): of the script.
     - ``opponent``: an ``Opponent``, with mode ``learned`` only.
 
@@ -96,6 +97,11 @@ class Smax(Environment):
     enemy_shoots: bool = True
     enemy_target: str = "closest"
     opponent: Opponent | None = None
+
+    figures: ClassVar[tuple[str, ...]] = ("won", "return", "lost", "allies_dead", "enemies_dead")
+    units: ClassVar[Mapping[str, str]] = dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {
+        "time": "decisions"
+    }
 
     def __post_init__(self) -> None:
         battle = smax_units.find_scenario(self.scenario)

@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 
 from marljax.errors import UserError, unknown
+from marljax.trees import check_numbers
 
 MARINE, MARAUDER, STALKER, ZEALOT, ZERGLING, HYDRALISK = range(6)
 UNIT_NAMES = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
@@ -52,11 +53,10 @@ _POSITIVE = ("time_step", "map_width", "map_height", "duration")
 
 
 def check(env_params: SmaxParams) -> None:
-    """Raises ``UserError`` for concrete numbers that no battle can have."""
+    """Raises ``UserError`` for concrete numbers that no battle can have; the weights of a learned enemy are left alone."""
+    check_numbers(env_params.replace(opponent=()), SmaxParams(), "smax")
     for name in TABLES:
         table = np.asarray(getattr(env_params, name))
-        if table.shape != (NUM_KINDS,):
-            raise UserError(f"{name} of smax has shape {list(table.shape)}; give {NUM_KINDS} numbers, one per unit type")
         least = 0.0 if name in ("speed", "attack", "range") else np.finfo(np.float32).tiny
         if not (table >= least).all():
             rule = "0 or more" if least == 0.0 else "numbers above 0"

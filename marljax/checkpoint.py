@@ -22,6 +22,7 @@ from marljax.errors import UserError
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
 MANIFEST, ARRAYS = "manifest.json", "arrays"
+_KINDS = {"format": object, "purpose": dict, "structure": dict, "files": dict, "update": int, "notes": dict}  # in a manifest
 
 
 class DamagedError(Exception):
@@ -96,8 +97,9 @@ def restore(folder: Path, template: Any, purpose: Purpose) -> Restored:
         except DamagedError as error:
             damage.append(f"checkpoint {path} is damaged ({error})")
             continue
-        notes = manifest.get("notes", {})
-        return Restored(tree, manifest["update"], notes, tuple(f"{line}; going on from {path.name}" for line in damage))
+        return Restored(
+            tree, manifest["update"], manifest["notes"], tuple(f"{line}; going on from {path.name}" for line in damage)
+        )
     raise UserError(f"no usable checkpoint: {'; '.join(damage)}")
 
 
@@ -117,12 +119,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / MANIFEST).read_text())
     except FileNotFoundError as error:
         raise UserError(f"{path} is not a checkpoint of marljax: it has no {MANIFEST}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"its {MANIFEST} is not readable") from error
-    if not isinstance(manifest, dict) or not {"format", "purpose", "structure", "files", "update"} <= manifest.keys():
+    if not isinstance(manifest, dict) or not _KINDS.keys() - {"notes"} <= manifest.keys():
         raise DamagedError(f"its {MANIFEST} is not complete")
     if manifest["format"] != FORMAT:
         raise UserError(f"{path} has checkpoint format {manifest['format']}, this marljax reads format {FORMAT}; use its version")
+    manifest = {"notes": {}} | manifest
+    wrong = [name for name, kind in _KINDS.items() if not isinstance(manifest[name], kind)]
+    if wrong:
+        raise DamagedError(f"{wrong[0]} in its {MANIFEST} is not what marljax writes")
     return manifest
 
 
@@ -130,7 +136,7 @@ def newest_notes(folder: Path) -> dict[str, Any]:
     """The notes of the newest checkpoint whose manifest can be read; empty where there is none."""
     for path in checkpoints(folder):
         try:
-            return read_manifest(path).get("notes", {})
+            return read_manifest(path)["notes"]
         except DamagedError:
             continue
     return {}
@@ -207,8 +213,10 @@ def _check_structure(path: Path, found: dict[str, list[Any]], wanted: dict[str, 
             raise UserError(f"{path} does not fit these settings: {name} is {theirs} there and {ours} here")
 
 
-def _describe(entry: list[Any] | None) -> str:
-    return "absent" if entry is None else f"{entry[1]}{entry[0]}"
+def _describe(entry: Any) -> str:
+    if entry is None:
+        return "absent"
+    return f"{entry[1]}{entry[0]}" if isinstance(entry, list) and len(entry) == 2 else str(entry)
 
 
 def _checksums(folder: Path) -> dict[str, str]:
@@ -225,7 +233,7 @@ def _check_files(path: Path, checksums: dict[str, str]) -> None:
     for name, checksum in checksums.items():
         try:
             found = _checksum(path / name)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise DamagedError(f"{name} is missing or not readable") from error
         if found != checksum:
             raise DamagedError(f"{name} has changed since it was written")

@@ -6,11 +6,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from marljax.errors import UserError, unknown
+from marljax.runfolder import Which
 
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
@@ -43,7 +44,6 @@ Writes one episode of the trained policy as an animation.
   which=best       best or last parameters
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
-Which = Literal["best", "last"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +88,12 @@ def guarded(command: Callable[[], int]) -> int:
     except UserError as error:
         line = " ".join(str(error).split())
         print(f"error: {line}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):  # how JAX says so
+            raise
+        advice = "take fewer environments (algo.num_envs), shorter rollouts, fewer seeds or episodes"
+        print(f"error: the device has not enough memory; {advice}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -137,7 +143,7 @@ def _train_command(words: Sequence[str]) -> int:
 
 
 def _train(algo: str, words: Sequence[str]) -> int:
-    from marljax import describe, settings
+    from marljax import describe, fields, settings
 
     if {"-h", "--help"} & set(words):
         text = describe.settings_text(algo, [word for word in words if not word.startswith("-")])
@@ -152,7 +158,7 @@ def _train(algo: str, words: Sequence[str]) -> int:
     screen = Console()
     ended = driver.train(wanted, screen)
     if ended.status == "interrupted":
-        print(f"stopped after {ended.run.update} updates; continue with resume={ended.run.folder}")
+        print(f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.run.folder}")
         return 128 + ended.signal
     if ended.status == "diverged":
         checkpoints = ended.run.folder / "checkpoints"
@@ -168,12 +174,14 @@ def _evaluate(words: Sequence[str]) -> int:
         return 0
     folder, options, env_changes = _folder_and_options(words, EvaluateOptions)
     from marljax import driver, report
-    from marljax.progress import comparison, pooled
+    from marljax.progress import comparison, pooled, say
 
     wanted, params, _ = _load(folder, options.which, env_changes)
-    rows = report.compare(wanted, params, driver.fresh_part(options.suite), options.episodes)
     screen = Console()
-    screen.print(comparison(pooled(options.episodes, "fresh", wanted.run.seeds), rows, screen.width, wanted.env.figures))
+    part = driver.fresh_part(options.suite)
+    rows = report.compare(wanted, params, part, options.episodes, lambda line: say(screen, line))
+    title = pooled(options.episodes, "fresh", wanted.run.seeds)
+    screen.print(comparison(title, rows, screen.width, wanted.env.figures, wanted.env.units))
     return 0
 
 

@@ -209,10 +209,10 @@ def announce(run: Run, console: Console) -> None:
     many = f", {len(run.seeds)} seeds" if len(run.seeds) > 1 else ""
     device = jax.devices()[0].device_kind
     title = settings.title.replace("_", " on ", 1)
-    say(console, f"{title}: {steps:,} steps in {trainer.num_updates:,} updates{rounded}{many}, on {device}")
+    say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{many}, on {device}")
     say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
-        say(console, f"{run.update:,} updates are done already")
+        say(console, f"{fields.counted(run.update, 'update')} done already")
 
 
 def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], None], stopper: "Stopper") -> Status:
@@ -238,7 +238,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if run.update - before in compiled:
             speed = (run.update - before) * trainer.steps_per_update / seconds
         compiled.add(run.update - before)
-        progress.update(run.update * trainer.steps_per_update, speed, headline(mean_row(rows)))
+        progress.update(run.update * trainer.steps_per_update, speed, headline(mean_row(rows), trainer.env.figures))
         if run.diverged.all():
             save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
             return "diverged"

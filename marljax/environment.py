@@ -5,6 +5,7 @@ Axis letters: A agents, E environments, O observation, n actions.
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -79,6 +80,8 @@ class Environment(abc.ABC):
     version: ClassVar[str] = "1"  # raised when the same actions no longer give the same episode; stands in checkpoints
     presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
     figures: ClassVar[tuple[str, ...]] = ()  # metrics that a table shows first, the most telling before the others
+    # units of metrics by name, and of a scene's "time" and "distance"; "%" for what lies from 0 to 1
+    units: ClassVar[Mapping[str, str]] = {}
 
     @property
     @abc.abstractmethod

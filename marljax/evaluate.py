@@ -4,16 +4,45 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.spaces import Box, Discrete
 from marljax.vector import VecState, vectorize
+
+MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
 
 # policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
 Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
+
+
+class Rival(NamedTuple):
+    """A scripted policy and what it plays in: what a learned one is measured beside."""
+
+    env: Environment
+    env_params: EnvParams
+    policy: Policy  # a ``jax.tree_util.Partial`` where it depends on numbers
+    carry: Any = ()  # what it remembers at the start of a run
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomPolicy:
+    """Uniform over the available actions, or over the box of continuous ones; for one environment or a batch of them."""
+
+    env: Environment
+
+    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
+        del state
+        space = self.env.action_space
+        if isinstance(space, Discrete):
+            draws = jax.random.uniform(key, timestep.action_mask.shape)
+            return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry
+        assert isinstance(space, Box), "agents have discrete or continuous actions"
+        return jax.random.uniform(key, (*timestep.alive.shape, *space.shape), minval=space.low, maxval=space.high), carry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +68,8 @@ def play(
 ) -> dict[str, jax.Array]:
     """Final metrics [episodes] of one episode in each of ``episodes`` environments, whose scenarios ``key`` fixes.
 
-    ``carry`` is the policy's memory at the start of one episode. An episode that outlasts ``max_steps`` reports its metrics so
+    The first n scenarios are the same however many are asked for. ``carry`` is the policy's memory at the start of one
+    episode. An episode that outlasts ``max_steps`` reports its metrics so
     far and counts as unfinished (``finished`` 0).
     """
     vec = vectorize(env, episodes)
@@ -78,7 +108,7 @@ class Evaluator:
 
     env: Environment
     episodes: int = 32
-    max_steps: int = 10_000  # a bound for environments whose episodes need not end
+    max_steps: int = MAX_STEPS
 
     def learned(
         self, algorithm: ModuleType, config: Any, params: Any, env_params: EnvParams, key: jax.Array, greedy: bool = True
@@ -88,7 +118,7 @@ class Evaluator:
 
     def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
         """Metrics [episodes] of a policy that is a function of the environment's state."""
-        return _evaluate_scripted(self, policy, env_params, key, carry)
+        return _evaluate_scripted(self, policy if isinstance(policy, Partial) else Partial(policy), env_params, key, carry)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 6))
@@ -102,30 +132,35 @@ def _evaluate_learned(evaluator: Evaluator, algorithm: ModuleType, config: Any, 
     return jax.lax.map(member, params)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _evaluate_scripted(evaluator: Evaluator, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any):
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluate_scripted(evaluator: Evaluator, policy: Partial, env_params: EnvParams, key: jax.Array, carry: Any):
     return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
 
 
 def record(
-    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = 1000
+    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = MAX_STEPS
 ) -> tuple[Any, dict[str, float]]:
-    """The states of one episode, stacked [T + 1, …], and its final metrics; T is the number of steps it lasted."""
-    state, timestep = jax.jit(vectorize(env, 1).reset)(key, env_params)
+    """The states of the first episode that ``play`` plays with this key, stacked [T + 1, …], and its final metrics.
+
+    T is the number of steps it lasted, at most ``max_steps``; ``finished`` among the metrics is 0 where that cut it off.
+    """
+    key_reset, key_steps = jax.random.split(key)
+    state, timestep = jax.jit(vectorize(env, 1).reset)(key_reset, env_params)
     step = jax.jit(functools.partial(_record_step, env, policy))
     states = [state]
     for count in range(max_steps):
-        state, timestep, carry = step(jax.random.fold_in(key, count), state, timestep, carry, env_params)
+        state, timestep, carry = step(jax.random.fold_in(key_steps, count), state, timestep, carry, env_params)
         states.append(state)
         if bool(timestep.last[0]):
             break
     stacked = jax.tree.map(lambda *leaves: jnp.stack([leaf[0] for leaf in leaves]), *[state.env for state in states])
-    return stacked, {name: float(value[0]) for name, value in timestep.metrics.items()}
+    metrics = timestep.metrics | {"finished": timestep.last}
+    return stacked, {name: float(value[0]) for name, value in metrics.items()}
 
 
 def _record_step(env: Environment, policy: Policy, key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params):
     key_policy, key_step = jax.random.split(key)
     one_state, one_timestep = jax.tree.map(lambda leaf: leaf[0], (state.env, timestep))
-    action, carry = policy(key_policy, one_state, one_timestep, carry)
+    action, carry = policy(jax.random.split(key_policy, 1)[0], one_state, one_timestep, carry)
     state, timestep = vectorize(env, 1).step(key_step, state, action[None], env_params)
     return state, timestep, carry

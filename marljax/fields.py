@@ -15,6 +15,8 @@ import numpy as np
 
 from marljax.errors import UserError, unknown
 
+LARGEST = 2**63 - 1  # what any setting may be
+LONGEST_CHOICE = 12  # names in a message
 LONGEST_LIST = 64  # a longer array of env_params is a table: it is set in Python, not on a command line
 
 
@@ -52,6 +54,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [plain(entry) for entry in value]
+    if isinstance(value, jax.core.Tracer) or (isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)):
+        return " ".join(str(value).split())
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return _readable(np.asarray(value))
     return value if isinstance(value, bool | int | float | str | None) else str(value)
@@ -143,6 +147,11 @@ def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def counted(number: int, thing: str) -> str:
+    """``1 update``, ``2,000 updates``."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
 def prefixed(prefix: str, error: ValueError, known: Iterable[str]) -> UserError:
     """What a record says of its own fields, in the words of the command line: ``gamma=2 …`` becomes ``algo.gamma=2 …``."""
     message = " ".join(str(error).split())
@@ -155,6 +164,8 @@ def unknown_setting(key: str, known: Sequence[str]) -> UserError:
     """The error for a dotted key that does not exist; its last part counts, so that a forgotten prefix is found too."""
     near = difflib.get_close_matches(_last(key), {_last(name) for name in known}, n=1, cutoff=0.6)
     suggestions = [name for name in known if near and _last(name) == near[0]]
+    if not suggestions and len(known) > LONGEST_CHOICE:
+        return UserError(f"unknown setting '{key}'; --help lists all there are")
     if not suggestions:
         return unknown("setting", key, known)
     return UserError(f"unknown setting '{key}'; did you mean {' or '.join(suggestions[:3])}?")
@@ -162,6 +173,8 @@ def unknown_setting(key: str, known: Sequence[str]) -> UserError:
 
 def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and abs(value) > LARGEST and (kind is int or (kind is float and isinstance(value, int))):
+        raise UserError(f"{key}={shown(value)} is out of range; it takes numbers up to {LARGEST}")
     if kind is bool and isinstance(value, bool):
         return value
     if kind is int and number and float(value).is_integer():
@@ -200,6 +213,9 @@ def _leaf(key: str, value: Any, leaf: Any) -> Any:
         raise UserError(f"{key} takes a list of {shape[0]} numbers; {given}")
     kind = bool if dtype.kind == "b" else int if np.issubdtype(dtype, np.integer) else float
     entries = [_scalar(key, entry, kind, None) for entry in (value if shape else [value])]
+    most = 1 if kind is bool else np.iinfo(dtype).max if kind is int else float(np.finfo(dtype).max)
+    if any(abs(entry) > most for entry in entries):
+        raise UserError(f"{key}={shown(value)} is out of range; it takes numbers up to {shown(most)}")
     if not isinstance(leaf, jax.Array | np.ndarray):
         return entries[0]
     return jnp.asarray(entries if shape else entries[0], dtype)

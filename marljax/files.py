@@ -17,6 +17,8 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
         raise UserError(f"cannot write {path}: its name has to end in {' or '.join(suffixes)}")
+    if "\0" in str(path):
+        raise UserError(f"cannot write {str(path)!r}: no file has such a name; choose another")
     draft = path.with_name(f".{path.stem}.writing{path.suffix}")
     try:
         draft.touch()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -42,6 +43,10 @@ class Joint(Environment):
     @property
     def figures(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.env.figures
+
+    @property
+    def units(self) -> Mapping[str, str]:  # type: ignore[override]
+        return self.env.units
 
     @property
     def num_agents(self) -> int:

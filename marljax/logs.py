@@ -58,20 +58,24 @@ class MetricsFile:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows of a run's ``metrics.jsonl``; lines that a kill has cut are left out."""
+    """The rows of a run's ``metrics.jsonl``; lines that a kill has cut, or that are damaged, are left out."""
     try:
-        lines = (folder / METRICS).read_text().splitlines()
+        lines = (folder / METRICS).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "update" in row:
-            rows.append(row)
-    return rows
+    except OSError as error:
+        raise UserError(f"cannot read {folder / METRICS}: {error.strerror}; move it away or check its rights") from error
+    return [row for row in map(_row, lines) if row is not None]
+
+
+def _row(line: bytes) -> Row | None:
+    """What stands in a line, if it is a row: numbers by name, with its update and seed."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(row, dict) and all(type(row.get(name)) is int for name in ("update", "seed"))
+    return row if whole and all(value is None or isinstance(value, int | float) for value in row.values()) else None
 
 
 class WandbRuns:

@@ -9,33 +9,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from marljax.gru import GRU
+from marljax.products import matmul, orthogonal
+
 Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
-
-
-def orthogonal(scale: float) -> Callable[..., jax.Array]:
-    """Orthogonal initialisation (Saxe et al. 2014) that may be vmapped over seeds.
-
-    Several batched QR decompositions in one program hang JAX 0.10 on CPU, so a batch of keys is taken one by one.
-    """
-    base = nn.initializers.orthogonal(scale)
-
-    def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.custom_batching.sequential_vmap(lambda key: base(key, shape, dtype))(key)
-
-    return init
 
 
 def dense(width: int, scale: float = 2.0**0.5, name: str | None = None, use_bias: bool = True) -> nn.Dense:
     """A linear layer with orthogonal weights."""
     return nn.Dense(width, use_bias=use_bias, kernel_init=orthogonal(scale), name=name, dot_general=matmul)
-
-
-def matmul(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
-    """x [..., F] times kernel [F, H] as one product of two matrices; ``nn.Dense`` calls it in place of ``jax.lax.dot_general``.
-
-    With several row axes XLA copies and transposes more than it must in the gradient, above all under ``jax.vmap`` over seeds.
-    """
-    return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:
@@ -61,22 +43,7 @@ class Core(nn.Module):
             x = activation(self.activation)(dense(width)(x))
         if self.kind == "mlp":
             return carry, x
-        scan = nn.scan(MaskedGRU, variable_broadcast="params", split_rngs={"params": False})
-        return scan(self.hidden[-1])(carry, (x, first, alive))
-
-
-class MaskedGRU(nn.Module):
-    """One GRU step (Cho et al. 2014) that forgets where an episode starts and where the agent does not exist."""
-
-    width: int
-
-    @nn.compact
-    def __call__(self, carry: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        x, first, alive = inputs
-        carry = jnp.where(first[..., None], 0.0, carry)
-        # The recurrent matrices' default orthogonal initialisation is a batched QR under vmap; see ``orthogonal``.
-        carry, output = nn.GRUCell(self.width, recurrent_kernel_init=orthogonal(1.0))(carry, x)
-        return jnp.where(alive[..., None], carry, 0.0), output
+        return GRU(self.hidden[-1])(carry, x, first, alive)
 
 
 class Actor(nn.Module):

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 
 from marljax import parallel
-from marljax.config import Scalar, check, divide, static, traced
+from marljax.config import Hyperparameters, Scalar, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
 from marljax.environment import Environment, EnvParams, TimeStep, is_shared
 from marljax.errors import UserError
@@ -20,11 +19,11 @@ from marljax.rollout import Learner
 from marljax.spaces import Box, MultiDiscrete
 
 
-class PPOConfig(struct.PyTreeNode):
+class PPOConfig(Hyperparameters):
     """Hyperparameters of the PPO family. Static fields shape the program; traced ones can be swept with ``jax.vmap``."""
 
     # How much
-    total_steps: int = static(1_000_000, low=1)  # environment steps, all environments together; rounded up to whole updates
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # of all environments together; rounded up to whole updates
     num_envs: int = static(64, low=1)  # E, over all devices
     rollout_length: int = static(128, low=1)  # T, steps per environment between updates
     num_epochs: int = static(4, low=1)  # passes over each rollout
@@ -56,7 +55,7 @@ class PPOConfig(struct.PyTreeNode):
     huber_delta: float = traced(0.0, low=0.0)  # value loss becomes linear beyond it; 0: squared everywhere
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if not self.hidden:
             raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
         if self.core == "gru" and len(self.hidden) < 2:

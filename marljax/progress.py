@@ -20,12 +20,13 @@ SHOWN = (
     "return_1",
     "crash",
     "success",
-    "win",
+    "won",
     "length",
 )  # the first two of these that an environment reports
 COLUMNS = 7  # figures of a comparison
 POLICY_WIDTH = 16  # characters that a policy's name gets before it is broken into lines
 SECONDS_BETWEEN_LINES = 10.0
+NO_UNITS: Mapping[str, str] = {}
 
 
 class LiveProgress:
@@ -85,9 +86,9 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{left:02d}" if minutes >= 60 else f"{minutes}:{left:02d}"
 
 
-def headline(figures: Mapping[str, float], count: int = 2) -> dict[str, float]:
-    """The figures that say most, at most ``count`` of them."""
-    known = [name for name in SHOWN if np.isfinite(figures.get(name, np.nan))]
+def headline(figures: Mapping[str, float], first: Sequence[str] = (), count: int = 2) -> dict[str, float]:
+    """The figures that say most, at most ``count``: those of ``first`` (an environment's ``figures``), then common ones."""
+    known = [name for name in dict.fromkeys([*first, *SHOWN]) if np.isfinite(figures.get(name, np.nan))]
     return {name: figures[name] for name in known[:count]}
 
 
@@ -97,24 +98,30 @@ def pooled(episodes: int, kind: str, seeds: int) -> str:
 
 
 def comparison(
-    title: str, rows: Sequence[tuple[str, Mapping[str, np.ndarray]]], width: int = 100, figures: Sequence[str] = ()
+    title: str,
+    rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    width: int = 100,
+    figures: Sequence[str] = (),
+    units: Mapping[str, str] = NO_UNITS,
 ) -> Table:
     """A table with a row per policy: the means of the key figures over episodes, their 95 % intervals below.
 
     ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a
-    rate, with Wilson's interval. Figures that find no room in ``width`` characters are left out, the least important first;
-    ``figures`` names the most important ones (an environment's ``figures``).
+    rate in per cent, with Wilson's interval. Figures that find no room in ``width`` characters are left out, the least important
+    first; ``figures`` names the most important ones and ``units`` gives their units (an environment's ``figures`` and ``units``).
     """
     table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("policy", overflow="fold")
+    table.add_column("policy\n ", overflow="fold")
     columns: list[list[str]] = []
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
     for name in key_figures([metrics for _, metrics in rows], figures):
-        cells = [_cell(metrics.get(name)) for _, metrics in rows]
-        room -= 3 + max(len(line) for text in (name, *cells) for line in text.splitlines())
+        values = [metrics.get(name) for _, metrics in rows]
+        unit = units.get(name) or ("%" if all(each is None or _is_rate(each) for each in values) else "")
+        cells = [_cell(each, unit) for each in values]
+        room -= 3 + max(len(line) for text in (name, unit, *cells) for line in text.splitlines())
         if room < 0 and columns:
             break
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(f"{name}\n{unit}" if unit else f"{name}\n ", justify="right", no_wrap=True)
         columns.append(cells)
     for (policy, _), *cells in zip(rows, *columns, strict=True):
         table.add_row(escape(policy), *cells)
@@ -146,12 +153,20 @@ def _same(metrics: Mapping[str, np.ndarray], name: str, other: str) -> bool:
     return metrics[name].shape == metrics[other].shape and np.allclose(metrics[name], metrics[other], rtol=1e-4, atol=1e-5)
 
 
-def _cell(values: np.ndarray | None) -> str:
+def _is_rate(values: np.ndarray) -> bool:
+    return bool(np.isin(values, (0.0, 1.0)).all())
+
+
+def _cell(values: np.ndarray | None, unit: str) -> str:
+    """A mean and its interval in the column's unit, which the header names."""
     if values is None:
         return "–"
     flat = np.asarray(values, np.float64).ravel()
-    if np.isin(flat, (0.0, 1.0)).all():
+    if unit != "%":
+        mean = stats.mean(flat)
+        return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"
+    if _is_rate(flat):
         rate = stats.wilson(int(flat.sum()), flat.size)
-        return f"{100 * rate.value:.1f} %\n{100 * rate.low:.1f}–{100 * rate.high:.1f}"
-    mean = stats.mean(flat)
-    return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"
+        return f"{100 * rate.value:.1f}\n{100 * rate.low:.1f}–{100 * rate.high:.1f}"
+    share = stats.mean(100 * flat)
+    return f"{share.value:.1f}\n± {share.high - share.value:.1f}"

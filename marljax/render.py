@@ -6,7 +6,7 @@ Axis letters: T frames, K shapes of a kind, P panels.
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 WIDTH, MAX_HEIGHT = 1200, 800  # pixels of a picture; a tall world gets narrower
 MIN_HEIGHT = 160  # pixels that a world has to fill before it is no longer cut into panels
 DPI = 100
-HEADER, AXIS, MARGIN = 40, 24, 16  # pixels: time and legend on top, tick labels below each panel, left and right
-OVERLAP = 0.04  # of a panel's width is drawn again in the next one
+HEADER, AXIS, MARGIN = 56, 24, 16  # pixels: time and status above the legend, tick labels below each panel, left and right
 CORNERS = 32  # of the polygon that stands for a circle
 PAUSE = 1.5  # seconds that the last frame of an animation stays
 INK, FAINT = "#333333", "#bbbbbb"
@@ -35,7 +34,7 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
 
     Args:
-        env: gives the legend.
+        env: gives the legend and the units.
         scenes: stacked scenes, every leaf [T, …], as ``jax.vmap(env.scene, (0, None))(states, env_params)`` gives them.
         path: file to write; it is complete or, after an error, absent.
         fps: frames per second.
@@ -48,7 +47,7 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
         raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
     with replacing(path, (".gif", ".mp4")) as draft:
         write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
-        write(Stage(scenes, env.legend), scenes, draft, fps)
+        write(Stage(scenes, env.legend, env.units), scenes, draft, fps)
     return Path(path)
 
 
@@ -56,7 +55,7 @@ def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
     """Writes one scene as a PNG; the same errors as ``animate``."""
     scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
     with replacing(path, (".png",)) as draft:
-        stage = Stage(scenes, env.legend)
+        stage = Stage(scenes, env.legend, env.units)
         stage.show(_frame(scenes, 0))
         stage.image().save(draft, format="PNG", optimize=True)
     return Path(path)
@@ -65,10 +64,11 @@ def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
 class Stage:
     """A figure whose shapes are replaced from frame to frame; what stands still (axes, ticks, legend) is drawn once.
 
-    The world keeps its proportions. A long thin one is cut into panels that are read like lines of text.
+    The world keeps its proportions. A long thin one is cut into panels that are read like lines of text: each begins where the
+    one above it ends.
     """
 
-    def __init__(self, scenes: Scene, legend: tuple):
+    def __init__(self, scenes: Scene, legend: tuple, units: Mapping[str, str]):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ class Stage:
         self._background: Any = None
         width, height = _extent(np.asarray(scenes.bounds[0]))
         rows = panels(width, height)
-        window = _window(width, rows)
+        window = width / rows
         scale = min((WIDTH - 2 * MARGIN) / window, (MAX_HEIGHT - HEADER) / rows / height)
         pixels = (_even(scale * window + 2 * MARGIN), _even(rows * (scale * height + AXIS) + HEADER))
         pixels = (max(pixels[0], WIDTH // 3), pixels[1])
@@ -87,14 +87,16 @@ class Stage:
             bottom = pixels[1] - HEADER - (row + 1) * (scale * height + AXIS) + AXIS
             left = (pixels[0] - scale * window) / 2
             place = (left / pixels[0], bottom / pixels[1], scale * window / pixels[0], scale * height / pixels[1])
-            self._panels.append(_Panel(self.figure.add_axes(place), scenes))
-        line = 1 - HEADER / 2 / pixels[1]
+            self._panels.append(_Panel(self.figure.add_axes(place), scenes, units.get("distance", "")))
+        lines = [1 - HEADER * part / pixels[1] for part in (0.3, 0.7)]
         # the clock belongs to a panel, because a figure's own animated texts are left out of saved frames
-        self._clock = self._panels[0].axes.text(MARGIN / pixels[0], line, "", family="monospace", size=11, color=INK, va="center")
+        self._clock = self._panels[0].axes.text(
+            MARGIN / pixels[0], lines[0], "", family="monospace", size=11, color=INK, va="center"
+        )
         self._clock.set(animated=True, transform=self.figure.transFigure)
         whole = np.all(scenes.time == np.round(scenes.time))
-        self._time_format = "t = {:.0f}" if whole else "t = {:.1f}"
-        _add_legend(self.figure, legend, (1 - MARGIN / pixels[0], line))
+        self._time_format = f"t = {{:{'3.0f' if whole else '4.1f'}}} {units.get('time', '')}".rstrip()
+        _add_legend(self.figure, listed(legend, scenes), (MARGIN / pixels[0], lines[1]))
 
     def show(self, scene: Scene) -> None:
         """Replaces what is drawn by another scene."""
@@ -103,7 +105,7 @@ class Stage:
         for panel in self._panels:
             panel.update(scene)
             panel.draw()
-        self._clock.set_text(self._time_format.format(float(scene.time)))
+        self._clock.set_text("   ".join([self._time_format.format(float(scene.time)), *status_words(scene.status)]))
         self.figure.draw_artist(self._clock)
 
     def image(self) -> "PIL.Image.Image":
@@ -117,9 +119,9 @@ class Stage:
         if bounds == self._bounds:
             return
         left, right, bottom, top = bounds
-        window = _window(right - left, len(self._panels))
-        for start, panel in zip(np.linspace(left, right - window, len(self._panels)), self._panels, strict=True):
-            panel.axes.set_xlim(start, start + window)
+        edges = np.linspace(left, right, len(self._panels) + 1)
+        for start, end, panel in zip(edges, edges[1:], self._panels, strict=False):
+            panel.axes.set_xlim(start, end)
             panel.axes.set_ylim(bottom, top)
         self._canvas.draw()
         self._background = self._canvas.copy_from_bbox(self.figure.bbox)
@@ -132,15 +134,24 @@ def panels(width: float, height: float) -> int:
     return min(4, max(1, math.ceil(math.sqrt(MIN_HEIGHT / filled))))
 
 
-def _window(width: float, rows: int) -> float:
-    """What one panel shows of the width, its overlap with the next one included."""
-    return width / (rows - OVERLAP * (rows - 1))
+def listed(legend: tuple, scenes: Scene) -> tuple:
+    """What of the legend some scene of an episode needs."""
+    if not len(np.shape(scenes.listed)[1:]):
+        return legend
+    return tuple(entry for entry, needed in zip(legend, np.any(scenes.listed, axis=0), strict=True) if needed)
+
+
+def status_words(status: Any) -> list[str]:
+    """``["cars 3", "on the ramp 1"]`` for a status of those fields."""
+    return [
+        f"{name.replace('_', ' ')} {float(value):g}" for name, value in zip(getattr(status, "_fields", ()), status, strict=True)
+    ]
 
 
 class _Panel:
     """One axes with a collection per kind of shape."""
 
-    def __init__(self, axes: Any, scenes: Scene):
+    def __init__(self, axes: Any, scenes: Scene, unit: str):
         from matplotlib.collections import LineCollection, PolyCollection
 
         self.axes = axes
@@ -149,8 +160,9 @@ class _Panel:
         self._circles = PolyCollection([], animated=True, zorder=5, linewidth=0)
         for collection in (self._segments, self._boxes, self._circles):
             axes.add_collection(collection, autolim=False)
-        style = {"size": 8, "weight": "bold", "ha": "center", "va": "center_baseline", "zorder": 6, "clip_on": True}
+        style = {"size": 8, "weight": "bold", "ha": "center", "va": "center_baseline", "zorder": 6}
         self._labels = [axes.text(0, 0, "", animated=True, **style) for _ in range(scenes.labels.value.shape[1])]
+        axes.xaxis.set_major_formatter(f"{{x:g}} {unit}".rstrip())
         axes.tick_params(labelsize=8, colors=INK, length=3, color=FAINT, left=False, labelleft=False)
         for spine in axes.spines.values():
             spine.set_color(FAINT)
@@ -159,6 +171,7 @@ class _Panel:
         """Takes over the shapes of one scene; those with alpha 0 are left out."""
         kinds = (scene.segments, scene.boxes, scene.circles, scene.labels)
         segments, boxes, circles, labels = (_visible(shapes) for shapes in kinds)
+        labels = self._own(labels)
         self._segments.set_segments(list(np.stack([segments.start, segments.end], axis=1)))
         self._segments.set_linewidth(segments.width)
         self._segments.set_color(segments.colour)
@@ -170,6 +183,13 @@ class _Panel:
             text.set_visible(label is not None)
             if label is not None:
                 text.set(position=label[0], text=f"{int(label[1])}", color=label[2])
+
+    def _own(self, labels: Labels) -> Labels:
+        """Those that stand in this panel, whole: they are not cut where panels meet."""
+        (left, right), height = self.axes.get_xlim(), self.axes.get_ylim()
+        x, y = labels.position.T
+        here = (x >= left) & (x < right) & (y >= min(height)) & (y <= max(height))
+        return Labels(*(field[here] for field in labels))
 
     def draw(self) -> None:
         for artist in (self._segments, self._boxes, self._circles, *self._labels):
@@ -203,7 +223,7 @@ def _add_legend(figure: Any, legend: tuple, corner: tuple[float, float]) -> None
         return
     handles = [Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.5, label=name) for name, colour in legend]
     style = {"ncols": len(handles), "frameon": False, "fontsize": 9, "labelcolor": INK, "borderaxespad": 0.0, "borderpad": 0.0}
-    figure.legend(handles=handles, loc="center right", bbox_to_anchor=corner, handlelength=1.2, columnspacing=1.4, **style)
+    figure.legend(handles=handles, loc="center left", bbox_to_anchor=corner, handlelength=1.2, columnspacing=1.4, **style)
 
 
 def _extent(bounds: np.ndarray) -> tuple[float, float]:

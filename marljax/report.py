@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from rich.console import Console
 
 from marljax import runfolder
 from marljax.driver import Run, best_or_last, play, seeds_of, suite_key
-from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator, LearnedPolicy, Policy, record
+from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
 from marljax.logs import read_rows
 from marljax.progress import comparison, pooled, say
 from marljax.settings import Settings
 
 Metrics = dict[str, np.ndarray]
 FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
+PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs meet the same episodes
+MAX_FRAMES = 1000  # of an animation; a longer episode is shown in larger steps
 
 
 def finish(run: Run, console: Console) -> None:
@@ -27,33 +29,43 @@ def finish(run: Run, console: Console) -> None:
     settings = run.settings
     params = best_or_last(run.best, run.members.state.learner.params)
     episodes = settings.run.eval.final_episodes
-    rows = compare(settings, params, FINAL_PART, episodes)
+    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line))
     write(run, rows)
     title = pooled(episodes, "frozen", settings.run.seeds)
-    console.print(comparison(title, rows, console.width, settings.env.figures))
+    console.print(comparison(title, rows, console.width, settings.env.figures, settings.env.units))
     if settings.run.render:
         draw(run, params, rows, console)
     say(console, f"results: {run.folder}")
 
 
-def compare(settings: Settings, params: Any, part: int, episodes: int) -> list[tuple[str, Metrics]]:
-    """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes: those
-    of the suite from ``part`` on."""
-    parts = range(part, part + -(-episodes // settings.run.eval.episodes))
-    evaluator = Evaluator(settings.env, settings.run.eval.episodes)
+def compare(
+    settings: Settings, params: Any, part: int, episodes: int, tell: Callable[[str], None] = lambda line: None
+) -> list[tuple[str, Metrics]]:
+    """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes.
+
+    Those are the first ones of the suite from ``part`` on; they depend on nothing else. ``tell`` hears what goes on.
+    """
+    parts = range(part, part + -(-episodes // PART_EPISODES))
+    together = min(episodes, PART_EPISODES)  # the first few episodes of a part are the same however many are played
+    evaluator = Evaluator(settings.env, together)
+    many = f" × {settings.run.seeds} seeds" if settings.run.seeds > 1 else ""
+    tell(f"evaluating {settings.algo} on {episodes:,} episodes{many}")
     learned = [play(settings, evaluator, params, part) for part in parts]
     rows = [(settings.algo, _joined(learned, episodes))]
-    for name, (env, env_params, policy) in scripted_policies(settings).items():
-        other = Evaluator(env, settings.run.eval.episodes)
-        played = [jax.device_get(other.scripted(policy, env_params, suite_key(part))) for part in parts]
+    rivals = scripted_policies(settings)
+    if rivals:
+        tell(f"evaluating what it is compared with: {', '.join(rivals)}")
+    for name, rival in rivals.items():
+        other = Evaluator(rival.env, together)
+        played = [jax.device_get(other.scripted(rival.policy, rival.env_params, suite_key(part), rival.carry)) for part in parts]
         rows.append((name, _joined(played, episodes)))
     return rows
 
 
-def scripted_policies(settings: Settings) -> dict[str, tuple[Environment, EnvParams, Policy]]:
+def scripted_policies(settings: Settings) -> dict[str, Rival]:
     """The scripted rivals that ``marljax.baselines.<env>`` offers for these settings; none where there is no such module.
 
-    Such a module has ``rivals(env, env_params)``, which gives (environment, numbers, policy) by name.
+    Such a module has ``rivals(env, env_params)``, which gives a ``Rival`` by name.
     """
     module = f"marljax.baselines.{settings.env_name}"
     if not settings.env_name.isidentifier() or importlib.util.find_spec(module) is None:
@@ -80,9 +92,12 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
 
     references = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rows[1:]}
     curve = run.folder / runfolder.CURVE
-    learning_curve(read_rows(run.folder), curve, references=references, title=run.settings.title.replace("_", " on ", 1))
+    title = run.settings.title.replace("_", " on ", 1)
+    say(console, f"drawing the learning curve: {curve}")
+    learning_curve(read_rows(run.folder), curve, references=references, title=title, units=run.settings.env.units)
     index = int(np.argmax(run.best.score))
     best = jax.tree.map(lambda leaf: leaf[index], params)
+    say(console, f"drawing an episode of seed {run.seeds[index]}: {run.folder / runfolder.EPISODE}")
     try:
         animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE)
     except UserError as error:
@@ -90,11 +105,17 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
 
 
 def animate(settings: Settings, params: Any, key: jax.Array, path: Path) -> dict[str, float]:
-    """Plays one greedy episode, writes it to ``path`` (GIF or MP4) and returns its final metrics."""
+    """Plays one greedy episode, writes it to ``path`` (GIF or MP4) and returns its final metrics.
+
+    The episode is the first that ``compare`` plays with this key.
+    """
     from marljax import render
 
     policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
     states, metrics = record(settings.env, settings.env_params, policy, policy.initial_carry(), key)
+    steps = len(jax.tree.leaves(states)[0]) - 1
+    shown = np.append(np.arange(0, steps, -(-steps // MAX_FRAMES)), steps)
+    states = jax.tree.map(lambda leaf: leaf[shown], states)
     scenes = jax.vmap(settings.env.scene, in_axes=(0, None))(states, settings.env_params)
     render.animate(settings.env, scenes, path)
     return metrics

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from marljax.errors import UserError
 from marljax.files import replacing
@@ -15,6 +15,8 @@ from marljax.files import replacing
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 GROUPS = ("algo", "env", "env_params", "eval", "checkpoint", "mesh", "wandb")  # of a configuration: mappings
 CURVE, EPISODE, LOCK = "curve.png", "episode.gif", ".lock"
+
+Which = Literal["best", "last"]  # of the parameters of a run
 
 
 def create(root: Path, title: str, name: str | None) -> Path:
@@ -31,12 +33,19 @@ def create(root: Path, title: str, name: str | None) -> Path:
             if name is not None or not folder.parent.is_dir():
                 raise UserError(f"{folder} exists already; choose another name=, or resume={folder}") from error
             continue
-        except OSError as error:
-            raise UserError(
-                f"cannot make the run folder {folder}: {error.strerror}; choose another with runs=<folder>"
-            ) from error
+        except (OSError, ValueError) as error:  # a name that no file system takes is a ValueError
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot make the run folder {folder}: {reason}; choose another with runs=<folder>") from error
         return folder
     raise UserError(f"a hundred runs named {stem} stand in {root / title}; choose a name=")
+
+
+def check_name(name: str) -> None:
+    """Raises ``UserError`` for what is not the plain name of a folder, but nothing or the path of another."""
+    if name in ("", ".", "..") or set("/\\") & set(name) or not name.isprintable():
+        raise UserError(
+            f"name={name!r} is no plain name; runs=<folder> says where the run's folder stands, name= what it is called"
+        )
 
 
 @contextmanager
@@ -80,7 +89,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         tree = yaml.safe_load((folder / CONFIG).read_text())
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not a run folder: it has no {CONFIG}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: bytes that are no text, a name that no file can have
         raise UserError(f"{folder / CONFIG} is not readable: {str(error).splitlines()[0]}") from error
     if not isinstance(tree, dict) or not {"algo_name", "env_name", "algo", "env"} <= tree.keys():
         raise UserError(f"{folder / CONFIG} is not the configuration of a marljax run")

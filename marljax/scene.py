@@ -55,6 +55,8 @@ class Scene(NamedTuple):
     labels: Labels
     bounds: jax.Array  # [4]: x_min, x_max, y_min, y_max of the view
     time: jax.Array  # [] seconds (or steps) since the episode began
+    status: Any = ()  # numbers [] to be written beside the time: a NamedTuple, whose field names say what they are
+    listed: Any = ()  # [L] bool: what of the environment's legend of L entries this scene needs; () for all of it
 
 
 def empty(kind: Any) -> Any:

@@ -15,11 +15,14 @@ from typing import Any, Literal
 
 import marljax.configs
 from marljax import fields, registry
+from marljax.config import LARGEST
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError
+from marljax.runfolder import check_name
 from marljax.trees import strong
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
+MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
 CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb")  # what has no influence on the numbers
 
 
@@ -295,6 +298,10 @@ def _check_run(run: RunSettings) -> RunSettings:
     for key, value in at_least_one.items():
         if value is not None and value < 1:
             raise UserError(f"{key}={value} is out of range; it takes integers of at least 1")
+        if value is not None and value > MOST.get(key, LARGEST):
+            raise UserError(f"{key}={value} is out of range; it takes integers up to {MOST.get(key, LARGEST)}")
+    if run.name is not None:
+        check_name(run.name)
     for key, fraction in {"eval.every": run.eval.every, "checkpoint.every": run.checkpoint.every}.items():
         if not 0 <= fraction <= 1:
             raise UserError(f"{key}={fraction} is out of range; it is a fraction of training, from 0 to 1")

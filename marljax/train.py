@@ -156,6 +156,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
         results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
     """
+    _check_given(algorithm, env, config, env_params)
     mesh = parallel.make_mesh()
     numbers = env.default_params if env_params is None else env_params
 
@@ -183,6 +184,31 @@ def as_traced_params(env_params: EnvParams) -> EnvParams:
     return jax.tree.map(jnp.asarray, env_params)
 
 
+def _check_given(algorithm: ModuleType, env: Environment, config: Any, env_params: EnvParams | None) -> None:
+    """Raises ``UserError`` where an argument of ``make_train`` is another thing than it should be."""
+    needs = [name for name in ("Config", "init", "update") if not hasattr(algorithm, name)]
+    if needs:
+        raise UserError(f"{algorithm!r} is no algorithm; give its module, such as mappo after: from marljax.algos import mappo")
+    if not isinstance(env, Environment):
+        raise UserError(f"{env!r} is no environment; make one, such as marljax.make('merge')")
+    if not isinstance(config, algorithm.Config):
+        given = f"{type(config).__module__}.{type(config).__qualname__}"
+        raise UserError(f"config is a {given}; give a {algorithm.__name__}.Config")
+    for field in dataclasses.fields(config):
+        if not is_static(field):
+            _check_single(field.name, getattr(config, field.name))
+    numbers = env.default_params
+    if env_params is not None and not isinstance(env_params, type(numbers)):
+        raise UserError(
+            f"env_params are {type(env_params).__name__}; give {type(numbers).__name__}, such as env.default_params with changes"
+        )
+
+
+def _check_single(name: str, value: Any) -> None:
+    if jnp.ndim(value):
+        raise UserError(f"'{name}' is of shape {list(jnp.shape(value))}; it takes one number (under jax.vmap, one per member)")
+
+
 def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any]) -> tuple[Any, EnvParams]:
     """The config and env_params with some of their numbers replaced; static fields cannot be."""
     fields = {field.name: field for field in dataclasses.fields(config)}
@@ -200,7 +226,10 @@ def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any
     theirs = {name.removeprefix("env."): value for name, value in overrides.items() if name.startswith("env.")}
     for name, value in theirs.items():
         _check_shape(name, value, getattr(env_params, name))
-    return config.replace(**mine) if mine else config, env_params.replace(**theirs) if theirs else env_params
+    config = config.replace(**mine) if mine else config
+    for name in mine:
+        _check_single(name, getattr(config, name))
+    return config, env_params.replace(**theirs) if theirs else env_params
 
 
 def _check_shape(name: str, value: Any, current: Any) -> None:

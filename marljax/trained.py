@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,10 +15,9 @@ from marljax.driver import Best, Saved, best_or_last, member_keys, purpose_of, s
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.evaluate import LearnedPolicy
+from marljax.runfolder import Which
 from marljax.settings import Settings
 from marljax.train import Trainer
-
-Which = Literal["best", "last"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from marljax.errors import UserError
+
 
 def strong(tree: Any) -> Any:
     """Numbers as arrays of their own dtype: Python numbers are weakly typed and would be traced apart."""
@@ -16,6 +18,25 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     """(name, leaf) pairs; a tree that is one leaf has the name ``value``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [(jax.tree_util.keystr(path, simple=True, separator=".") or "value", leaf) for path, leaf in leaves]
+
+
+def check_numbers(given: Any, usual: Any, where: str) -> None:
+    """Raises ``UserError`` for a number in ``given`` that cannot stand where ``usual`` has one: of another shape, not finite, or
+    not an integer where an integer is usual. Both are concrete; ``where`` names them in the message."""
+    if str(jax.tree.structure(given)) != str(jax.tree.structure(usual)):
+        raise UserError(f"the numbers of {where} have another structure than usual; give numbers and arrays")
+    for (name, leaf), (_, wanted) in zip(named_leaves(given), named_leaves(usual), strict=True):
+        array, kind = np.asarray(leaf), np.asarray(wanted).dtype.kind
+        shown = f"{name}={' '.join(str(leaf).split())} of {where}"
+        if array.shape != np.shape(wanted):
+            takes = f"{np.size(wanted)} numbers" if np.ndim(wanted) else "one number"
+            raise UserError(f"{shown} has shape {list(array.shape)}; give {takes}")
+        if array.dtype.kind not in "biuf" or not (np.abs(array.astype(np.float64)) <= np.finfo(np.float32).max).all():
+            raise UserError(f"{shown} is out of range; it takes finite numbers")
+        if kind in "iu" and not ((array % 1 == 0) & (np.abs(array.astype(np.float64)) < 2**31)).all():
+            raise UserError(f"{shown} is out of range; it takes an integer")
+        if kind == "b" and not ((array == 0) | (array == 1)).all():
+            raise UserError(f"{shown} is out of range; it takes true or false")
 
 
 def to_host(leaf: Any) -> np.ndarray:

@@ -123,3 +123,30 @@ def test_foreign_empty_and_newer_folders_are_refused(folder, tmp_path):
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": checkpoint.FORMAT + 1}))
     with pytest.raises(UserError, match="has checkpoint format"):
         checkpoint.restore(folder, tree(), PURPOSE)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"purpose": ["tiny"]}, "purpose in its manifest.json is not what marljax writes"),
+        ({"structure": [1]}, "structure in its manifest.json is not"),
+        ({"files": "all"}, "files in its manifest.json is not"),
+        ({"update": None}, "update in its manifest.json is not"),
+        ({"notes": 3}, "notes in its manifest.json is not"),
+        ({"files": {"a\0b": "1"}}, "is missing or not readable"),
+    ],
+)
+def test_a_foreign_manifest_is_passed_over(folder, edit, message):
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | edit))
+    restored = checkpoint.restore(folder, tree(), PURPOSE)
+    assert restored.update == 10
+    assert message in restored.warnings[0]
+
+
+def test_a_manifest_with_a_strange_structure_is_refused(folder):
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    whole = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(whole | {"structure": whole["structure"] | {"count.0": 3}}))
+    with pytest.raises(UserError, match=r"count.0 is 3 there and int32.2. here"):
+        checkpoint.restore(folder, tree(), PURPOSE)

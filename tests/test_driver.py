@@ -1,5 +1,6 @@
 """Runs: resumed to the same bits, frozen where they diverge, one row per chunk and seed, one trace, one writer."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from rich.console import Console
 import marljax
 from marljax import checkpoint, driver, logs, registry, report, runfolder, settings, trained
 from marljax.errors import UserError
+from marljax.evaluate import Rival
 
 # 40 updates; most runs here share seeds=3 and chunk=2, and with them one compiled program
 TINY = [
@@ -82,6 +84,20 @@ def test_rows_hold_means_per_episode():
     assert logs.summarise(metrics, 0) == {"episodes": 4, "loss": 2.0, "return": 2.0}
     assert logs.summarise({name: values[:, 2:] for name, values in metrics.items()}, 0) == {}
     assert "return" not in logs.summarise({name: values[:, :1] for name, values in metrics.items()}, 0)
+
+
+def test_damaged_rows_are_left_out(tmp_path):
+    good = '{"update": 2, "seed": 0, "loss": null}'
+    bad = ['{"update": null, "seed": 0}', '{"update": 1}', '{"update": 1, "seed": 0, "loss": [1]}', "[]", "[" * 100_000, '{"upd']
+    lines = [good.encode(), b"\xff\xfe", *(line.encode() for line in bad)]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    assert logs.read_rows(tmp_path) == [{"update": 2, "seed": 0, "loss": None}]
+    logs.MetricsFile(tmp_path, 2).append([{"update": 3, "seed": 0, "loss": float("nan")}])
+    assert [row["update"] for row in logs.read_rows(tmp_path)] == [2, 3]
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"cannot read .*metrics.jsonl: Is a directory; move it away"):
+        logs.MetricsFile(tmp_path, 2)
 
 
 def test_where_chunks_end_changes_no_number(finished, tmp_path):
@@ -289,13 +305,31 @@ def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, 
     run = finished.run
     other = trained.with_env(run.settings, {"limit": 3, "agents": 2})
     assert (int(other.env_params.limit), other.env.agents) == (3, 2)
-    walker = (run.settings.env, run.settings.env_params, always_walk)
+    walker = Rival(run.settings.env, run.settings.env_params, always_walk)
     monkeypatch.setattr(report, "scripted_policies", lambda settings: {"walker": walker})
     rows = dict(report.compare(run.settings, run.best.params, 1, 7))
     assert (rows["tiny"]["return"].shape, rows["walker"]["return"].shape) == ((3, 7), (7,))
     walks = np.asarray(run.best.params["w"][:, 0, 0] > 0)
     assert walks.any()
     np.testing.assert_allclose(rows["tiny"]["return"][walks][0], rows["walker"]["return"], rtol=1e-6)  # the same episodes
+
+
+def test_the_final_episodes_are_the_same_for_every_run(finished, monkeypatch):
+    """Whatever is evaluated in training, and however many are asked for."""
+    wanted, params = finished.run.settings, finished.run.best.params
+    monkeypatch.setattr(
+        report, "scripted_policies", lambda settings: {"walker": Rival(settings.env, settings.env_params, always_walk)}
+    )
+    other = dataclasses.replace(wanted, run=dataclasses.replace(wanted.run, eval=settings.Evaluation(0.5, 7, 9)))
+    told = []
+    many, same, few = (
+        dict(report.compare(each, params, 1, episodes, told.append)) for each, episodes in ((wanted, 40), (other, 40), (other, 6))
+    )
+    for name in ("tiny", "walker"):
+        assert len(np.unique(many[name]["return"])) > 4
+        np.testing.assert_array_equal(many[name]["return"], same[name]["return"])
+        np.testing.assert_allclose(many[name]["return"][..., :6], few[name]["return"], rtol=1e-6)
+    assert told[:2] == ["evaluating tiny on 40 episodes × 3 seeds", "evaluating what it is compared with: walker"]
 
 
 def always_walk(key, state, timestep, carry):

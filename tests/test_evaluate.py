@@ -67,5 +67,23 @@ def test_a_recorded_episode_has_every_state():
     states, metrics = record(probes.Probe(), MEMORY, oracle, (), jax.random.key(0))
     assert states.time.tolist() == [0, 1, 2, 3, 4]
     assert metrics["return"] == 1.0
-    states, _ = record(probes.Probe(), MEMORY, coin, (), jax.random.key(0), max_steps=2)
+    assert metrics["finished"] == 1.0
+    states, metrics = record(probes.Probe(), MEMORY, coin, (), jax.random.key(0), max_steps=2)
     assert states.time.tolist() == [0, 1, 2]
+    assert metrics["finished"] == 0.0
+
+
+def test_fewer_episodes_are_the_first_of_many_and_the_recorded_one_is_the_first_of_all():
+    """Of an oracle that errs by chance, so that scenarios and the policy's own draws both count."""
+
+    def errs(key, state, timestep, carry):
+        wrong = jax.random.bernoulli(key, 0.4, timestep.alive.shape)
+        return oracle(key, state, timestep, carry)[0] ^ wrong.astype(jnp.int32), carry
+
+    for env_params in (probes.ProbeParams(variant=probes.TRACKING), CHOICE):
+        many, few = (Evaluator(probes.Probe(), count).scripted(errs, env_params, jax.random.key(5)) for count in (32, 5))
+        np.testing.assert_array_equal(many["return"][:5], few["return"])
+        assert len(np.unique(many["return"])) > 1
+        for seed in range(4):
+            first = Evaluator(probes.Probe(), 5).scripted(errs, env_params, jax.random.key(seed))["return"][0]
+            assert record(probes.Probe(), env_params, errs, (), jax.random.key(seed))[1]["return"] == first

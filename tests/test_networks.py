@@ -1,11 +1,14 @@
 import subprocess
 import sys
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.networks import Actor, CentralCritic, Core, apply_per_agent, init_per_agent, initial_carry, orthogonal
+from marljax.gru import GRU
+from marljax.networks import Actor, CentralCritic, Core, apply_per_agent, init_per_agent, initial_carry
+from marljax.products import orthogonal
 
 INITIALISE_MANY_SEEDS = """
 import jax, jax.numpy as jnp
@@ -82,6 +85,40 @@ def test_sequence_equals_steps():
     for t in range(5):
         carry, step = model.apply(params, carry, x[t : t + 1], first[t : t + 1], alive[t : t + 1])
         np.testing.assert_allclose(whole[t], step[0], atol=1e-6)
+
+
+def flax_gru(params, carry, x, first, alive):
+    """The same sequence through flax's cell, step by step."""
+    layers, width = params["params"], carry.shape[-1]
+    kernels, biases, recurrent = (
+        jnp.split(part, 3, axis=-1) for part in (layers["input"]["kernel"], layers["input"]["bias"], layers["recurrent"])
+    )
+    cell = {f"i{g}": {"kernel": k, "bias": b} for g, k, b in zip("rzn", kernels, biases, strict=True)}
+    cell |= {f"h{g}": {"kernel": k} for g, k in zip("rzn", recurrent, strict=True)}
+    cell["hn"]["bias"] = layers["bias"]
+    outputs = []
+    for t in range(len(x)):
+        carry = jnp.where(first[t][..., None], 0.0, carry)
+        carry, output = nn.GRUCell(width).apply({"params": cell}, carry, x[t])
+        carry = jnp.where(alive[t][..., None], carry, 0.0)
+        outputs.append(output)
+    return carry, jnp.stack(outputs)
+
+
+def test_gru_and_its_gradient_are_those_of_flax():
+    keys = jax.random.split(jax.random.key(2), 7)
+    x, carry = jax.random.normal(keys[0], (6, 3, 2, 5)), jax.random.normal(keys[1], (3, 2, 4))
+    first, alive = (jax.random.bernoulli(key, p, (6, 3, 2)) for key, p in zip(keys[2:4], (0.3, 0.8), strict=True))
+    params = GRU(4).init(keys[4], carry, x, first, alive)
+    params = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(keys[5], leaf.shape), params)  # biases other than 0
+    weight_last, weight_all = jax.random.normal(keys[6], (3, 2, 4)), jax.random.normal(keys[6], (6, 3, 2, 4))
+
+    def loss(apply, params, carry, x):
+        last, outputs = apply(params, carry, x, first, alive)
+        return (last * weight_last).sum() + (outputs * weight_all).sum()
+
+    ours, theirs = (jax.value_and_grad(loss, argnums=(1, 2, 3))(apply, params, carry, x) for apply in (GRU(4).apply, flax_gru))
+    jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5), ours, theirs)
 
 
 def test_parameters_per_agent():

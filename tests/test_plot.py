@@ -7,17 +7,23 @@ from marljax.errors import UserError
 from marljax.plot import curve, learning_curve, own_metrics
 from marljax.stats import mean
 
-SEEDS, POINTS = 3, 5
+SEEDS, POINTS = 5, 5
 
 
-def rows(evaluated: bool = True) -> list[dict]:
-    """Three seeds, five chunks; seed 2 reports no crash in its last chunk, as after a divergence."""
+def rows(evaluated: bool = True, seeds: int = SEEDS) -> list[dict]:
+    """Five chunks of as many seeds; seed 2 reports no crash in its last chunk, as after a divergence."""
     made = []
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         for point in range(POINTS):
-            figures = {"return": 10.0 * point + seed, "crash": 0.5 - 0.1 * point, "policy_loss": 0.1, "entropy": 1.0}
+            figures = {
+                "return": 10.0 * point + seed,
+                "crash": 0.5 - 0.1 * point,
+                "policy_loss": 0.1,
+                "entropy": 1.0,
+                "finished": 1,
+            }
             if evaluated and point % 2:
-                figures |= {"eval_return": 10.0 * point + 5.0, "eval_crash": None if seed else 0.25}
+                figures |= {"eval_return": 10.0 * point + 5.0, "eval_crash": None if seed else 0.25, "eval_finished": 1.0}
             if (seed, point) == (2, 4):
                 figures["crash"] = float("nan")
             made.append({"seed": seed, "update": point, "env_steps": 1000 * (point + 1), "time": 0.5, "episodes": 7} | figures)
@@ -33,8 +39,9 @@ def test_curve_gathers_values_by_seed_and_place():
 
 
 @pytest.mark.parametrize("evaluated", [True, False])
-def test_panels_are_the_environments_own_figures(evaluated):
+def test_panels_are_the_environments_own_figures_that_change(evaluated):
     assert own_metrics(rows(evaluated)) == ["return", "crash"]
+    assert own_metrics([{"seed": 0, "env_steps": 1, "finished": 1.0, "return": 2.0}]) == ["return", "finished"]
 
 
 def test_the_figure_shows_means_intervals_seeds_and_references(tmp_path):
@@ -44,17 +51,34 @@ def test_the_figure_shows_means_intervals_seeds_and_references(tmp_path):
     large, small = figure.axes
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["return", "crash"]
     lines = {line.get_label(): line for line in large.get_lines()}
-    np.testing.assert_allclose(lines["training"].get_xydata()[:, 1], 10.0 * np.arange(5) + 1)
+    np.testing.assert_allclose(lines["training"].get_xydata()[:, 1], 10.0 * np.arange(5) + 2)
     np.testing.assert_allclose(lines["greedy evaluation"].get_xydata(), [[2000, 15], [4000, 35]])
     assert lines["human"].get_ydata()[0] == 65.0
     assert (len(large.get_lines()), len(small.get_lines())) == (2 * (SEEDS + 1) + 2, SEEDS + 1 + 1 + 1)
     band = large.collections[0].get_datalim(large.transData)
-    np.testing.assert_allclose((band.y0, band.y1), (mean([0, 1, 2]).low, mean([40, 41, 42]).high))
+    seeds = np.arange(SEEDS)
+    np.testing.assert_allclose((band.y0, band.y1), (mean(seeds).low, mean(40 + seeds).high))
     bottom, top = large.get_ylim()
     assert bottom < -40 < 65 < top
     assert large.get_xlim()[0] <= 1000 < 5000 <= large.get_xlim()[1]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["training", "greedy evaluation", "human", "random"]
+
+
+def test_two_seeds_are_lines_whose_heights_set_the_axis_and_rates_stay_rates(tmp_path):
+    """A t interval of two values would reach from -1000 to 1000."""
+    two = [row | {"return": row["return"] * (1 + 9 * row["seed"])} for row in rows(evaluated=False, seeds=2)]
+    figure = learning_curve(two, tmp_path / "curve.png", units={"crash": "%"}, references={"reckless": {"crash": 1.0}})
+    large, small = figure.axes
+    assert not [collection for axes in figure.axes for collection in axes.collections]
+    assert len(large.get_lines()) == 3
+    low, high = large.get_ylim()
+    assert (-50 < low <= 0, 410 <= high < 450) == (True, True)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["return", "crash (%)"]
+    np.testing.assert_allclose(small.get_lines()[0].get_ydata(), [50, 40, 30, 20, 10])
+    assert small.get_lines()[-1].get_ydata()[0] == 100.0
+    low, high = small.get_ylim()
+    assert (-2 <= low <= 10, 100 <= high <= 102) == (True, True)
 
 
 def test_a_single_seed_is_a_line_without_band(tmp_path):

@@ -1,5 +1,7 @@
 """The clipped losses against NumPy, and the properties that minibatching and normalisation must have."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +114,22 @@ def test_running_statistics_equal_those_of_all_samples():
         ({"hidden": (64,), "core": "gru"}, ("two hidden layers",)),
         ({"hidden": ()}, ("hidden=[]",)),
         ({"num_epochs": 2.5}, ("num_epochs", "int")),
+        ({"gama": 1.0}, ("unknown hyperparameter 'gama'", "gamma")),
+        ({"gamma": None}, ("gamma", "takes a number")),
+        ({"gamma": "high"}, ("gamma=high", "takes a number")),
+        ({"gamma": True}, ("gamma=true", "takes a number")),
+        ({"gamma": [0.9, 0.99]}, ("gamma", "takes a number")),
+        ({"gamma": jax.random.key(0)}, ("gamma", "takes a number")),
+        ({"gamma": np.float32(2)}, ("gamma=2.0", "from 0 to 1")),
+        ({"gamma": np.array(2.0)}, ("gamma=2.0", "from 0 to 1")),
+        ({"gamma": jnp.array([0.9, 2.0])}, ("gamma", "from 0 to 1")),
+        ({"learning_rate": np.nan}, ("learning_rate=nan", "finite")),
+        ({"learning_rate": 10**400}, ("learning_rate", "finite")),
+        ({"num_envs": 2**31}, ("num_envs", "up to 2147483647")),
+        ({"num_envs": jnp.arange(3)}, ("num_envs=[0,1,2]", "an integer")),
+        ({"num_envs": 2**30, "rollout_length": 8}, ("too large", "shorter rollouts")),
+        ({"total_steps": 1e15}, ("too long", "total_steps")),
+        ({"hidden": 64}, ("hidden=64", "a list")),
     ],
 )
 def test_impossible_configs_say_why(changes, words):
@@ -119,3 +137,17 @@ def test_impossible_configs_say_why(changes, words):
         ppo.PPOConfig(**changes)
     assert all(word in str(error.value) for word in words)
     assert "\n" not in str(error.value)
+
+
+def test_a_config_takes_what_the_command_line_takes_and_stays_a_pytree_of_its_traced_fields():
+    given = ppo.PPOConfig(hidden=[64, 32], total_steps=1e6, num_envs=np.int64(8), agent_id=np.bool_(True), gamma=np.float32(0.5))
+    same = ppo.PPOConfig(hidden=(64, 32), total_steps=1_000_000, num_envs=8, agent_id=True, gamma=0.5)
+    assert given == same
+    assert hash(given) == hash(same)
+    assert pickle.loads(pickle.dumps(given)) == given
+    leaves, structure = jax.tree.flatten(given)
+    assert jax.tree.unflatten(structure, leaves) == given
+    assert jax.tree.map(lambda leaf: None, given).gamma is None  # JAX may put anything there
+    path, _ = jax.tree_util.tree_leaves_with_path(given)[0]
+    assert jax.tree_util.keystr(path, simple=True) == "learning_rate"  # the name in checkpoints
+    assert given.replace(gamma=jnp.float32(0.25)).gamma == 0.25

@@ -33,6 +33,24 @@ def test_every_figure_stands_whole_in_its_column(width, count):
     np.testing.assert_allclose([float(word) for word in learned[1:]], [figures[name] for name in names], rtol=0.02)
 
 
+def test_all_of_a_column_stands_in_the_unit_that_its_header_names():
+    """A rate that is 0 or 1 per episode for one policy and a fraction for the other is one rate."""
+    units = {"crashed_cavs": "%", "merged": "%", "speed": "m/s"}
+    ones, other = played(320), played(320)
+    ones |= {"merged": np.arange(320) % 2, "crashed_cavs": np.full(320, 0.25)}
+    screen = io.StringIO()
+    figures = ["crash", "crashed_cavs", "merged", "speed"]
+    table = progress.comparison("t", [("mappo", ones), ("random", other)], 60, figures, units)
+    Console(file=screen, width=60).print(table)
+    lines = [line.split() for line in screen.getvalue().splitlines()]
+    header = next(index for index, line in enumerate(lines) if line[:1] == ["policy"])
+    assert lines[header] == ["policy", *figures]
+    assert lines[header + 1] == ["%", "%", "%", "m/s"]
+    values, intervals = lines[header + 3 : header + 5]
+    assert values[2:4] == ["25.0", "50.0"]
+    assert intervals[-3] == "44.6–55.4"
+
+
 def test_a_figure_is_left_out_only_if_it_says_nothing_for_any_policy():
     one, other = played(8), played(8)
     assert "finished" not in progress.key_figures([one, other])

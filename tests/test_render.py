@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import sys
+import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,7 @@ RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
 
 class Street:
     legend = (("car", (*BLUE, 1.0)), ("crashed", (*RED, 1.0)))
+    units = types.MappingProxyType({"time": "s", "distance": "m"})
 
 
 def street(num_frames: int, length: float = 400.0) -> Scene:
@@ -72,6 +75,52 @@ def test_thin_worlds_are_cut_into_panels(width, height, expected):
     assert render.panels(width, height) == expected
 
 
+@pytest.mark.parametrize("place", [100.0, 200.0])
+def test_what_stands_where_two_panels_meet_is_drawn_once(tmp_path, place):
+    """A car of 4 × 4 m at the end of the first panel, and its number, fill as many pixels as elsewhere."""
+    scene = jax.tree.map(lambda leaf: leaf[0], street(2))
+    assert render.panels(400.0, 10.0) == 3
+    centre = jnp.array([[place * 2 / 3, 0.0], [50.0, 50.0]])
+    scene = scene._replace(boxes=scene.boxes._replace(centre=centre))
+    image = Image.open(render.picture(Street(), scene, tmp_path / "street.png"))
+    scale = 3 * (render.WIDTH - 2 * render.MARGIN) / 400.0
+    assert abs(count(image, BLUE, render.HEADER) - (4 * scale) ** 2) < 8 * scale
+    label = Labels(centre[:1], jnp.array([8]), jnp.array([[*RED, 1.0]]))
+    bare = scene._replace(boxes=empty(Boxes), labels=label)
+    ink = [
+        count(
+            Image.open(render.picture(Street(), bare._replace(labels=label._replace(position=position)), tmp_path / "n.png")),
+            RED,
+            render.HEADER,
+        )
+        for position in (centre[:1], jnp.array([[50.0, 0.0]]))
+    ]
+    assert ink[0] > 10
+    assert abs(ink[0] - ink[1]) <= 0.3 * ink[1]
+
+
+class Status(NamedTuple):
+    cars: jax.Array
+    on_the_ramp: jax.Array
+
+
+def test_the_status_is_written_beside_the_time_and_the_legend_names_what_some_scene_needs(tmp_path):
+    scenes = jax.tree.map(np.asarray, street(2))
+    assert render.listed(Street.legend, scenes) == Street.legend
+    some = scenes._replace(listed=np.array([[True, False], [True, False]]))
+    assert render.listed(Street.legend, some) == Street.legend[:1]
+    assert render.listed(Street.legend, some._replace(listed=np.eye(2, dtype=bool))) == Street.legend
+    assert render.status_words(Status(np.float32(3.0), np.int32(1))) == ["cars 3", "on the ramp 1"]
+    assert render.status_words(()) == []
+    one = jax.tree.map(lambda leaf: leaf[0], scenes)
+    headers = []
+    for status in ((), Status(np.array(3), np.array(1)), Status(np.array(3), np.array(2))):
+        image = Image.open(render.picture(Street(), one._replace(status=status), tmp_path / "street.png"))
+        headers.append(np.asarray(image)[: render.HEADER // 2])
+    assert np.any(headers[0] != headers[1])
+    assert np.any(headers[1] != headers[2])
+
+
 def test_boxes_turn_counter_clockwise_and_circles_have_their_radius():
     box = Boxes(np.array([[1.0, 2.0]]), np.array([[4.0, 2.0]]), np.array([np.pi / 2]), np.ones((1, 4)))
     np.testing.assert_allclose(render.box_corners(box)[0], [[2, 0], [2, 4], [0, 4], [0, 0]], atol=1e-12)
@@ -98,7 +147,7 @@ def test_labels_leave_nothing_behind_when_the_view_moves(tmp_path):
     labels = Labels(jnp.array([[[50.0, 0.0]], [[90.0, 0.0]]]), jnp.array([[3], [4]]), ink)
     bounds = scenes.bounds + jnp.array([[0.0] * 4, [5.0, 5.0, 0.0, 0.0]])
     scenes = scenes._replace(labels=labels, bounds=bounds, time=jnp.arange(2.0))
-    stage = render.Stage(jax.tree.map(np.asarray, scenes), Street.legend)
+    stage = render.Stage(jax.tree.map(np.asarray, scenes), Street.legend, Street.units)
     for index in range(2):
         scene = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], scenes)
         stage.show(scene)

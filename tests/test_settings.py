@@ -85,6 +85,20 @@ MISTAKES = [
     ("env=corridor algo.learning_rate=nan", "algo.learning_rate=nan has the wrong type; it takes a number"),
     ("env=corridor algo.num_envs=0", "error: algo.num_envs=0 is out of range; it takes integers of at least 1"),
     ("env=merge env.cavs_max=9", "error: env.cavs_max=9 of merge is out of range"),
+    ("env=corridor algo.num_envs=1e99", "algo.num_envs=1e+99 is out of range"),
+    ("env=corridor algo.num_envs=3e9", "algo.num_envs=3000000000 is out of range; it takes integers up to 2147483647"),
+    ("env=corridor algo.num_envs=2e9 algo.rollout_length=2", "an update of 4e+09 environment steps is too large"),
+    ("env=corridor algo.total_steps=1e14", "a run of 5e+12 updates is too long; lower total_steps"),
+    ("env=corridor algo.learning_rate=1e39", "algo.learning_rate=1e+39 is out of range; it takes a finite number from 0"),
+    ("env=corridor env.length=1e99", "env.length=1e+99 is out of range"),
+    ("env=corridor env.limit=3e9", "env.limit=3e+09 is out of range; it takes numbers up to 2147483647"),
+    ("env=corridor env.slip=1e99", "env.slip=1e+99 is out of range"),
+    ("env=corridor seeds=2e9", "seeds=2000000000 is out of range; it takes integers up to"),
+    ("env=corridor eval.episodes=1e12", "eval.episodes=1000000000000 is out of range; it takes integers up to"),
+    ("env=corridor name=../../up", "name='../../up' is no plain name; runs=<folder> says where"),
+    ("env=corridor name=..", "name='..' is no plain name"),
+    ("env=corridor tuned=none", "unknown setting 'tuned'; --help lists all there are"),
+    ("env=merge env.position_noise=30", "env.position_noise=30 of merge is out of range; it takes m up to 17.5"),
     ("env=corridor env.compete=1", "env.compete=1 has the wrong type; it takes true or false"),
     ("env=corridor env.limit=2.5", "env.limit=2.5 has the wrong type; it takes an integer"),
     ("env=corridor env.slip=[1,2]", "env.slip=[1,2] has the wrong type; it takes a number"),
@@ -221,6 +235,23 @@ def test_an_unknown_algorithm_or_command_names_the_nearest(capsys):
     for words, message in ((["train", "mapo", "env=corridor"], "did you mean mappo"), (["evalute"], "did you mean evaluate")):
         assert cli.guarded(lambda words=words: cli._dispatch(words)) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("env", ["merge", "smax"])
+def test_help_explains_itself_without_the_sources(env, capsys):
+    text = "\n".join(printed(capsys, f"env={env}"))
+    assert re.findall(rf"\b{env}_\w+|\bDRIVERS\b|\bUNIT_NAMES\b", text) == []
+
+
+def test_names_that_no_file_can_have_are_one_line(tmp_path):
+    for setting in ({"name": "a\0b"}, {"name": "a\nb"}, {"name": ""}):
+        tree = compose("tiny", ["env=corridor"]).tree | setting
+        with pytest.raises(UserError, match="is no plain name"):
+            settings.from_tree(tree)
+    with pytest.raises(UserError, match="cannot make the run folder"):
+        runfolder.create(tmp_path / "a\0b", "title", None)
+    with pytest.raises(UserError, match="is not readable"):
+        runfolder.read_config(tmp_path / "a\0b")
 
 
 def test_importing_the_package_stays_light():

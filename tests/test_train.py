@@ -8,7 +8,7 @@ import probes
 import pytest
 
 from marljax import UserError
-from marljax.algos import ippo
+from marljax.algos import ippo, mappo
 from marljax.train import make_train
 
 CONFIG = ippo.Config(total_steps=1_000, num_envs=16, rollout_length=16, num_minibatches=2, hidden=(16,))
@@ -54,8 +54,28 @@ def test_only_the_member_that_diverges_says_so(train):
         ({"num_envs": 8}, "shapes the program"),
         ({"env.varient": 1}, "variant"),
         ({"env.variant": 1, "gama": 0.9}, "gamma"),
+        ({"learning_rate": jnp.array([1e-3, 2e-3])}, r"'learning_rate' is of shape \[2\]; it takes one number"),
+        ({"gamma": None}, "gamma=null has the wrong type"),
+        ({"gamma": jnp.float32(2.0)}, "gamma=2.0 is out of range"),
+        ({"env.variant": None}, "'env.variant' is no array"),
     ],
 )
 def test_impossible_overrides_say_why(train, overrides, words):
     with pytest.raises(UserError, match=words):
         train(jax.random.key(0), overrides)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mappo", probes.Probe(), CONFIG), "'mappo' is no algorithm; give its module"),
+        ((ippo, "merge", CONFIG), "'merge' is no environment; make one"),
+        ((mappo, probes.Probe(), CONFIG), r"config is a marljax.ppo.PPOConfig; give a marljax.algos.mappo.Config"),
+        ((ippo, probes.Probe(), ippo.Config), r"config is a builtins.type; give a marljax.algos.ippo.Config"),
+        ((ippo, probes.Probe(), CONFIG.replace(gamma=np.array([0.9, 0.8]))), r"'gamma' is of shape \[2\]"),
+        ((ippo, probes.Probe(), CONFIG, {"variant": 1}), "env_params are dict; give ProbeParams"),
+    ],
+)
+def test_arguments_that_are_something_else_say_what_to_give(arguments, message):
+    with pytest.raises(UserError, match=message):
+        make_train(*arguments)

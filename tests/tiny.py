@@ -2,28 +2,23 @@
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from marljax import parallel
-from marljax.config import check, divide, static, traced
+from marljax.config import Hyperparameters, divide, static, traced
 from marljax.rollout import Learner, TrainState
 from marljax.vector import vectorize
 
 STAY, FORTH = 0, 2  # of toys.Corridor
 
 
-@struct.dataclass
-class Config:
-    total_steps: int = static(1_000, low=1)
+class Config(Hyperparameters):
+    total_steps: int = static(1_000, low=1, high=2**53)
     num_envs: int = static(4, low=1)
     rollout_length: int = static(5, low=1)
     layers: tuple[int, ...] = static((3, 2), low=1)
     learning_rate: float = traced(0.1, low=0.0)  # how fast the parameters drift
     broken_seed: float = traced(-1.0)  # the seed whose loss turns NaN
     broken_update: float = traced(7.0)  # after this many updates
-
-    def __post_init__(self) -> None:
-        check(self)
 
     @property
     def steps_per_update(self) -> int:

@@ -20,8 +20,8 @@ def figures():
     results = {}
     for density in MEASURED:
         env = Merge(density=density, reward="local")
-        for name, (other, env_params, policy) in rivals(env, env.default_params).items():
-            played = Evaluator(other, EPISODES).scripted(policy, env_params, jax.random.key(0))
+        for name, rival in rivals(env, env.default_params).items():
+            played = Evaluator(rival.env, EPISODES).scripted(rival.policy, rival.env_params, jax.random.key(0))
             results[density, name] = {key: float(value.mean()) for key, value in played.items()}
     return results
 

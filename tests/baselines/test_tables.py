@@ -8,7 +8,7 @@ from rich.console import Console
 
 from marljax import UserError, stats
 from marljax.baselines import tables
-from marljax.baselines.tables import Cells, markdown_table, mean_interval, rate_interval, summarise
+from marljax.baselines.tables import Cells, markdown_table, mean_interval, rate_interval, rate_spread, summarise
 
 
 def test_a_cell_is_computed_once_and_kept(tmp_path):
@@ -24,6 +24,15 @@ def test_a_cell_is_computed_once_and_kept(tmp_path):
     with pytest.raises(UserError, match="other settings"):
         Cells(tmp_path, Console(quiet=True)).get("human drivers", {"density": "hard"}, compute)
     assert [path.name for path in tmp_path.iterdir()] == ["human-drivers.json"]
+
+
+def test_a_cell_outlives_a_new_setting_but_no_changed_one(tmp_path):
+    cells = Cells(tmp_path, Console(quiet=True))
+    kept = cells.get("mappo", {"algo": {"gamma": 0.9}, "seeds": 5}, lambda: {"return": [1.0]})
+    assert cells.get("mappo", {"algo": {"gamma": 0.9, "new": 1}, "seeds": 5}, lambda: {}) == kept
+    for about in ({"algo": {"gamma": 0.8, "new": 1}, "seeds": 5}, {"algo": {"gamma": 0.9}}):
+        with pytest.raises(UserError, match="other settings"):
+            cells.get("mappo", about, lambda: {})
 
 
 def test_a_cell_that_fails_leaves_nothing(tmp_path):
@@ -45,7 +54,10 @@ def test_rates_are_wilson_over_all_episodes():
     crashes = np.zeros((5, 200))
     crashes[0, :13] = 1
     expected = stats.wilson(13, 1000)
-    assert rate_interval(summarise({"crash": crashes})["crash"]) == f"1.3 % [{100 * expected.low:.1f}, {100 * expected.high:.1f}]"
+    interval = f"1.3 % [{100 * expected.low:.1f}, {100 * expected.high:.1f}]"
+    assert rate_interval(summarise({"crash": crashes})["crash"]) == interval
+    assert rate_spread(summarise({"crash": crashes})["crash"]) == f"{interval}; 0.0–6.5"
+    assert rate_spread(summarise({"crash": crashes[0]})["crash"]).endswith("]")
 
 
 def test_markdown():

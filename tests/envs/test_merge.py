@@ -16,6 +16,7 @@ from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge import Merge
 from marljax.envs.merge_actions import FASTER, IDLE, LEFT, RIGHT, SLOWER
 from marljax.envs.merge_params import DENSITIES, MIXES
+from marljax.envs.merge_scene import LEGEND
 from marljax.errors import UserError
 from marljax.testing import check_env
 from marljax.vector import vectorize
@@ -377,10 +378,14 @@ def test_scene_shows_every_vehicle():
     np.testing.assert_array_equal(shown, state.vehicles.alive)
     np.testing.assert_allclose(drawn.boxes.centre[1:3], [[100, 0], [330, -4]])
     legend = dict(ENV.legend)
-    np.testing.assert_allclose(drawn.boxes.colour[1], legend["CAV"], atol=1e-6)
+    np.testing.assert_allclose(drawn.boxes.colour[1], LEGEND[0][1], atol=1e-6)
     np.testing.assert_allclose(drawn.boxes.colour[2], legend["crashed"], atol=1e-6)
     assert np.asarray(drawn.labels.colour[:, 3] > 0).tolist() == [True, True] + [False] * 10
-    assert drawn.bounds[0] <= 100 <= drawn.bounds[1]
+    assert drawn.labels.value[0] == 25
+    names = [name for (name, _), listed in zip(ENV.legend, drawn.listed, strict=True) if listed]
+    assert names == [LEGEND[0][0], "human driver", "crashed", "end of ramp"]
+    mixed = state.replace(vehicles=state.vehicles.replace(driver=state.vehicles.driver.at[6].set(2)))
+    assert np.asarray(ENV.scene(mixed, PARAMS).listed).tolist() == [True, False, True, False, True, True]
 
 
 def test_open_inflow():
@@ -440,6 +445,17 @@ def test_follower_types_differ():
         ({"duration": 0}, "duration=0 of merge"),
         ({"inflow_probability": 1.5}, "it takes a number from 0 to 1"),
         ({"driver_shares": np.zeros(6)}, "no shares"),
+        ({"speed_weight": np.nan}, "speed_weight=nan of merge is out of range; it takes finite numbers"),
+        ({"cav_target_speed": np.inf}, "cav_target_speed=inf of merge"),
+        ({"speed_levels": 2.5}, "speed_levels=2.5 of merge is out of range; it takes an integer"),
+        ({"duration": 1.5}, "duration=1.5 of merge is out of range; it takes an integer"),
+        ({"linear_pair": 2}, "linear_pair=2 of merge is out of range; it takes true or false"),
+        ({"driver_shares": np.ones(3)}, "has shape [3]; give 6 numbers"),
+        ({"drivers": PARAMS.drivers.replace(gain=np.full(6, np.nan))}, "drivers.gain=[nan"),
+        ({"drivers": None}, "another structure"),
+        ({"spawn_speed_max": 100}, "spawn_speed_max=100 of merge is out of range; it takes m/s up to 40"),
+        ({"position_noise": 30.0}, "position_noise=30 of merge is out of range; it takes m up to 17.5"),
+        ({"position_noise": 3.0, "linear_pair": True}, "it takes m up to 2.5"),
         ({"position_noise": -1.0}, "position_noise=-1 of merge is out of range; it takes 0 or more"),
     ],
 )

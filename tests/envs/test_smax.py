@@ -106,6 +106,8 @@ def test_wrong_numbers_are_refused():
         ({"speed": np.ones(5)}, "give 6 numbers"),
         ({"cooldown_noise_low": 3.0}, "lies above"),
         ({"duration": 0}, "above 0"),
+        ({"duration": 1.5}, "it takes an integer"),
+        ({"win_bonus": np.nan}, "win_bonus=nan of smax is out of range; it takes finite numbers"),
     ):
         with pytest.raises(UserError, match=message):
             ENV.check_params(PARAMS.replace(**changes))

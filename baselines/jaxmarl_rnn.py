@@ -1,0 +1,264 @@
+"""The rival in training: recurrent IPPO and MAPPO on JaxMARL's SMAX with JaxMARL's published settings and network sizes.
+
+The loop is written anew around ``jaxmarl``'s environment and ``SMAXLogWrapper``: dictionaries of agents stacked to arrays and
+back at every step, one GRU network for actor and critic in IPPO, two in MAPPO, minibatches of whole sequences.
+
+Axis letters: T time, E environments, B = E · A actors, O observation, W world state, n actions.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import distrax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
+from jaxmarl.wrappers.baselines import SMAXLogWrapper
+
+from marljax.products import orthogonal
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """JaxMARL's ``ippo_rnn_smax``; see ``PUBLISHED`` for what ``mappo_rnn_smax`` changes."""
+
+    scenario: str
+    central: bool = False  # MAPPO: the critic sees the world state and which agent it values
+    total_steps: int = 10_000_000
+    num_envs: int = 128
+    rollout_length: int = 128
+    num_epochs: int = 4
+    num_minibatches: int = 4
+    width: int = 128
+    learning_rate: float = 4e-3
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_eps: float = 0.05
+    entropy_coef: float = 0.01
+    value_coef: float = 0.5
+    max_grad_norm: float = 0.25
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.num_envs * self.rollout_length
+
+    @property
+    def num_updates(self) -> int:
+        return self.total_steps // self.steps_per_update
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "ippo": {},
+    "mappo": {"central": True, "learning_rate": 2e-3, "clip_eps": 0.2, "entropy_coef": 0.0},
+}
+
+
+class Recurrent(nn.Module):
+    """Dense, GRU that forgets at the start of an episode; [T, B, F] → [T, B, width]."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self, carry: jax.Array, x: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = nn.relu(nn.Dense(self.width, kernel_init=orthogonal(2.0**0.5))(x))
+        scan = nn.scan(ResetGRU, variable_broadcast="params", split_rngs={"params": False})
+        return scan(self.width)(carry, (x, first))
+
+
+class ResetGRU(nn.Module):
+    """One step of it."""
+
+    width: int
+
+    @nn.compact
+    def __call__(self, carry: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x, first = inputs
+        carry = jnp.where(first[:, None], jnp.zeros_like(carry), carry)
+        return nn.GRUCell(self.width, recurrent_kernel_init=orthogonal(1.0))(carry, x)
+
+
+class Head(nn.Module):
+    """Dense and a linear layer."""
+
+    width: int
+    outputs: int
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden_scale = 2.0 if self.scale < 1.0 else 2.0**0.5
+        x = nn.relu(nn.Dense(self.width, kernel_init=orthogonal(hidden_scale))(x))
+        return nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))(x)
+
+
+class Network(nn.Module):
+    """Logits [T, B, n] and values [T, B]: of one body, or of two where the critic has inputs of its own."""
+
+    width: int
+    num_actions: int
+    central: bool
+
+    @nn.compact
+    def __call__(self, carry: Any, moment: "Moment") -> tuple[Any, jax.Array, jax.Array]:
+        actor, hidden = Recurrent(self.width, name="body")(carry[0], moment.obs, moment.first)
+        logits = jnp.where(moment.mask > 0, Head(self.width, self.num_actions, 0.01, name="policy")(hidden), -1e10)
+        critic = carry[1]
+        if self.central:
+            critic, hidden = Recurrent(self.width, name="critic_body")(carry[1], moment.world, moment.first)
+        value = Head(self.width, 1, 1.0, name="value")(hidden)[..., 0]
+        return (actor, critic), logits, value
+
+
+class Moment(NamedTuple):
+    """What the networks see, [T, B, …]."""
+
+    obs: jax.Array
+    world: jax.Array  # [T, B, 0] unless central
+    mask: jax.Array
+    first: jax.Array
+
+
+class Transition(NamedTuple):
+    """One step of all actors, stacked to [T, B]."""
+
+    moment: Moment
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    done: jax.Array
+
+
+class State(NamedTuple):
+    """Everything between updates."""
+
+    params: Any
+    optimiser: Any
+    env: Any
+    obs: Any  # dictionary
+    done: jax.Array  # [B]
+    carry: Any
+    key: jax.Array
+
+
+class Trainer:
+    """``init(key)`` and ``update(state)``; both may be vmapped over seeds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        scenario = map_name_to_scenario(settings.scenario)
+        self.env = SMAXLogWrapper(HeuristicEnemySMAX(scenario=scenario))
+        self.agents = self.env.agents
+        self.num_actors = settings.num_envs * len(self.agents)
+        self.network = Network(settings.width, self.env.action_spaces[self.agents[0]].n, settings.central)
+        per_update = settings.num_epochs * settings.num_minibatches
+
+        def rate(count: Any) -> Any:
+            return settings.learning_rate * (1.0 - (count // per_update) / settings.num_updates)
+
+        self.optimiser = optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(rate, eps=1e-5))
+
+    def apply(self, params: Any, carry: Any, moment: Moment) -> tuple[Any, jax.Array, jax.Array]:
+        """Memory, logits and values of the network."""
+        outputs: Any = self.network.apply(params, carry, moment)
+        return outputs
+
+    def stacked(self, values: Any) -> jax.Array:
+        """Dictionary of [E, …] → [B, …], agents one after another."""
+        together = jnp.stack([values[name] for name in self.agents])
+        return together.reshape(self.num_actors, *together.shape[2:])
+
+    def init(self, key: jax.Array) -> State:
+        key, key_reset, key_network = jax.random.split(key, 3)
+        obs, env_state = jax.vmap(self.env.reset)(jax.random.split(key_reset, self.settings.num_envs))
+        done = jnp.zeros(self.num_actors, bool)
+        carry = (jnp.zeros((self.num_actors, self.settings.width)),) * 2
+        moment = jax.tree.map(lambda x: x[None], self.see(obs, env_state, done))
+        params = self.network.init(key_network, carry, moment)
+        return State(params, self.optimiser.init(params), env_state, obs, done, carry, key)
+
+    def see(self, obs: Any, env_state: Any, done: jax.Array) -> Moment:
+        mask = self.stacked(jax.vmap(self.env.get_avail_actions)(env_state.env_state))
+        local, world = self.stacked(obs), jnp.zeros((self.num_actors, 0))
+        if self.settings.central:
+            ids = jnp.repeat(jnp.eye(len(self.agents)), self.settings.num_envs, axis=0)
+            world = jnp.concatenate([jnp.tile(obs["world_state"], (len(self.agents), 1)), ids], axis=-1)
+        return Moment(local, world, mask, done)
+
+    def step(self, params: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple[Transition, Any]]:
+        env_state, obs, done, carry = carried
+        key_action, key_step = jax.random.split(key)
+        moment = self.see(obs, env_state, done)
+        carry, logits, value = self.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
+        policy = distrax.Categorical(logits=logits[0])
+        action, log_prob = policy.sample_and_log_prob(seed=key_action)
+        by_agent = action.reshape(len(self.agents), -1)
+        actions = {name: by_agent[index] for index, name in enumerate(self.agents)}
+        keys = jax.random.split(key_step, self.settings.num_envs)
+        obs, env_state, reward, dones, info = jax.vmap(self.env.step)(keys, env_state, actions)
+        done = jnp.tile(dones["__all__"], len(self.agents))
+        transition = Transition(moment, action, log_prob, value[0], self.stacked(reward), done)
+        ended = info["returned_episode"][:, 0]
+        won = jnp.where(ended, info["returned_won_episode"][:, 0], 0.0)
+        return (env_state, obs, done, carry), (transition, (won, ended.astype(jnp.float32)))
+
+    def update(self, state: State) -> tuple[State, dict[str, jax.Array]]:
+        key, key_rollout, key_fit = jax.random.split(state.key, 3)
+        carried = (state.env, state.obs, state.done, state.carry)
+        step = functools.partial(self.step, state.params)
+        carried, (rollout, (won, ended)) = jax.lax.scan(
+            step, carried, jax.random.split(key_rollout, self.settings.rollout_length)
+        )
+        env_state, obs, done, carry = carried
+        last = jax.tree.map(lambda x: x[None], self.see(obs, env_state, done))
+        _, _, last_value = self.apply(state.params, carry, last)
+        advantage = self.advantages(rollout, last_value[0])
+        batch = (state.carry, rollout, advantage, advantage + rollout.value)
+        learner = (state.params, state.optimiser)
+        learner, _ = jax.lax.scan(
+            functools.partial(self.epoch, batch), learner, jax.random.split(key_fit, self.settings.num_epochs)
+        )
+        metrics = {"won": won.sum(), "episodes": ended.sum()}
+        return State(*learner, env_state, obs, done, carry, key), metrics
+
+    def advantages(self, rollout: Transition, last_value: jax.Array) -> jax.Array:
+        gamma, decay = self.settings.gamma, self.settings.gae_lambda
+
+        def back(carried: tuple, step: tuple) -> tuple[tuple, jax.Array]:
+            advantage, next_value = carried
+            reward, value, done = step
+            error = reward + gamma * next_value * (1 - done) - value
+            advantage = error + gamma * decay * (1 - done) * advantage
+            return (advantage, value), advantage
+
+        steps = (rollout.reward, rollout.value, rollout.done)
+        start = (jnp.zeros_like(last_value), last_value)
+        return jax.lax.scan(back, start, steps, reverse=True, unroll=16)[1]
+
+    def epoch(self, batch: tuple, learner: tuple, key: jax.Array) -> tuple[tuple, None]:
+        order = jax.random.permutation(key, self.num_actors).reshape(self.settings.num_minibatches, -1)
+        carry, *sequences = batch
+
+        def gradient_step(learner: tuple, chosen: jax.Array) -> tuple[tuple, None]:
+            params, optimiser = learner
+            part = jax.tree.map(lambda x: x[chosen], carry), *jax.tree.map(lambda x: x[:, chosen], sequences)
+            gradients = jax.grad(self.loss)(params, *part)
+            updates, optimiser = self.optimiser.update(gradients, optimiser)
+            return (optax.apply_updates(params, updates), optimiser), None
+
+        return jax.lax.scan(gradient_step, learner, order)[0], None
+
+    def loss(self, params: Any, carry: Any, rollout: Transition, advantage: jax.Array, target: jax.Array) -> jax.Array:
+        settings = self.settings
+        _, logits, value = self.apply(params, carry, rollout.moment)
+        policy = distrax.Categorical(logits=logits)
+        ratio = jnp.exp(policy.log_prob(rollout.action) - rollout.log_prob)
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        bound = jnp.clip(ratio, 1 - settings.clip_eps, 1 + settings.clip_eps)
+        policy_loss = -jnp.minimum(ratio * advantage, bound * advantage).mean()
+        near = rollout.value + jnp.clip(value - rollout.value, -settings.clip_eps, settings.clip_eps)
+        value_loss = 0.5 * jnp.maximum((value - target) ** 2, (near - target) ** 2).mean()
+        return policy_loss + settings.value_coef * value_loss - settings.entropy_coef * policy.entropy().mean()

@@ -1,0 +1,73 @@
+"""JaxMARL's SMAX as the rival: the rate of its random episodes, and its script against itself.
+
+Axis letters: E environments, A agents.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxmarl.environments.smax import SMAX, HeuristicEnemySMAX, map_name_to_scenario
+from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, get_heuristic_policy_initial_state
+
+LAST_STEP = 99  # they test the limit before they count the step, so this gives episodes of 100
+
+
+def random_step(scenario: str, num_envs: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(start(key, _), step(_, carried, key)) of episodes under uniform available actions that restart by themselves; every
+    output is added to a sum, so that none is optimised away."""
+    env = HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario))
+
+    def start(key: jax.Array, _: Any) -> tuple:
+        obs, state = jax.vmap(env.reset)(jax.random.split(key, num_envs))
+        return obs, state, jnp.zeros(())
+
+    def step(_: Any, carried: tuple, key: jax.Array) -> tuple[tuple, None]:
+        obs, state, total = carried
+        key_action, key_step = jax.random.split(key)
+        masks = jax.vmap(env.get_avail_actions)(state)
+        mask = jnp.stack([masks[name] for name in env.agents], axis=1)
+        draws = jax.random.uniform(key_action, mask.shape)
+        chosen = jnp.argmax(jnp.where(mask > 0, draws, -1.0), axis=-1)
+        action = {name: chosen[:, index] for index, name in enumerate(env.agents)}
+        obs, state, reward, done, _ = jax.vmap(env.step)(jax.random.split(key_step, num_envs), state, action)
+        total += sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves((obs, reward, done, mask)))
+        return (obs, state, total), None
+
+    return start, step
+
+
+def script_against_script(scenario: str, key: jax.Array, episodes: int) -> dict[str, jax.Array]:
+    """``won`` and ``lost`` by the left team, [episodes] each."""
+    env = SMAX(scenario=map_name_to_scenario(scenario), max_steps=LAST_STEP)
+    teams = (env.agents[: env.num_allies], env.agents[env.num_allies :])
+    scripts = [jax.vmap(create_heuristic_policy(env, team)) for team in (0, 1)]
+
+    def one_step(carried: tuple, key: jax.Array) -> tuple[tuple, None]:
+        obs, state, memories, won, lost, over = carried
+        key_step, *keys = jax.random.split(key, 3)
+        actions: dict[str, jax.Array] = {}
+        after = []
+        for names, policy, memory, own_key in zip(teams, scripts, memories, keys, strict=True):
+            seen = jnp.stack([obs[name] for name in names])
+            chosen, memory = policy(jax.random.split(own_key, len(names)), memory, seen)
+            actions |= {name: chosen[index] for index, name in enumerate(names)}
+            after.append(memory)
+        obs, state, _, done, _ = env.step_env(key_step, state, actions)
+        ally, enemy = (jnp.any(side) for side in (state.unit_alive[: env.num_allies], state.unit_alive[env.num_allies :]))
+        ends = done["__all__"] & ~over
+        won, lost = won | (ends & ally & ~enemy), lost | (ends & enemy & ~ally)
+        return (obs, state, tuple(after), won, lost, over | ends), None
+
+    def episode(key: jax.Array) -> dict[str, jax.Array]:
+        key_reset, key_steps = jax.random.split(key)
+        obs, state = env.reset(key_reset)
+        fresh = get_heuristic_policy_initial_state()
+        memories = tuple(jax.vmap(lambda _: jax.tree.map(jnp.asarray, fresh))(jnp.arange(len(names))) for names in teams)
+        no = jnp.array(False)
+        steps = jax.random.split(key_steps, LAST_STEP + 1)
+        _, _, _, won, lost, _ = jax.lax.scan(one_step, (obs, state, memories, no, no, no), steps)[0]
+        return {"won": won.astype(jnp.float32), "lost": lost.astype(jnp.float32)}
+
+    return jax.jit(jax.vmap(episode))(jax.random.split(key, episodes))

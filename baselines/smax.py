@@ -1,0 +1,253 @@
+"""What a learned policy for ``smax`` must beat, and the tables that say whether it does.
+
+    python baselines/smax.py                   # all of baselines/results/smax.md
+    python baselines/smax.py scripted          # one part: scripted or training
+
+Every cell of a table is kept in ``baselines/results/smax/``: a command that was stopped goes on where it was, and a finished cell
+is not computed again. Delete a cell's file to compute it anew.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from rich.console import Console
+
+import marljax
+from marljax import stats
+from marljax.baselines import smax_race as race
+from marljax.baselines import tables
+from marljax.baselines.tables import Cells, Figures, markdown_table, rate_interval
+from marljax.environment import TimeStep
+from marljax.envs import smax_script as script
+from marljax.envs.smax import Smax, SmaxParams
+from marljax.envs.smax_battle import stats_of
+from marljax.envs.smax_units import scenario_names
+from marljax.evaluate import RandomPolicy, Rival
+
+RESULTS = Path(__file__).parent / "results"
+EPISODES = 10_000  # frozen scenarios per battle
+RIVAL_EPISODES = 1_000  # of JaxMARL's
+SCENARIOS = scenario_names()
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """The script of the enemies in the allies' place: ``policy(env_params, key, state, timestep, carry)``."""
+
+    env: Smax
+    targets: str = "closest"
+
+    def __call__(
+        self, env_params: SmaxParams, key: jax.Array, state: Any, timestep: TimeStep, carry: script.Memory
+    ) -> tuple[jax.Array, script.Memory]:
+        num_allies = self.env.battle.num_allies
+        kind = np.array(self.env.battle.unit_types, np.int32) if state.kind is None else state.kind
+        of_units = stats_of(env_params, jnp.asarray(kind)), state.units
+        (own_stats, own), (_, opponents) = (jax.tree.map(lambda part, s=side: part[s], of_units) for side in _sides(num_allies))
+        start = script.remember(own.x, own.y, env_params)
+        memory = jax.tree.map(lambda new, old: jnp.where(timestep.first, new, old), start, carry)
+        draws = jax.random.uniform(key, (2, num_allies))
+        return script.act(own, own_stats, opponents, memory, draws, True, self.targets)
+
+    def initial_carry(self) -> script.Memory:
+        nothing = jnp.zeros(self.env.battle.num_allies)
+        return script.Memory(nothing, nothing, nothing.astype(jnp.int32))
+
+
+def _sides(num_allies: int) -> tuple[slice, slice]:
+    return slice(None, num_allies), slice(num_allies, None)
+
+
+def rivals(env: Smax, env_params: SmaxParams) -> dict[str, Rival]:
+    """By name: the enemies' own script where the enemies do not learn and actions are discrete, and random actions."""
+    known = {"random": Rival(env, env_params, RandomPolicy(env))}
+    if env.mode == "self_play" or env.action_type != "discrete":
+        return known
+    for targets in script.TARGETS:
+        policy = Script(env, targets)
+        name = f"script ({targets} target)"
+        known[name] = Rival(env, env_params, Partial(policy, jax.tree.map(jnp.asarray, env_params)), policy.initial_carry())
+    return known
+
+
+def scripted_table(cells: Cells) -> str:
+    """Every scripted policy in every battle, and JaxMARL's script in its own."""
+    header = ["battle", *RIVALS, "JaxMARL: closest target", "lost, closest target", "JaxMARL: lost"]
+    rows, missing, apart = [], [], []
+    for scenario in SCENARIOS:
+        own = {name: scripted_cell(cells, scenario, name) for name in RIVALS}
+        theirs = jaxmarl_cell(cells, scenario)
+        played = own[SCRIPT]
+        kept = [figures for figures in own.values() if figures is not None]
+        if theirs is None or played is None or len(kept) < len(own):
+            missing.append(scenario)
+            continue
+        shown = [rate_interval(figures["won"]) for figures in kept]
+        rows.append(
+            [scenario, *shown, rate_interval(theirs["won"]), rate_interval(played["lost"]), rate_interval(theirs["lost"])]
+        )
+        apart += [f"{scenario} ({what})" for what in ("won", "lost") if not within(played[what], theirs[what])]
+    text = markdown_table(header, rows)
+    verdict = f"Outside the 99 % interval of JaxMARL's rate: {', '.join(apart) or 'none'}, of {2 * len(rows)} rates."
+    return "\n\n".join([text, verdict, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+
+
+def within(own: Mapping[str, Any], theirs: Mapping[str, Any], confidence: float = 0.99) -> bool:
+    """Whether our rate lies in the Wilson interval of theirs."""
+    count = theirs["count"]
+    estimate = stats.wilson(round(theirs["mean"][0] * count), count, confidence)
+    return bool(estimate.low <= own["mean"][0] <= estimate.high)
+
+
+SCRIPT = "script (closest target)"
+RIVALS = (SCRIPT, "script (random target)", "random")
+
+
+def scripted_cell(cells: Cells, scenario: str, name: str) -> Figures | None:
+    """One scripted policy in one battle."""
+    env = Smax(scenario)
+    rival = rivals(env, env.default_params)[name]
+    about = {"scenario": scenario, "policy": name, **tables.stands_for(rival, EPISODES)}
+    return cells.get(f"scripted {scenario} {name}", about, lambda: tables.play_scripted(rival, EPISODES))
+
+
+def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:
+    """JaxMARL's script against itself in one battle."""
+
+    def play() -> Figures:
+        from marljax.baselines import jaxmarl_smax
+
+        return tables.summarise(jax.device_get(jaxmarl_smax.script_against_script(scenario, tables.suite_key(), RIVAL_EPISODES)))
+
+    about = {"scenario": scenario, "policy": "JaxMARL's script", "episodes": RIVAL_EPISODES, "jaxmarl": tables.version("jaxmarl")}
+    return cells.get(f"jaxmarl {scenario} script", about, play)
+
+
+def training_tables(cells: Cells) -> str:
+    """Ours against JaxMARL's settings: how fast, and how long until nine in ten episodes are won."""
+    rows: list[list[str]] = []
+    curves: list[list[str]] = []
+    missing = []
+    for algo in ("ippo", "mappo"):
+        for scenario in ("3m", "2s3z"):
+            pace, own, theirs = race_cells(cells, algo, scenario)
+            if pace is None or own is None or theirs is None:
+                missing.append(f"{algo} {scenario}")
+                continue
+            rows.append([f"{algo} {scenario}", *pace_columns(pace)])
+            curves.append([f"{algo} {scenario}", *goal_columns(pace, own, theirs)])
+    header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in ("JaxMARL", "same sizes", "tuned"))]
+    goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times"]
+    parts = [markdown_table(header, rows), markdown_table(goal, curves)]
+    return "\n\n".join([*parts, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+
+
+def race_cells(cells: Cells, algo: str, scenario: str) -> tuple[Figures | None, ...]:
+    """Paces of one pair, and how our runs and JaxMARL's learned."""
+    run = marljax.tuned(algo, "smax", f"env.scenario={scenario}")
+    rival = {"algo": algo, "scenario": scenario, "seeds": race.SEEDS, "goal": race.GOAL, "jaxmarl": tables.version("jaxmarl")}
+    about = tables.matters(run) | {"seeds": race.SEEDS, "goal": race.GOAL}
+    say = functools.partial(print, flush=True)
+    return (
+        cells.get(f"pace {algo} {scenario}", about | {"cores": os.cpu_count()}, lambda: race.paces(algo, scenario)),
+        cells.get(f"race {algo} {scenario}", about, lambda: {"won": race.climb(race.ours(algo, scenario), say)}),
+        cells.get(f"race {algo} {scenario} jaxmarl", rival, lambda: {"won": race.climb(race.theirs(algo, scenario), say)}),
+    )
+
+
+def pace_columns(pace: Figures) -> list[str]:
+    """Medians of the rounds, and what they are of JaxMARL's."""
+    shown = []
+    for what, places in (("steps_per_s", 0), ("first_update_s", 1)):
+        base = float(np.median(pace["jaxmarl"][what]))
+        shown.append(f"{base:,.{places}f}")
+        for side in ("same", "marljax"):
+            value = float(np.median(pace[side][what]))
+            shown.append(f"{value:,.{places}f} ({value / base:.2f}×)")
+    return shown
+
+
+def goal_columns(pace: Figures, own: Figures, theirs: Figures) -> list[str]:
+    """Steps until the goal over seeds, and the seconds they take one seed that trains alone, start and compilation included."""
+    steps, seconds = [], []
+    for side, figures in (("jaxmarl", theirs), ("marljax", own)):
+        reached = [np.inf if count is None else count for count in figures["won"]["steps"]]
+        per_update = figures["won"]["steps_per_update"]
+        later = (np.array(reached) - per_update) / np.median(pace[side]["steps_per_s"])
+        steps.append(spread(np.array(reached) / 1e6, 2, " M"))
+        seconds.append(np.median(pace[side]["first_update_s"]) + later)
+    ratio = seconds[1].mean() / seconds[0].mean()
+    return [*steps, *(spread(part, 0, "") for part in seconds), f"{ratio:.2f}"]
+
+
+def spread(values: np.ndarray, places: int, unit: str) -> str:
+    """Mean with a 95 % t interval over seeds; how many never got there, if some did not."""
+    if not np.isfinite(values).all():
+        return f"{np.isinf(values).sum()} of {len(values)} never"
+    estimate = stats.mean(values)
+    return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
+
+
+PARTS = {"scripted": scripted_table, "training": training_tables}
+
+
+def run(words: Sequence[str]) -> None:
+    """Computes the parts asked for (default: all) and writes the page from every cell there is."""
+    console = Console()
+    cells = Cells(RESULTS / "smax", console)
+    for part in words or PARTS:
+        console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
+    kept = Cells(RESULTS / "smax", console, compute_missing=False)
+    tables.write_report(RESULTS / "smax.md", page({part: fill(kept) for part, fill in PARTS.items()}))
+    console.print(f"written: {RESULTS / 'smax.md'}")
+
+
+PAGE_TEXT = """# `smax`: results
+
+Made by `python baselines/smax.py`; {versions}, jaxmarl {jaxmarl}.
+
+## Scripted policies
+
+Battles won (and lost) against the scripted enemy, Wilson's 95 % interval: {episodes:,} episodes of ours, {rival_episodes:,} of
+JaxMARL's, whose script plays both sides there, too.
+
+{scripted}
+
+## Training
+
+JaxMARL: its published recurrent settings and network sizes on its own environment, in a loop written anew. Same sizes: ours with
+those sizes, epochs and minibatches. Tuned: `configs/tuned/<algo>_smax.yaml`. One seed, {cores} cores, each measurement in a
+process of its own from a cold start, the sides in turn, medians of {rounds} rounds; a first update counts from the start of the
+process.
+
+Until 90 % of the episodes that end in an update are won, {seeds} seeds (mean ± 95 % t interval); seconds are those of a seed that
+trains alone at the pace above.
+
+{training}
+"""
+
+
+def page(sections: dict[str, str]) -> str:
+    """``baselines/results/smax.md``."""
+    return PAGE_TEXT.format(
+        versions=tables.describe_versions(),
+        jaxmarl=tables.version("jaxmarl"),
+        episodes=EPISODES,
+        rival_episodes=RIVAL_EPISODES,
+        cores=os.cpu_count(),
+        rounds=race.ROUNDS,
+        seeds=race.SEEDS,
+        **sections,
+    )
+
+
+if __name__ == "__main__":
+    tables.main(__doc__, tuple(PARTS), run)

@@ -1,0 +1,132 @@
+"""Training on ``smax`` against JaxMARL's own settings on JaxMARL's own SMAX: how fast, and how soon it wins.
+
+``python baselines/smax.py training`` calls it. Run as a command itself, it measures the pace of one side in a process of its own
+and prints it as JSON.
+
+Axis letters: S seeds, U updates.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+SIDES = ("marljax", "jaxmarl")
+SEEDS = 5
+GOAL = 0.9  # of the episodes that ended during an update
+STEPS = 10_000_000  # after which JaxMARL's learning rate is 0; a race is over when all seeds have reached the goal
+CHUNK = 4  # updates between looks at the clock
+PACE_UPDATES = 4
+ROUNDS = 3
+SAME_SIZES = (  # our loop with the sizes and epochs of JaxMARL's
+    "algo.core=gru",
+    "algo.hidden=[128,128]",
+    "algo.activation=relu",
+    "algo.num_envs=128",
+    "algo.rollout_length=128",
+    "algo.num_epochs=4",
+    "algo.num_minibatches=4",
+)
+
+# (start(keys) -> state, advance(state) -> (state, won [S, U], episodes [S, U]), steps per update)
+Side = tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, np.ndarray, np.ndarray]], int]
+
+
+def ours(algo: str, scenario: str, *words: str, chunk: int = CHUNK) -> Side:
+    """Our algorithm with its tuned settings, changed by ``words``."""
+    import marljax
+    from marljax import parallel
+    from marljax.train import Trainer
+
+    run = marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words)
+    trainer = Trainer(run.algorithm, run.env, run.config, parallel.make_mesh())
+
+    def advance(members: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        members, metrics = trainer.run(members, chunk)
+        return members, np.asarray(metrics["sum_won"]), np.asarray(metrics["episodes"])
+
+    return lambda keys: trainer.init(keys, run.env_params), advance, trainer.steps_per_update
+
+
+def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
+    """JaxMARL's settings and environment."""
+    import jax
+
+    from marljax.baselines import jaxmarl_rnn
+
+    trainer = jaxmarl_rnn.Trainer(jaxmarl_rnn.Settings(scenario, total_steps=STEPS, **jaxmarl_rnn.PUBLISHED[algo]))
+
+    @jax.jit
+    def advance_all(states: Any) -> Any:
+        return jax.vmap(lambda state: jax.lax.scan(lambda state, _: trainer.update(state), state, None, chunk))(states)
+
+    def advance(states: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        states, metrics = advance_all(states)
+        return states, np.asarray(metrics["won"]), np.asarray(metrics["episodes"])
+
+    return jax.jit(jax.vmap(trainer.init)), advance, trainer.settings.steps_per_update
+
+
+def climb(side: Side, say: Callable[[str], None]) -> dict[str, Any]:
+    """Trains until every seed has reached the goal, or for ``STEPS``: ``steps`` [S] until it (null: never), and the curves."""
+    import jax
+
+    start, advance, steps_per_update = side
+    state = start(jax.random.split(jax.random.key(0), SEEDS))
+    rates: list[np.ndarray] = []
+    while sum(part.shape[1] for part in rates) * steps_per_update < STEPS:
+        state, won, episodes = advance(state)
+        rates.append(won / np.maximum(episodes, 1))
+        curves = np.concatenate(rates, axis=1)
+        reached = curves >= GOAL
+        say(f"{curves.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
+        if reached.any(axis=1).all():
+            break
+    steps = [(int(seed.argmax()) + 1) * steps_per_update if seed.any() else None for seed in reached]
+    return {"steps": steps, "curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}
+
+
+def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
+    """One seed: seconds from ``begun`` (of ``time.time``) to the end of the first update, and steps per second after it."""
+    import jax
+
+    start, advance, steps_per_update = (
+        theirs(algo, scenario, 1) if side == "jaxmarl" else ours(algo, scenario, *_words(side), chunk=1)
+    )
+    state = start(jax.random.split(jax.random.key(0), 1))
+    state, *_ = advance(state)
+    first = time.time() - begun
+    times = []
+    for _ in range(PACE_UPDATES):
+        before = time.perf_counter()
+        state, *_ = advance(state)
+        times.append(time.perf_counter() - before)
+    return {"first_update_s": first, "steps_per_s": steps_per_update / float(np.median(times))}
+
+
+def _words(side: str) -> tuple[str, ...]:
+    return SAME_SIZES if side == "same" else ()
+
+
+def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
+    """The pace of JaxMARL's, of ours with the same sizes (``same``), and of ours as tuned (``marljax``), in turn, some rounds."""
+    rows: dict[str, list[dict[str, float]]] = {side: [] for side in ("jaxmarl", "same", "marljax")}
+    for _ in range(ROUNDS):
+        for side, measured in rows.items():
+            command = [sys.executable, __file__, side, algo, scenario, str(time.time())]
+            environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            if done.returncode:
+                sys.exit(f"the measurement of {side} {algo} {scenario} failed:\n{done.stderr[-2000:]}")
+            measured.append(json.loads(done.stdout.splitlines()[-1]))
+    return {side: {name: [row[name] for row in measured] for name in measured[0]} for side, measured in rows.items()}
+
+
+if __name__ == "__main__":
+    side, algo, scenario, begun = sys.argv[1:]
+    print(json.dumps(pace(side, algo, scenario, float(begun))))
