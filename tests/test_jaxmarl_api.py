@@ -70,7 +70,9 @@ def plain_episodes(env, key):
 
 
 @pytest.mark.parametrize(
-    "env", [Corridor(), marljax.make("smax", scenario="3m"), marljax.make("merge")], ids=["corridor", "smax", "merge"]
+    "env",
+    [Corridor(), pytest.param(marljax.make("smax", scenario="3m"), marks=pytest.mark.slow), marljax.make("merge")],
+    ids=["corridor", "smax", "merge"],
 )
 def test_the_log_wrapper_reports_our_returns_and_lengths(env):
     key = jax.random.key(5)

@@ -106,7 +106,7 @@ def test_only_a_gru_remembers(trained):
     assert reached > 0.95 if trained.config.core == "gru" else 0.4 < reached < 0.6
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [pytest.param(ippo, marks=pytest.mark.slow), mappo], ids=["ippo", "mappo"])
 def test_continuous_actions_reach_their_targets(algorithm):
     """Also: actions of rank 2, and an observation with a part that the agents share."""
     check_env(Aim())
@@ -146,7 +146,7 @@ def test_every_named_output_is_finite(trained):
     chex.assert_tree_all_finite(trained.metrics)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [pytest.param(ippo, marks=pytest.mark.slow), mappo], ids=["ippo", "mappo"])
 def test_absent_agents_never_reach_the_loss(algorithm):
     """Whatever an absent agent observes or earns, the learned parameters are the same, bit for bit."""
     config = make_config(algorithm, "gru", total_steps=6_144)

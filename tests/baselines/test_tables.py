@@ -68,6 +68,7 @@ def test_markdown():
 WORDS = ("env=merge", "env.density=easy", "algo.total_steps=64", "algo.num_envs=4", "algo.rollout_length=8", "algo.hidden=[8]")
 
 
+@pytest.mark.slow
 def test_a_training_is_found_again_and_never_taken_for_another(tmp_path):
     words = [*WORDS, "algo.num_minibatches=2", "seeds=2", "eval.episodes=4", f"runs={tmp_path}", "name=cell"]
     run, folder = tables.train("ippo", words, Console(quiet=True))

@@ -108,7 +108,10 @@ def restless(rng, available) -> int:
     return int(rng.choice(available)) if rng.random() < 0.3 else IDLE
 
 
-@pytest.mark.parametrize(("physics", "connected"), [("highway_env", True), ("highway_env", False), ("marl_cavs", True)])
+@pytest.mark.parametrize(
+    ("physics", "connected"),
+    [("highway_env", True), pytest.param("highway_env", False, marks=pytest.mark.slow), ("marl_cavs", True)],
+)
 def test_whole_scenes(physics, connected):
     """Spawns and action sequences of all sizes, through lane and ramp."""
     scenes = ((1, 1, merge_left), (1, 3, merge_left), (2, 2, restless), (2, 4, merge_left), (5, 5, restless))

@@ -286,6 +286,7 @@ def test_intents_are_the_courses_at_present_targets(situations):
         assert checked >= 20
 
 
+@pytest.mark.slow
 def test_supervised_random_decisions_crash_less():
     """In training and evaluation alike the environment replaces decisions, and reports which share."""
     crashes = []

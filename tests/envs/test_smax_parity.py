@@ -170,14 +170,10 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
     return SimpleNamespace(drifted=float(drifted), ties=int(parts.sum()), steps=int(live.sum()), done=int(done.any(axis=1).sum()))
 
 
-@pytest.mark.parametrize("name", ["3m", "smacv2_5_units"])
+@pytest.mark.parametrize(
+    "name", [name if name == "smacv2_5_units" else pytest.param(name, marks=pytest.mark.slow) for name in scenario_names()[:14]]
+)
 def test_battles_run_alike(name):
-    compare(Pair(name), num_episodes=24)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", scenario_names()[:14])
-def test_all_battles_run_alike(name):
     compare(Pair(name), num_episodes=16)
 
 
@@ -257,12 +253,8 @@ def compare_scripts(name: str) -> None:
     assert (own_action[alive & ~decided] < 4).all()
 
 
-@pytest.mark.parametrize("name", ["3m"])
+@pytest.mark.parametrize(
+    "name", [name if name == "3m" else pytest.param(name, marks=pytest.mark.slow) for name in scenario_names()[:14]]
+)
 def test_scripts_choose_alike(name):
-    compare_scripts(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", scenario_names()[1:14])
-def test_all_scripts_choose_alike(name):
     compare_scripts(name)
