@@ -9,15 +9,13 @@ Every cell is kept in ``baselines/results/jaxmarl/`` and not computed again; del
 import dataclasses
 import functools
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 
 import marljax
 from marljax import parallel, registry, stats
@@ -26,7 +24,7 @@ from marljax.baselines import jaxmarl_ippo as rival
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
 from marljax.environment import Environment, Outcome
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError
 from marljax.evaluate import Evaluator
 from marljax.train import Trainer
 
@@ -288,28 +286,5 @@ def page(sections: dict[str, str], plan: Plan = Plan()) -> str:
     )
 
 
-def main(words: Sequence[str]) -> None:
-    """Computes the parts asked for (default: all) and writes the page from every cell there is."""
-    console = Console()
-    for word in words:
-        if word not in PARTS:
-            raise unknown("part of the tables", word, PARTS)
-    cells = Cells(RESULTS / "jaxmarl", console)
-    for part in words or PARTS:
-        console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
-    kept = Cells(RESULTS / "jaxmarl", console, compute_missing=False)
-    tables.write_report(RESULTS / "jaxmarl.md", page({part: fill(kept) for part, fill in PARTS.items()}))
-    console.print(f"written: {RESULTS / 'jaxmarl.md'}")
-
-
 if __name__ == "__main__":
-    from marljax.cli import enable_compilation_cache
-
-    try:
-        if "speed" not in sys.argv[1:]:
-            enable_compilation_cache()  # not where compile times are measured
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("stopped; the same command goes on from here")
+    tables.main(__doc__, RESULTS / "jaxmarl", PARTS, page, cold=("speed",))

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
 from marljax import settings, stats
 from marljax.baselines import tables
@@ -185,17 +184,6 @@ def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence
 PARTS = {"scripted": scripted_table, "learned": learned_table, "ablations": ablation_table}
 
 
-def run(words: Sequence[str]) -> None:
-    """Computes the parts asked for (default: all) and writes the page from every cell there is."""
-    console = Console()
-    cells = Cells(RESULTS / "merge", console)
-    for part in words or PARTS:
-        console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
-    kept = Cells(RESULTS / "merge", console, compute_missing=False)
-    tables.write_report(RESULTS / "merge.md", page({part: fill(kept) for part, fill in PARTS.items()}))
-    console.print(f"written: {RESULTS / 'merge.md'}")
-
-
 PAGE_TEXT = """# `merge`: results
 
 Made by `python baselines/merge.py`; {versions}.
@@ -250,4 +238,4 @@ def page(sections: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    tables.main(__doc__, tuple(PARTS), run)
+    tables.main(__doc__, RESULTS / "merge", PARTS, page)

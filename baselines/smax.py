@@ -10,7 +10,7 @@ is not computed again. Delete a cell's file to compute it anew.
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from rich.console import Console
 
 import marljax
 from marljax import stats
@@ -199,17 +198,6 @@ def spread(values: np.ndarray, places: int, unit: str) -> str:
 PARTS = {"scripted": scripted_table, "training": training_tables}
 
 
-def run(words: Sequence[str]) -> None:
-    """Computes the parts asked for (default: all) and writes the page from every cell there is."""
-    console = Console()
-    cells = Cells(RESULTS / "smax", console)
-    for part in words or PARTS:
-        console.print(f"\n{part}\n{PARTS[part](cells)}", markup=False)
-    kept = Cells(RESULTS / "smax", console, compute_missing=False)
-    tables.write_report(RESULTS / "smax.md", page({part: fill(kept) for part, fill in PARTS.items()}))
-    console.print(f"written: {RESULTS / 'smax.md'}")
-
-
 PAGE_TEXT = """# `smax`: results
 
 Made by `python baselines/smax.py`; {versions}, jaxmarl {jaxmarl}.
@@ -250,4 +238,4 @@ def page(sections: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    tables.main(__doc__, tuple(PARTS), run)
+    tables.main(__doc__, RESULTS / "smax", PARTS, page)

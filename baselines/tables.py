@@ -62,6 +62,9 @@ class Cells:
         return figures
 
 
+Part = Callable[[Cells], str]  # the text of one part of a page
+
+
 def agree(kept: Any, now: Any) -> bool:
     """Whether all that a kept cell depended on is still so; settings that came later are left out."""
     if isinstance(kept, dict) and isinstance(now, dict):
@@ -151,24 +154,46 @@ def rate_spread(figure: Mapping[str, Any]) -> str:
     return f"{rate_interval(figure)}; {rates[0]}–{rates[1]}" if len(figure["mean"]) > 1 else rate_interval(figure)
 
 
-def main(text: str, parts: Sequence[str], run: Callable[[Sequence[str]], None]) -> None:
-    """The command of a page of tables: checks the parts asked for, runs, and turns errors into one line; ``text`` is its help."""
+def main(
+    text: str, folder: Path, parts: Mapping[str, Part], page: Callable[[dict[str, str]], str], cold: Sequence[str] = ()
+) -> None:
+    """The command of a page: computes the parts asked for (default: all) and writes the page from every cell there is.
+
+    Args:
+        text: its help.
+        folder: of the cells; the page stands beside it.
+        parts: what fills each part of the page.
+        page: the page from its parts.
+        cold: parts that measure compile times, for which the compilation cache stays off.
+    """
     from marljax.cli import enable_compilation_cache
 
     words = sys.argv[1:]
     if any(word in ("-h", "--help") for word in words):
         print(text.strip())
         return
-    enable_compilation_cache()
     try:
         for word in words:
             if word not in parts:
                 raise unknown("part of the tables", word, parts)
-        run(words)
+        if not any(part in cold for part in words or parts):
+            enable_compilation_cache()
+        _fill(folder, parts, page, words or list(parts))
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; the same command goes on from here")
+
+
+def _fill(folder: Path, parts: Mapping[str, Part], page: Callable[[dict[str, str]], str], wanted: Sequence[str]) -> None:
+    console = Console()
+    cells = Cells(folder, console)
+    for part in wanted:
+        console.print(f"\n{part}\n{parts[part](cells)}", markup=False)
+    kept = Cells(folder, console, compute_missing=False)
+    path = folder.with_suffix(".md")
+    write_report(path, page({part: fill(kept) for part, fill in parts.items()}))
+    console.print(f"written: {path}")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
