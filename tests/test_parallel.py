@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import probes
+import pytest
 from jax.sharding import PartitionSpec
 
 from marljax import parallel, ppo
@@ -86,6 +87,7 @@ def check_sharded_runs():
     assert returns[-5:].mean() > 0.9 > 0.7 > returns[0]
 
 
+@pytest.mark.slow
 def test_two_devices_do_what_one_does():
     """In a process of its own: the number of devices is fixed when JAX starts."""
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}

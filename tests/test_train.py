@@ -41,6 +41,7 @@ def test_total_steps_are_rounded_up_to_whole_updates(train):
     assert int(result.diverged_at) == -1
 
 
+@pytest.mark.slow
 def test_only_the_member_that_diverges_says_so(train):
     rates = {"learning_rate": jnp.array([1e-3, jnp.inf])}
     result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2), rates)

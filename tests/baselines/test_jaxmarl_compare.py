@@ -62,9 +62,9 @@ def test_a_page_says_what_is_missing(tmp_path):
 def test_both_trainings_fill_their_cells_and_are_found_again(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "EPISODES", 16)
     cells = Cells(tmp_path, Console(quiet=True))
-    text = {part: fill(cells, PLAN) for part, fill in compare.PARTS.items()}
+    text = compare.returns_table(cells, PLAN)
     again = Cells(tmp_path, Console(quiet=True), compute_missing=False)
-    assert {part: fill(again, PLAN) for part, fill in compare.PARTS.items()} == text
+    assert compare.returns_table(again, PLAN) == text
     done = again.get("returns theirs", _about(tmp_path / "returns-theirs.json"), dict)
     for figure in done.values():
         assert len(figure["mean"]) == PLAN.seeds
