@@ -148,16 +148,16 @@ def rollout_step(env: Any, config: Config, params: Any, carry: tuple, key: jax.A
     return (env_state, new_obs), (kept, done["__all__"], info["returned_episode_returns"])
 
 
-def gae(config: Config, transitions: Transition, last_value: jax.Array) -> jax.Array:
-    """Advantages [T, A·E]; nothing follows a done."""
+def gae(config: Any, transitions: Any, last_value: jax.Array, unroll: int = 1) -> jax.Array:
+    """Advantages [T, A·E]; nothing follows a done. ``config`` has gamma and gae_lambda, transitions reward, value and done."""
 
-    def backward(carry: tuple[jax.Array, jax.Array], now: Transition) -> tuple:
+    def backward(carry: tuple[jax.Array, jax.Array], now: Any) -> tuple:
         advantage, next_value = carry
         delta = now.reward + config.gamma * next_value * (1 - now.done) - now.value
         advantage = delta + config.gamma * config.gae_lambda * (1 - now.done) * advantage
         return (advantage, now.value), advantage
 
-    return jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), transitions, reverse=True)[1]
+    return jax.lax.scan(backward, (jnp.zeros_like(last_value), last_value), transitions, reverse=True, unroll=unroll)[1]
 
 
 def fit(env: Any, config: Config, params: Any, opt_state: Any, batch: tuple, key: jax.Array) -> tuple[Any, Any]:

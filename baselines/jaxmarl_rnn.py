@@ -18,6 +18,7 @@ import optax
 from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 from jaxmarl.wrappers.baselines import SMAXLogWrapper
 
+from marljax.baselines.jaxmarl_ippo import gae
 from marljax.products import orthogonal
 
 
@@ -172,6 +173,7 @@ class Trainer:
         return together.reshape(self.num_actors, *together.shape[2:])
 
     def init(self, key: jax.Array) -> State:
+        """Fresh networks and environments."""
         key, key_reset, key_network = jax.random.split(key, 3)
         obs, env_state = jax.vmap(self.env.reset)(jax.random.split(key_reset, self.settings.num_envs))
         done = jnp.zeros(self.num_actors, bool)
@@ -181,6 +183,7 @@ class Trainer:
         return State(params, self.optimiser.init(params), env_state, obs, done, carry, key)
 
     def see(self, obs: Any, env_state: Any, done: jax.Array) -> Moment:
+        """What the networks see now, [B, …]; ``done`` [B] says whose episode has just begun."""
         mask = self.stacked(jax.vmap(self.env.get_avail_actions)(env_state.env_state))
         local, world = self.stacked(obs), jnp.zeros((self.num_actors, 0))
         if self.settings.central:
@@ -189,6 +192,7 @@ class Trainer:
         return Moment(local, world, mask, done)
 
     def step(self, params: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple[Transition, Any]]:
+        """One step of all environments: what was carried after it, the transition, and the episodes won and ended [E]."""
         env_state, obs, done, carry = carried
         key_action, key_step = jax.random.split(key)
         moment = self.see(obs, env_state, done)
@@ -206,6 +210,7 @@ class Trainer:
         return (env_state, obs, done, carry), (transition, (won, ended.astype(jnp.float32)))
 
     def update(self, state: State) -> tuple[State, dict[str, jax.Array]]:
+        """A rollout and its epochs; ``won`` and ``episodes`` count the episodes that ended during it."""
         key, key_rollout, key_fit = jax.random.split(state.key, 3)
         carried = (state.env, state.obs, state.done, state.carry)
         step = functools.partial(self.step, state.params)
@@ -215,7 +220,7 @@ class Trainer:
         env_state, obs, done, carry = carried
         last = jax.tree.map(lambda x: x[None], self.see(obs, env_state, done))
         _, _, last_value = self.apply(state.params, carry, last)
-        advantage = self.advantages(rollout, last_value[0])
+        advantage = gae(self.settings, rollout, last_value[0], unroll=16)
         batch = (state.carry, rollout, advantage, advantage + rollout.value)
         learner = (state.params, state.optimiser)
         learner, _ = jax.lax.scan(
@@ -224,21 +229,8 @@ class Trainer:
         metrics = {"won": won.sum(), "episodes": ended.sum()}
         return State(*learner, env_state, obs, done, carry, key), metrics
 
-    def advantages(self, rollout: Transition, last_value: jax.Array) -> jax.Array:
-        gamma, decay = self.settings.gamma, self.settings.gae_lambda
-
-        def back(carried: tuple, step: tuple) -> tuple[tuple, jax.Array]:
-            advantage, next_value = carried
-            reward, value, done = step
-            error = reward + gamma * next_value * (1 - done) - value
-            advantage = error + gamma * decay * (1 - done) * advantage
-            return (advantage, value), advantage
-
-        steps = (rollout.reward, rollout.value, rollout.done)
-        start = (jnp.zeros_like(last_value), last_value)
-        return jax.lax.scan(back, start, steps, reverse=True, unroll=16)[1]
-
     def epoch(self, batch: tuple, learner: tuple, key: jax.Array) -> tuple[tuple, None]:
+        """Gradient steps on minibatches of whole sequences, each actor in one of them."""
         order = jax.random.permutation(key, self.num_actors).reshape(self.settings.num_minibatches, -1)
         carry, *sequences = batch
 
@@ -252,6 +244,7 @@ class Trainer:
         return jax.lax.scan(gradient_step, learner, order)[0], None
 
     def loss(self, params: Any, carry: Any, rollout: Transition, advantage: jax.Array, target: jax.Array) -> jax.Array:
+        """PPO's clipped loss of a minibatch, with PPO2's clipped values."""
         settings = self.settings
         _, logits, value = self.apply(params, carry, rollout.moment)
         policy = distrax.Categorical(logits=logits)

@@ -6,6 +6,7 @@ and prints it as JSON.
 Axis letters: S seeds, U updates.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-SIDES = ("marljax", "jaxmarl")
 SEEDS = 5
 GOAL = 0.9  # of the episodes that ended during an update
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0; a race is over when all seeds have reached the goal
@@ -37,7 +37,7 @@ SAME_SIZES = (  # our loop with the sizes and epochs of JaxMARL's
 Side = tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, np.ndarray, np.ndarray]], int]
 
 
-def ours(algo: str, scenario: str, *words: str, chunk: int = CHUNK) -> Side:
+def ours(algo: str, scenario: str, words: tuple[str, ...] = (), chunk: int = CHUNK) -> Side:
     """Our algorithm with its tuned settings, changed by ``words``."""
     import marljax
     from marljax import parallel
@@ -72,6 +72,14 @@ def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
     return jax.jit(jax.vmap(trainer.init)), advance, trainer.settings.steps_per_update
 
 
+# JaxMARL's, ours with its sizes, and ours as tuned
+SIDES: dict[str, Callable[..., Side]] = {
+    "jaxmarl": theirs,
+    "same": functools.partial(ours, words=SAME_SIZES),
+    "marljax": ours,
+}
+
+
 def climb(side: Side, say: Callable[[str], None]) -> dict[str, Any]:
     """Trains until every seed has reached the goal, or for ``STEPS``: ``steps`` [S] until it (null: never), and the curves."""
     import jax
@@ -95,9 +103,7 @@ def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
     """One seed: seconds from ``begun`` (of ``time.time``) to the end of the first update, and steps per second after it."""
     import jax
 
-    start, advance, steps_per_update = (
-        theirs(algo, scenario, 1) if side == "jaxmarl" else ours(algo, scenario, *_words(side), chunk=1)
-    )
+    start, advance, steps_per_update = SIDES[side](algo, scenario, chunk=1)
     state = start(jax.random.split(jax.random.key(0), 1))
     state, *_ = advance(state)
     first = time.time() - begun
@@ -109,13 +115,9 @@ def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
     return {"first_update_s": first, "steps_per_s": steps_per_update / float(np.median(times))}
 
 
-def _words(side: str) -> tuple[str, ...]:
-    return SAME_SIZES if side == "same" else ()
-
-
 def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
-    """The pace of JaxMARL's, of ours with the same sizes (``same``), and of ours as tuned (``marljax``), in turn, some rounds."""
-    rows: dict[str, list[dict[str, float]]] = {side: [] for side in ("jaxmarl", "same", "marljax")}
+    """The pace of every side, in turn, some rounds."""
+    rows: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for _ in range(ROUNDS):
         for side, measured in rows.items():
             command = [sys.executable, __file__, side, algo, scenario, str(time.time())]

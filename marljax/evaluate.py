@@ -69,8 +69,7 @@ def play(
     """Final metrics [episodes] of one episode in each of ``episodes`` environments, whose scenarios ``key`` fixes.
 
     The first n scenarios are the same however many are asked for. ``carry`` is the policy's memory at the start of one
-    episode. An episode that outlasts ``max_steps`` reports its metrics so
-    far and counts as unfinished (``finished`` 0).
+    episode. An episode that outlasts ``max_steps`` reports its metrics so far and counts as unfinished (``finished`` 0).
     """
     vec = vectorize(env, episodes)
     key_reset, key_steps = jax.random.split(key)

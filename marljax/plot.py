@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marljax import stats
+from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.files import replacing
 
@@ -32,7 +33,6 @@ INK, FAINT, GRID = "#333333", "#bbbbbb", "#ebebeb"
 COLUMNS = 3
 BAND_SEEDS = 5  # from which the interval of the mean is drawn; of fewer it says next to nothing
 ROOM = 0.05  # of a panel's height above and below its lines
-NO_UNITS: Mapping[str, str] = {}
 
 
 def learning_curve(
@@ -43,7 +43,7 @@ def learning_curve(
     references: Mapping[str, Mapping[str, float]] | None = None,
     x: str = "env_steps",
     title: str = "",
-    units: Mapping[str, str] = NO_UNITS,
+    units: Mapping[str, str] = Environment.units,
 ) -> "Figure":
     """Draws how the metrics of a run grew: each seed as a thin line, their mean, and from five seeds on its 95 % t interval.
 

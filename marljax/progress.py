@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from marljax import stats
+from marljax.environment import Environment
 
 SHOWN = (
     "return",
@@ -26,7 +27,6 @@ SHOWN = (
 COLUMNS = 7  # figures of a comparison
 POLICY_WIDTH = 16  # characters that a policy's name gets before it is broken into lines
 SECONDS_BETWEEN_LINES = 10.0
-NO_UNITS: Mapping[str, str] = {}
 
 
 class LiveProgress:
@@ -102,7 +102,7 @@ def comparison(
     rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     width: int = 100,
     figures: Sequence[str] = (),
-    units: Mapping[str, str] = NO_UNITS,
+    units: Mapping[str, str] = Environment.units,
 ) -> Table:
     """A table with a row per policy: the means of the key figures over episodes, their 95 % intervals below.
 
