@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jaxmarl.environments.smax import SMAX, HeuristicEnemySMAX, map_name_to_scenario
 from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, get_heuristic_policy_initial_state
 
+from marljax.draws import flat
+
 LAST_STEP = 99  # they test the limit before they count the step, so this gives episodes of 100
 
 
@@ -28,7 +30,7 @@ def random_step(scenario: str, num_envs: int) -> tuple[Callable[..., Any], Calla
         key_action, key_step = jax.random.split(key)
         masks = jax.vmap(env.get_avail_actions)(state)
         mask = jnp.stack([masks[name] for name in env.agents], axis=1)
-        draws = jax.random.uniform(key_action, mask.shape)
+        draws = flat(jax.random.uniform, key_action, mask.shape)
         chosen = jnp.argmax(jnp.where(mask > 0, draws, -1.0), axis=-1)
         action = {name: chosen[:, index] for index, name in enumerate(env.agents)}
         obs, state, reward, done, _ = jax.vmap(env.step)(jax.random.split(key_step, num_envs), state, action)

@@ -24,6 +24,7 @@ from marljax import stats
 from marljax.baselines import smax_race as race
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, rate_interval
+from marljax.draws import flat
 from marljax.environment import TimeStep
 from marljax.envs import smax_script as script
 from marljax.envs.smax import Smax, SmaxParams
@@ -53,7 +54,7 @@ class Script:
         (own_stats, own), (_, opponents) = (jax.tree.map(lambda part, s=side: part[s], of_units) for side in _sides(num_allies))
         start = script.remember(own.x, own.y, env_params)
         memory = jax.tree.map(lambda new, old: jnp.where(timestep.first, new, old), start, carry)
-        draws = jax.random.uniform(key, (2, num_allies))
+        draws = flat(jax.random.uniform, key, (2, num_allies))
         return script.act(own, own_stats, opponents, memory, draws, True, self.targets)
 
     def initial_carry(self) -> script.Memory:
@@ -137,7 +138,8 @@ def training_tables(cells: Cells) -> str:
     missing = []
     for algo in ("ippo", "mappo"):
         for scenario in ("3m", "2s3z"):
-            pace, own, theirs = race_cells(cells, algo, scenario)
+            pace = pace_cell(cells, algo, scenario)
+            own, theirs = (race_cell(cells, algo, scenario, side) for side in ("marljax", "jaxmarl"))
             if pace is None or own is None or theirs is None:
                 missing.append(f"{algo} {scenario}")
                 continue
@@ -149,16 +151,22 @@ def training_tables(cells: Cells) -> str:
     return "\n\n".join([*parts, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
 
 
-def race_cells(cells: Cells, algo: str, scenario: str) -> tuple[Figures | None, ...]:
-    """Paces of one pair, and how our runs and JaxMARL's learned."""
-    run = marljax.tuned(algo, "smax", f"env.scenario={scenario}")
-    rival = {"algo": algo, "scenario": scenario, "seeds": race.SEEDS, "goal": race.GOAL, "jaxmarl": tables.version("jaxmarl")}
-    about = tables.matters(run) | {"seeds": race.SEEDS, "goal": race.GOAL}
+def pace_cell(cells: Cells, algo: str, scenario: str) -> Figures | None:
+    """Steps per second and time to the first update of every side."""
+    about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}")) | {"cores": os.cpu_count()}
+    return cells.get(f"pace {algo} {scenario}", about, lambda: race.paces(algo, scenario))
+
+
+def race_cell(cells: Cells, algo: str, scenario: str, side: str) -> Figures | None:
+    """How soon a side ("jaxmarl" or "marljax") wins."""
+    about: dict[str, Any] = {"algo": algo, "scenario": scenario, "jaxmarl": tables.version("jaxmarl")}
+    if side == "marljax":
+        about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}"))
     say = functools.partial(print, flush=True)
-    return (
-        cells.get(f"pace {algo} {scenario}", about | {"cores": os.cpu_count()}, lambda: race.paces(algo, scenario)),
-        cells.get(f"race {algo} {scenario}", about, lambda: {"won": race.climb(race.ours(algo, scenario), say)}),
-        cells.get(f"race {algo} {scenario} jaxmarl", rival, lambda: {"won": race.climb(race.theirs(algo, scenario), say)}),
+    return cells.get(
+        f"race {algo} {scenario} {side}",
+        about | race.RULES,
+        lambda: {"won": race.climb(race.SIDES[side](algo, scenario), say)},
     )
 
 

@@ -19,7 +19,9 @@ import numpy as np
 
 SEEDS = 5
 GOAL = 0.9  # of the episodes that ended during an update
-STEPS = 10_000_000  # after which JaxMARL's learning rate is 0; a race is over when all seeds have reached the goal
+STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
+LIMIT = 4_000_000  # steps after which a race ends; before, when all seeds have reached the goal
+RULES = {"seeds": SEEDS, "goal": GOAL, "limit": LIMIT}
 CHUNK = 4  # updates between looks at the clock
 PACE_UPDATES = 4
 ROUNDS = 3
@@ -81,13 +83,13 @@ SIDES: dict[str, Callable[..., Side]] = {
 
 
 def climb(side: Side, say: Callable[[str], None]) -> dict[str, Any]:
-    """Trains until every seed has reached the goal, or for ``STEPS``: ``steps`` [S] until it (null: never), and the curves."""
+    """Trains until every seed has reached the goal, or to the limit: ``steps`` [S] until it (null: not yet), and the curves."""
     import jax
 
     start, advance, steps_per_update = side
     state = start(jax.random.split(jax.random.key(0), SEEDS))
     rates: list[np.ndarray] = []
-    while sum(part.shape[1] for part in rates) * steps_per_update < STEPS:
+    while sum(part.shape[1] for part in rates) * steps_per_update < LIMIT:
         state, won, episodes = advance(state)
         rates.append(won / np.maximum(episodes, 1))
         curves = np.concatenate(rates, axis=1)

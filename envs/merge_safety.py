@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from marljax.draws import flat
 from marljax.envs import merge_reward as rewards
 from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
@@ -195,7 +196,7 @@ def supervise(
     Returns:
         [A] int, decisions to take.
     """
-    draws = jax.random.uniform(key, (NUM_CAVS + 2 * (vehicles.x.shape[0] - NUM_CAVS),))
+    draws = flat(jax.random.uniform, key, (NUM_CAVS + 2 * (vehicles.x.shape[0] - NUM_CAVS),))
     ties, noise = draws[:NUM_CAVS], draws[NUM_CAVS:].reshape(2, -1)
     prospect = look_ahead(noise, vehicles, drivers, human, physics, env_params, horizon)
     return resolve(priority(vehicles, ties, env_params), prospect, action, mask, vehicles.alive, physics, env_params)

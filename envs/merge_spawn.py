@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from marljax.draws import flat
 from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_params import MAIN_SLOTS, NUM_CAVS, NUM_VEHICLES, PAIR_X, RAMP_SLOTS, MergeParams
@@ -22,7 +23,7 @@ def spawn(key: jax.Array, env_params: MergeParams) -> tuple[Vehicles, jax.Array]
     Half of the CAVs (rounded down) and half of the human drivers start on the through lane, the others on the ramp, in slots
     40 m apart drawn without replacement.
     """
-    draws = jax.random.uniform(key, (2 + 2 * len(MAIN_SLOTS) + 4 * NUM_VEHICLES,))
+    draws = flat(jax.random.uniform, key, (2 + 2 * len(MAIN_SLOTS) + 4 * NUM_VEHICLES,))
     counts, order, per_vehicle = jnp.split(draws, [2, 2 + 2 * len(MAIN_SLOTS)])
     place, pace, kind, free = per_vehicle.reshape(4, NUM_VEHICLES)
     cavs = env_params.cavs_min + jnp.floor(counts[0] * (env_params.cavs_max - env_params.cavs_min + 1))
@@ -111,7 +112,7 @@ def flow(key: jax.Array, vehicles: Vehicles, free: jax.Array, env_params: MergeP
     """
     left = vehicles.alive & (vehicles.x > road.ROAD_END)
     vehicles = vehicles.replace(alive=vehicles.alive & ~left)
-    draws = jax.random.uniform(key, (2, 5))
+    draws = flat(jax.random.uniform, key, (2, 5))
     entered = jnp.zeros(NUM_VEHICLES, bool)
     for ramp, draw in zip((False, True), draws, strict=True):
         comes, is_human, pace, kind, exponent = draw

@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 
 from marljax.batch import batch_last
+from marljax.draws import flat
 from marljax.environment import Environment, Outcome, View
 from marljax.envs import smax_actions as actions
 from marljax.envs import smax_opponent, smax_scene, smax_spawn, smax_units, smax_view
@@ -168,7 +169,7 @@ class Smax(Environment):
     # --- the functions of an environment: random draws, then the parts that see batches last ----------------------------
 
     def initial(self, key: jax.Array, env_params: SmaxParams) -> SmaxState:
-        draws = jax.random.uniform(key, (smax_spawn.num_draws(self.battle),))
+        draws = flat(jax.random.uniform, key, (smax_spawn.num_draws(self.battle),))
         state = batch_last(self._initial)(draws, _numbers(env_params))
         return state if self._learned is None else state.replace(memory=self._learned.initial_carry())
 
@@ -176,10 +177,10 @@ class Smax(Environment):
         self, key: jax.Array, state: SmaxState, action: jax.Array, env_params: SmaxParams
     ) -> tuple[SmaxState, Outcome]:
         if self._learned is None:
-            draws = jax.random.uniform(key, (sum(self._draws),))
+            draws = flat(jax.random.uniform, key, (sum(self._draws),))
             return batch_last(self._transition)(draws, state, action, None, _numbers(env_params))
         key_draws, key_opponent = jax.random.split(key)
-        draws = jax.random.uniform(key_draws, (sum(self._draws),))
+        draws = flat(jax.random.uniform, key_draws, (sum(self._draws),))
         enemies, carry = smax_opponent.act(self._learned, key_opponent, state, self._types, self.battle.num_allies, env_params)
         numbers = _numbers(env_params)
         after, outcome = batch_last(self._transition)(draws, state.replace(memory=None), action, enemies, numbers)
@@ -207,9 +208,9 @@ class Smax(Environment):
     def _types(self) -> np.ndarray:
         return np.array(self.battle.unit_types, np.int32)
 
-    def _kind(self, kind: Any, like: jax.Array) -> jax.Array:
-        """[N, …] int32; constant where the scenario fixes the types."""
-        return jnp.asarray(smax_view.column(self._types, like)) if kind is None else kind
+    def _kind(self, kind: Any, like: jax.Array) -> jax.Array | np.ndarray:
+        """[N, …] int32; static where the scenario fixes the types."""
+        return smax_view.column(self._types, like) if kind is None else kind
 
     @property
     def _draws(self) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 
+from marljax.draws import flat
 from marljax.spaces import Box, Discrete, MultiDiscrete, Space
 
 # Large enough to never be drawn, finite so that a row with nothing available stays finite.
@@ -44,10 +45,11 @@ class Categorical:
     """One choice among n; logits [..., n], mask [..., n]."""
 
     def __init__(self, logits: jax.Array, mask: jax.Array):
-        self._inner = _distrax().Categorical(logits=jnp.where(mask, logits, MASKED))
+        self._logits = jnp.where(mask, logits, MASKED)
+        self._inner = _distrax().Categorical(logits=self._logits)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        return self._inner.sample(seed=key)
+        return jnp.argmax(self._logits + flat(jax.random.gumbel, key, self._logits.shape), axis=-1)  # the Gumbel-max trick
 
     def mode(self) -> jax.Array:
         return self._inner.mode()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from marljax.draws import flat
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.spaces import Box, Discrete
 from marljax.vector import VecState, vectorize
@@ -39,7 +40,7 @@ class RandomPolicy:
         del state
         space = self.env.action_space
         if isinstance(space, Discrete):
-            draws = jax.random.uniform(key, timestep.action_mask.shape)
+            draws = flat(jax.random.uniform, key, timestep.action_mask.shape)
             return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry
         assert isinstance(space, Box), "agents have discrete or continuous actions"
         return jax.random.uniform(key, (*timestep.alive.shape, *space.shape), minval=space.low, maxval=space.high), carry
