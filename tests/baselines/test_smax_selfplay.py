@@ -45,21 +45,22 @@ def test_a_small_matrix_is_played_and_kept(tmp_path):
 
 
 def test_what_the_page_says_of_a_matrix(tmp_path):
-    """Of three checkpoints the second beats the first, and the third beats nobody but is not beaten either."""
+    """The second checkpoint beats the first, the third is the equal of both."""
     won = np.array([[[0.4, 0.1, 0.4], [0.8, 0.4, 0.4], [0.4, 0.4, 0.4]]])
-    lost = np.array([[[0.4, 0.8, 0.4], [0.1, 0.4, 0.4], [0.4, 0.4, 0.6]]])
+    lost = np.array([[[0.4, 0.8, 0.4], [0.1, 0.4, 0.4], [0.4, 0.4, 0.4]]])
     text = selfplay.verdict(won, lost, 500)
-    assert "are even (99% interval) for 2 of 3." in text
-    assert "in 1 of 3 pairs." in text
-    assert "by at most 0.0 points" in text
-    assert "by seed: 40 % won" in text
-    turned = selfplay.verdict(won, np.where(lost == 0.8, 0.6, lost), 500)
-    assert "by at most 20.0 points" in turned
+    assert "(99% interval): 3 of 3." in text
+    assert "both sides counted: 1 of 3 pairs." in text
+    assert "at most 0.0 points" in text
+    assert "seed by seed: 40 % won" in text
+    unfair = selfplay.verdict(won, np.where(np.eye(3, dtype=bool), 0.6, lost), 500)
+    assert "(99% interval): 0 of 3." in unfair
+    assert "at most 20.0 points" in unfair
     assert selfplay.section(Cells(tmp_path, Console(quiet=True), compute_missing=False)) == "Not computed yet: self-play 3m."
 
 
 def test_plans_that_cannot_be_played_are_refused():
     with pytest.raises(UserError, match="teams of 5m_vs_6m differ"):
         _ = selfplay.Plan("5m_vs_6m").settings
-    with pytest.raises(UserError, match="1 updates do not divide by 2 for 3 checkpoints"):
-        selfplay.measure(PLAN.settings, dataclasses.replace(PLAN, checkpoints=3))
+    with pytest.raises(UserError, match="1 updates do not divide by 2"):
+        selfplay.train(PLAN.settings, 3)
