@@ -77,7 +77,7 @@ def verdict(won: np.ndarray, lost: np.ndarray, battles: int) -> str:
     turned = np.abs(wins - losses.T).max() / played
     last = ", ".join(f"{100 * rate:.0f}" for rate in won[:, -1, 0])
     return (
-        f"Against itself a checkpoint wins as often as it loses ({CONFIDENCE:.0%} interval): {even} of {size}. "
+        f"Against itself a checkpoint wins as often as it loses ({100 * CONFIDENCE:.0f} % interval): {even} of {size}. "
         f"A later checkpoint beats an earlier one, both sides counted: {grown} of {len(pairs)} pairs. "
         f"The side makes at most {100 * turned:.1f} points of difference (standard error up to {50 * (2 / played) ** 0.5:.1f}). "
         f"The last against the first, seed by seed: {last} % won."

@@ -49,12 +49,12 @@ def test_what_the_page_says_of_a_matrix(tmp_path):
     won = np.array([[[0.4, 0.1, 0.4], [0.8, 0.4, 0.4], [0.4, 0.4, 0.4]]])
     lost = np.array([[[0.4, 0.8, 0.4], [0.1, 0.4, 0.4], [0.4, 0.4, 0.4]]])
     text = selfplay.verdict(won, lost, 500)
-    assert "(99% interval): 3 of 3." in text
+    assert "(99 % interval): 3 of 3." in text
     assert "both sides counted: 1 of 3 pairs." in text
     assert "at most 0.0 points" in text
     assert "seed by seed: 40 % won" in text
     unfair = selfplay.verdict(won, np.where(np.eye(3, dtype=bool), 0.6, lost), 500)
-    assert "(99% interval): 0 of 3." in unfair
+    assert "(99 % interval): 0 of 3." in unfair
     assert "at most 20.0 points" in unfair
     assert selfplay.section(Cells(tmp_path, Console(quiet=True), compute_missing=False)) == "Not computed yet: self-play 3m."
 
