@@ -22,6 +22,7 @@ SMALL = (
 PLAN = selfplay.Plan(words=SMALL, seeds=2, checkpoints=2, battles=100)
 
 
+@pytest.mark.slow
 def test_a_small_matrix_is_played_and_kept(tmp_path):
     cells = Cells(tmp_path, Console(quiet=True))
     figures = selfplay.cell(cells, PLAN)
