@@ -75,12 +75,14 @@ def verdict(won: np.ndarray, lost: np.ndarray, battles: int) -> str:
     pairs = [(later, earlier) for later in range(size) for earlier in range(later)]
     grown = sum(stronger(by[pair], by[pair[::-1]]) > 0 for pair in pairs)
     turned = np.abs(wins - losses.T).max() / played
+    before, after = (100 * (1 - won[:, i, i] - lost[:, i, i]).mean() for i in (0, -1))
     last = ", ".join(f"{100 * rate:.0f}" for rate in won[:, -1, 0])
     return (
         f"Against itself a checkpoint wins as often as it loses ({100 * CONFIDENCE:.0f} % interval): {even} of {size}. "
         f"A later checkpoint beats an earlier one, both sides counted: {grown} of {len(pairs)} pairs. "
         f"The side makes at most {100 * turned:.1f} points of difference (standard error up to {50 * (2 / played) ** 0.5:.1f}). "
-        f"The last against the first, seed by seed: {last} % won."
+        f"The last against the first, seed by seed: {last} % won. "
+        f"Draws of a policy with itself: {before:.0f} % before training, {after:.0f} % after."
     )
 
 

@@ -54,6 +54,7 @@ def test_what_the_page_says_of_a_matrix(tmp_path):
     assert "both sides counted: 1 of 3 pairs." in text
     assert "at most 0.0 points" in text
     assert "seed by seed: 40 % won" in text
+    assert text.endswith("20 % before training, 20 % after.")
     unfair = selfplay.verdict(won, np.where(np.eye(3, dtype=bool), 0.6, lost), 500)
     assert "(99 % interval): 0 of 3." in unfair
     assert "at most 20.0 points" in unfair
