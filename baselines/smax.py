@@ -228,7 +228,7 @@ IPPO leads both teams of {selfplay_plan.scenario} (`env.mode=self_play`, +1 to t
 had learned at several moments plays what it had learned at the others: per cent of battles that the left team (row) won, in
 brackets lost, against the enemies (column), who see the board mirrored. Actions are sampled on both sides;
 {selfplay_plan.battles} battles for each of {selfplay_plan.seeds} seeds. The training never met the script of the last column.
-A draw costs nothing, a loss does: where draws among equals grow in number, the policy has learned to keep away.
+A draw costs nothing, a loss does: draws among equals that grow in number suggest a policy that keeps away.
 
 {selfplay}
 """
