@@ -1,7 +1,7 @@
 """What a learned policy for ``smax`` must beat, and the tables that say whether it does.
 
     python baselines/smax.py                   # all of baselines/results/smax.md
-    python baselines/smax.py scripted          # one part: scripted or training
+    python baselines/smax.py scripted          # one part: scripted, training or selfplay
 
 Every cell of a table is kept in ``baselines/results/smax/``: a command that was stopped goes on where it was, and a finished cell
 is not computed again. Delete a cell's file to compute it anew.
@@ -22,6 +22,7 @@ from jax.tree_util import Partial
 import marljax
 from marljax import stats
 from marljax.baselines import smax_race as race
+from marljax.baselines import smax_selfplay as selfplay
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, rate_interval
 from marljax.draws import flat
@@ -203,7 +204,7 @@ def spread(values: np.ndarray, places: int, unit: str) -> str:
     return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
 
 
-PARTS = {"scripted": scripted_table, "training": training_tables}
+PARTS = {"scripted": scripted_table, "training": training_tables, "selfplay": selfplay.section}
 
 
 PAGE_TEXT = """# `smax`: results
@@ -228,6 +229,16 @@ Until 90 % of the episodes that end in an update are won, {seeds} seeds (mean ±
 trains alone at the pace above.
 
 {training}
+
+## Self-play
+
+IPPO leads both teams of {selfplay_plan.scenario} (`env.mode=self_play`, +1 to the winners and −1 to the losers), and what it
+had learned at several moments plays what it had learned at the others: per cent of battles that the left team (row) won, in
+brackets lost, against the enemies (column), who see the board mirrored. Actions are sampled on both sides;
+{selfplay_plan.battles} battles for each of {selfplay_plan.seeds} seeds. The training never met the script of the last column.
+A draw costs nothing, a loss does: draws among equals that grow in number suggest a policy that keeps away.
+
+{selfplay}
 """
 
 
@@ -241,6 +252,7 @@ def page(sections: dict[str, str]) -> str:
         cores=os.cpu_count(),
         rounds=race.ROUNDS,
         seeds=race.SEEDS,
+        selfplay_plan=selfplay.PLAN,
         **sections,
     )
 
