@@ -1,11 +1,11 @@
 """``smax`` against the ``jaxmarl`` package, step by step, in float32, without the noise of cooldowns.
 
 Both are driven by the same actions from the same initial state: random among those that JaxMARL calls available, or continuous
-ones that choose with probability 0 or 1, so that no draw decides. An episode is compared until it ends. Where the two part before,
-a unit has to stand within ``TIE`` of a threshold (range, sight or wall) in one of the world steps before, or to aim within ``TIE``
-of the middle between two opponents, so that rounding decides on which side; such episodes are counted and bounded. Units that push
-each other make rounding errors grow from step to step: once a position is off by ``DRIFT``, ours is set to theirs; those steps
-are bounded too, at one in a thousand per unit.
+ones that choose with probability 0 or 1, so that no draw decides. An episode is compared until it ends. Where the two part
+before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall) in one of the world steps before, or to aim
+within ``TIE`` of the middle between two opponents, so that rounding decides on which side; such episodes are counted and
+bounded. Units that push each other make rounding errors grow from step to step: once a position is off by ``DRIFT``, ours is set
+to theirs; those steps are bounded too, at one in a thousand per unit.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
