@@ -30,7 +30,9 @@ from marljax.envs.smax_opponent import mirror
 from marljax.envs.smax_script import Memory, act
 from marljax.envs.smax_units import find_scenario
 from marljax.errors import UserError
+from marljax.parallel import make_mesh
 from marljax.testing import check_env
+from marljax.train import Trainer
 from marljax.vector import vectorize
 
 ENV = Smax()
@@ -390,7 +392,7 @@ def test_opponents_that_do_not_fit_are_refused(options, message):
     ("opponent", "weights", "message"),
     [
         (Opponent(ENV, mirrored_play), (), "holds no weights for this opponent; set those .* .TypeError"),
-        (Opponent(ENV, mirrored_play), {"matrix": np.ones((80, 8))}, "does not fit this opponent; .* .TypeError: dot_general"),
+        (Opponent(ENV, mirrored_play), {"matrix": np.ones((80, 8))}, "does not fit this opponent; .*75.*80"),
         (Opponent(ENV, lambda weights, seen, carry, key: (seen.obs, carry)), (), r"returns float32\[3, 75\]; give .* int32\[3\]"),
         (Opponent(ENV, lambda *given: (still(*given)[0], given[3])), (), r"starts with a memory of \(\) and goes on with key"),
     ],
@@ -403,9 +405,9 @@ def test_weights_that_do_not_fit_are_refused(opponent, weights, message):
 def test_policies_with_a_memory_and_another_view_lead_the_enemies():
     """A GRU that was trained with the conic observation, against agents that see a list."""
     trained = Smax(observation="conic")
-    config = ippo.Config(core="gru", hidden=(8,), num_envs=2)
-    learner = jax.eval_shape(lambda key: ippo.init(trained, PARAMS, config, key).learner, KEY)
-    weights = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), learner.params)
+    config = ippo.Config(core="gru", hidden=(8, 8), num_envs=4)
+    members = jax.eval_shape(Trainer(ippo, trained, config, make_mesh()).init, KEY[None], PARAMS)
+    weights = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), members.state.learner.params)
     env = Smax(mode="learned", opponent=Opponent.of(ippo, trained, config))
     params = PARAMS.replace(opponent=weights)
     env.check_params(params)
@@ -413,7 +415,7 @@ def test_policies_with_a_memory_and_another_view_lead_the_enemies():
     assert [leaf.shape for leaf in jax.tree.leaves(state.memory)] == [(3, 8)]
     after, _ = jax.eval_shape(env.step, KEY, state, jnp.full(3, STOP), params)
     assert jax.tree.structure(after) == jax.tree.structure(state)
-    other = dataclasses.replace(config, hidden=(16,))
+    other = dataclasses.replace(config, hidden=(8, 16))
     with pytest.raises(UserError, match="does not fit this opponent"):
         Smax(mode="learned", opponent=Opponent.of(ippo, trained, other)).check_params(params)
     with pytest.raises(UserError, match="got 'ippo' as its algorithm; give the module"):
