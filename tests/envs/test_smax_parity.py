@@ -267,6 +267,24 @@ def test_continuous_allies_meet_discrete_enemies_alike():
     assert figures.hits > 100
 
 
+@pytest.mark.slow
+def test_continuous_choices_are_as_probable():
+    """A unit moves with probability 0.6, else it turns to a new target with probability 0.3: in 400 decisions of six units."""
+    theirs = SMAX(scenario=map_name_to_scenario("3m"), action_type="continuous")
+    env, keys = Smax("3m", mode="self_play", action_type="continuous"), jax.random.split(jax.random.key(3), 400)
+    closest = np.array([0, 1, 2, 2, 1, 0])
+    _, start = theirs.reset(keys[0])
+    places = jnp.array([(x, y) for x in (10.0, 14.0) for y in (4.0, 14.0, 24.0)])
+    start = start.replace(unit_positions=places, prev_attack_actions=jnp.array(FIRST_ATTACK + (closest + 1) % 3))
+    numbers = jnp.tile(jnp.array([0.3, 0.6, 0.5, 0.3]), (6, 1))
+    action = dict(zip(theirs.agents, numbers, strict=True))
+    after = jax.jit(jax.vmap(lambda key: theirs.step_env(key, start, action)[1]))(keys)
+    own = jax.jit(jax.vmap(lambda key: env.transition(key, ours(start, False), 2 * numbers - 1, PARAMS)[0].units))(keys)
+    for moved, shot in ((after.prev_movement_actions[..., 0] != 0, after.prev_attack_actions), (own.move_x != 0, own.shot)):
+        turned_to, kept = shot == FIRST_ATTACK + closest, shot == FIRST_ATTACK + (closest + 1) % 3
+        np.testing.assert_allclose([moved.mean(), turned_to.mean(), kept.mean()], [0.6, 0.12, 0.28], atol=0.04)
+
+
 def shows_unit_0(theirs: dict) -> np.ndarray:
     """[E, T, N, O] bool: entries of the conic view whose section has unit 0 in it, or a unit near a section's edge."""
     x, y = theirs["x"], theirs["y"]
