@@ -84,7 +84,7 @@ class Smax(Environment):
     - Enemies in surplus of a scenario with random types get a type drawn for them; theirs are always marines.
     - The conic view shows unit 0; theirs never does.
     - An unavailable action acts as the stop; theirs shoots at who comes within range during the decision.
-    - Scripted units stop when they die; theirs go on to give orders, which the conic view shows.
+    - The dead stop; theirs go on to give orders, by the script or continuous actions, which the conic view shows.
     - Continuous actions lie in [−1, 1] and are mapped to their [0, 1].
     - A learned enemy sees the board mirrored, as if it were the left team; theirs sees it as it is.
     - The noise of a cooldown is drawn once per unit and decision, theirs at every world step: the same unless a weapon
@@ -97,7 +97,7 @@ class Smax(Environment):
     observation: str = "unit_list"
     enemy_shoots: bool = True
     enemy_target: str = "closest"
-    opponent: Opponent | None = None
+    opponent: Any = None  # an Opponent, which only Python can give
 
     figures: ClassVar[tuple[str, ...]] = ("won", "return", "lost", "allies_dead", "enemies_dead")
     units: ClassVar[Mapping[str, str]] = dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {

@@ -18,6 +18,8 @@ from marljax.envs.smax_battle import Units
 from marljax.envs.smax_units import Scenario
 from marljax.errors import UserError
 
+LONGEST_REASON = 160  # characters of another library's error in a message
+
 
 @dataclasses.dataclass(frozen=True)
 class Opponent:
@@ -34,7 +36,12 @@ class Opponent:
 
     @classmethod
     def of(cls, algorithm: ModuleType, env: Environment, config: Any, greedy: bool = False) -> "Opponent":
-        """The policies of one of our algorithms: ``Opponent.of(mappo, env, config)``; weights are its ``params``."""
+        """The policies of one of our algorithms: ``Opponent.of(mappo, env, config)``; weights are its ``params``.
+
+        Policies of self-play fit too, with an ``env`` of mode ``scripted``: they lead one team then.
+        """
+        if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
+            raise UserError(f"Opponent.of got {algorithm!r} as its algorithm; give the module, such as marljax.algos.ippo")
 
         def act(weights: Any, seen: TimeStep, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             return algorithm.act(env, config, weights, seen, carry, key, greedy)
@@ -52,32 +59,63 @@ def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:
             raise UserError(f"opponent of smax is for mode=learned; with mode={mode} leave it out")
         return
     if not isinstance(opponent, Opponent):
-        raise UserError("mode=learned of smax needs a policy; give opponent=Opponent.of(algorithm, env, config)")
+        raise UserError(
+            "mode=learned of smax needs a policy, which only Python can give: opponent=Opponent.of(algorithm, env, config)"
+        )
     trained = getattr(opponent.env, "battle", None)
-    if not isinstance(trained, Scenario) or getattr(opponent.env, "action_type", None) != "discrete":
-        raise UserError("the opponent of smax was trained in another environment; give one trained in smax with discrete actions")
+    if not isinstance(trained, Scenario):
+        raise UserError(f"the opponent of smax was trained in {_called(opponent.env)}; give one trained in smax")
+    if opponent.env.action_type != "discrete":
+        raise UserError("the opponent of smax was trained with continuous actions; give one trained with discrete actions")
     sizes, needed = (trained.num_allies, trained.num_enemies), (scenario.num_enemies, scenario.num_allies)
-    if sizes != needed or opponent.env.num_agents != needed[0]:
+    if sizes != needed:
         raise UserError(
             f"the opponent of smax was trained as {sizes[0]} against {sizes[1]} units; "
             f"here it leads {needed[0]} against {needed[1]}: train one for that"
         )
+    if opponent.env.num_agents != needed[0]:
+        raise UserError(
+            "the opponent's env of smax has mode=self_play, where a policy leads both teams; "
+            "give the opponent the same env with mode=scripted"
+        )
+
+
+def _called(env: Any) -> str:
+    """An environment as a message names it."""
+    return type(env).__name__ if isinstance(env, Environment) else repr(env)
 
 
 def check_weights(opponent: Opponent, env_params: Any) -> None:
-    """Raises ``UserError`` for weights that the opponent's networks cannot take."""
+    """Raises ``UserError`` for weights that the opponent cannot act with, and for actions or a memory of other shapes."""
     key = jax.random.key(0)
 
     def act(weights: Any) -> Any:
         _, seen = opponent.env.reset(key)
-        return opponent.act(weights, seen, opponent.initial_carry(), key)
+        carry = opponent.initial_carry()
+        return carry, opponent.act(weights, seen, carry, key)
 
     try:
-        jax.eval_shape(act, env_params.opponent)
+        before, (action, after) = jax.eval_shape(act, env_params.opponent)
     except Exception as error:  # whatever a policy's networks raise for sizes that do not fit
+        has = "does not fit this opponent" if jax.tree.leaves(env_params.opponent) else "holds no weights for this opponent"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
         raise UserError(
-            "env_params.opponent of smax holds no weights for this opponent; set them with env_params.replace(opponent=weights)"
+            f"env_params.opponent of smax {has}; set those it was trained to with env_params.replace(opponent=weights) ({reason})"
         ) from error
+    members = opponent.env.num_agents
+    if action.shape != (members,) or not jnp.issubdtype(action.dtype, jnp.integer):
+        raise UserError(
+            f"the opponent of smax returns {action.dtype}{list(action.shape)}; give an act that returns int32[{members}]"
+        )
+    if _shapes(before) != _shapes(after):
+        raise UserError(
+            f"the opponent of smax starts with a memory of {_shapes(before)} and goes on with {_shapes(after)}; "
+            "give an initial_carry of the shapes that its act returns"
+        )
+
+
+def _shapes(carry: Any) -> str:
+    return str(jax.tree.map(lambda part: f"{part.dtype}{list(part.shape)}", carry)).replace("'", "")
 
 
 def mirror(units: Units, num_allies: int, width: Any) -> Units:

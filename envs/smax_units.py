@@ -4,6 +4,7 @@ Axis letters: K unit types, N units of both teams.
 """
 
 import dataclasses
+import operator
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,10 @@ class Scenario:
     random_positions: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unit_types", tuple(int(kind) for kind in self.unit_types))
+        object.__setattr__(self, "unit_types", _kinds(self.unit_types))
+        for option in ("random_types", "random_positions"):
+            if not isinstance(getattr(self, option), bool):
+                raise UserError(f"{option} of a scenario is {getattr(self, option)!r}; give True or False")
         for team, size in (("num_allies", self.num_allies), ("num_enemies", self.num_enemies)):
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise UserError(f"{team} of a scenario is {size!r}; give an integer of at least 1")
@@ -99,11 +103,6 @@ class Scenario:
             raise UserError(
                 f"a scenario of {self.num_allies} allies and {self.num_enemies} enemies has {len(self.unit_types)} unit_types; "
                 f"give {self.num_units}, allies first"
-            )
-        wrong = [kind for kind in self.unit_types if not 0 <= kind < NUM_KINDS]
-        if wrong:
-            raise UserError(
-                f"a scenario has unit type {wrong[0]}; types are 0 ({UNIT_NAMES[0]}) to {NUM_KINDS - 1} ({UNIT_NAMES[-1]})"
             )
 
     @property
@@ -116,6 +115,23 @@ class Scenario:
         """The same battle with the teams' parts exchanged."""
         kinds = self.unit_types[self.num_allies :] + self.unit_types[: self.num_allies]
         return dataclasses.replace(self, unit_types=kinds, num_allies=self.num_enemies, num_enemies=self.num_allies)
+
+
+def _kinds(given: Any) -> tuple[int, ...]:
+    """Unit types as integers; anything else is one line that says which types there are."""
+    known = ", ".join(f"{number} ({name})" for number, name in enumerate(UNIT_NAMES))
+    try:
+        kinds = tuple(given)
+    except TypeError as error:
+        raise UserError(f"unit_types of a scenario is {given!r}; give one number per unit: {known}") from error
+    for kind in kinds:
+        try:
+            number = operator.index(kind)
+        except TypeError as error:
+            raise UserError(f"a scenario has unit type {kind!r}; types are numbers: {known}") from error
+        if not 0 <= number < NUM_KINDS:
+            raise UserError(f"a scenario has unit type {number}; there are {known}")
+    return tuple(operator.index(kind) for kind in kinds)
 
 
 def _versus(allies: tuple[int, ...], enemies: tuple[int, ...]) -> Scenario:
@@ -154,8 +170,11 @@ def register_scenario(name: str, scenario: Scenario) -> None:
     """Makes a scenario known by a name: ``register_scenario("2m_vs_1z", Scenario((0, 0, 3), 2, 1))``.
 
     A name keeps its meaning, because environments of equal name share compiled programs: registering another scenario by a
-    known name raises ``UserError``.
+    known name raises ``UserError``. The command line learns of it by a module of yours, say ``my_battles.py``, that imports
+    ``Smax`` and registers: ``env=custom env.target=my_battles:Smax env.scenario=2m_vs_1z``.
     """
+    if not isinstance(name, str) or not name:
+        raise UserError(f"a scenario is registered as {name!r}; give a text as its name")
     if not isinstance(scenario, Scenario):
         raise UserError(f"'{name}' is registered with a {type(scenario).__name__}; give a marljax.envs.smax.Scenario")
     if _SCENARIOS.setdefault(name, scenario) != scenario:
@@ -164,7 +183,7 @@ def register_scenario(name: str, scenario: Scenario) -> None:
 
 def find_scenario(name: str) -> Scenario:
     """The scenario of a name; an unknown one raises ``UserError`` with the nearest and how to add one."""
-    if name not in _SCENARIOS:
+    if not isinstance(name, str) or name not in _SCENARIOS:
         error = unknown("scenario of smax", str(name), _SCENARIOS)
         raise UserError(f"{error} add your own with marljax.envs.smax.register_scenario(name, Scenario(...))")
     return _SCENARIOS[name]

@@ -1,5 +1,6 @@
 """The ``smax`` environment: contract, spawns, actions, rewards, endings, the learned enemy, and what differs from JaxMARL."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 import marljax
+from marljax import settings
+from marljax.algos import ippo
 from marljax.envs import smax_spawn
 from marljax.envs.smax import (
     DOWN,
@@ -21,14 +24,15 @@ from marljax.envs.smax import (
     Smax,
     SmaxParams,
     SmaxState,
-    register_scenario,
 )
 from marljax.envs.smax_battle import Units, stats_of
 from marljax.envs.smax_opponent import mirror
 from marljax.envs.smax_script import Memory, act
-from marljax.envs.smax_units import UNIT_NAMES, find_scenario, scenario_names
+from marljax.envs.smax_units import find_scenario
 from marljax.errors import UserError
+from marljax.parallel import make_mesh
 from marljax.testing import check_env
+from marljax.train import Trainer
 from marljax.vector import vectorize
 
 ENV = Smax()
@@ -57,12 +61,14 @@ FACING = [(10, 4), (10, 14), (10, 24), (14, 4), (14, 14), (14, 24)]  # each sees
     ("options", "message"),
     [
         ({"scenario": "3n"}, "did you mean 3m.*register_scenario"),
+        ({"scenario": ["3m"]}, "unknown scenario of smax .*register_scenario"),
         ({"mode": "script"}, "scripted"),
         ({"observation": "conical"}, "conic"),
         ({"action_type": "continous"}, "continuous"),
         ({"enemy_target": "close"}, "closest"),
         ({"enemy_shoots": 1}, "true or false"),
-        ({"mode": "learned"}, "needs a policy"),
+        ({"mode": "learned"}, "needs a policy, which only Python can give"),
+        ({"mode": "learned", "opponent": "runs/ippo_smax"}, "needs a policy, which only Python can give"),
     ],
 )
 def test_wrong_options_name_the_nearest(options, message):
@@ -71,46 +77,20 @@ def test_wrong_options_name_the_nearest(options, message):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (((0, 0, 0), 2, 2), "has 3 unit_types; give 4"),
-        (((0,), 1, 0), "num_enemies .* at least 1"),
-        (((0, 9), 1, 1), "unit type 9"),
+        (["env.scenario=3n"], "unknown scenario of smax '3n'; did you mean 3m.*register_scenario"),
+        (["env.scenario=[3m,8m]"], "env.scenario=.3m,8m. has the wrong type; it takes text, such as 3m"),
+        (["env.mode=learned"], "env.mode=learned of smax needs a policy, which only Python can give"),
+        (["env.opponent=runs/ippo_smax"], "env.opponent of smax is for mode=learned; with mode=scripted leave it out"),
+        (["env.mode=learned", "env.opponent=runs/ippo_smax"], "needs a policy, which only Python can give"),
+        (["env.num_allies=4"], "unknown setting 'env.num_allies'"),
     ],
 )
-def test_wrong_scenarios_say_what_fits(arguments, message):
-    with pytest.raises(UserError, match=message):
-        Scenario(*arguments)
-
-
-def test_scenarios_can_be_added_but_not_changed():
-    register_scenario("one zealot", Scenario((0, 0, 3), 2, 1))
-    env = marljax.make("smax", scenario="one zealot")
-    assert (env.num_agents, env.action_space.n) == (2, FIRST_ATTACK + 1)
-    with pytest.raises(UserError, match="another name"):
-        register_scenario("one zealot", Scenario((0, 3), 1, 1))
-
-
-def test_sizes_of_the_published_scenarios():
-    assert len(scenario_names()) >= 14
-    for name, size, state in (("2s3z", 127, 120), ("27m_vs_30m", 738, 684)):
-        env = Smax(name)
-        assert env.observation_space.shape == (size,)
-        assert jax.eval_shape(lambda env=env: env.global_state(env.reset(KEY)[0], PARAMS)).shape == (state,)
-
-
-def test_wrong_numbers_are_refused():
-    ENV.check_params(PARAMS)
-    for changes, message in (
-        ({"health": np.zeros(6)}, "above 0"),
-        ({"speed": np.ones(5)}, "give 6 numbers"),
-        ({"cooldown_noise_low": 3.0}, "lies above"),
-        ({"duration": 0}, "above 0"),
-        ({"duration": 1.5}, "it takes an integer"),
-        ({"win_bonus": np.nan}, "win_bonus=nan of smax is out of range; it takes finite numbers"),
-    ):
-        with pytest.raises(UserError, match=message):
-            ENV.check_params(PARAMS.replace(**changes))
+def test_mistakes_on_the_command_line_are_one_line(words, message):
+    with pytest.raises(UserError, match=message) as error:
+        settings.compose("ippo", ["env=smax", *words])
+    assert "\n" not in str(error.value)
 
 
 def test_contract():
@@ -278,6 +258,32 @@ def test_continuous_actions_are_mapped_to_unit_intervals():
     np.testing.assert_allclose(after.units.health[3:], 36)
 
 
+def test_the_dead_give_no_orders():
+    """In JaxMARL their continuous actions stand among what the conic view shows."""
+    env = Smax(mode="self_play", action_type="continuous")
+    move, shoot = [0.0, 1.0, 1.0, 0.0], [1.0, -1.0, 1.0, -1.0]
+    state = battle(FACING, health=[0, 45, 45, 45, 0, 45], memory=False)
+    after, _ = jax.jit(env.step)(KEY, state, jnp.array([move, move, move, shoot, shoot, shoot]))
+    np.testing.assert_allclose(after.units.move_x, [0, -1, -1, 0, 0, 0], atol=1e-6)
+    assert (np.asarray(after.units.shot) > 0).tolist() == [False, False, False, True, False, True]
+
+
+def test_the_noise_of_a_cooldown_is_drawn_once_per_decision():
+    """A weapon that fires twice reloads alike both times; in JaxMARL each shot has its own noise.
+
+    With four world steps of cooldown and one less to two more of noise, what remains after eight is then never between two and
+    three nor between four and five.
+    """
+    params = PARAMS.replace(cooldown=np.full(6, 0.25, np.float32))
+    mutual = jnp.array([FIRST_ATTACK, FIRST_ATTACK + 1, FIRST_ATTACK + 2] * 2)
+    state = battle(FACING, memory=False)
+    many = jax.vmap(lambda key: Smax(mode="self_play").step(key, state, mutual, params)[0].units)
+    units = jax.jit(many)(jax.random.split(KEY, 200))
+    np.testing.assert_allclose(units.health, 45 - 2 * 9)
+    left = np.asarray(units.cooldown) * 16
+    assert np.unique(np.ceil(left)).tolist() == [2, 4, 6]
+
+
 def test_the_conic_view_shows_unit_0():
     """JaxMARL's never does."""
     env = Smax(observation="conic")
@@ -360,15 +366,60 @@ def test_a_learned_enemy_is_at_home_on_the_right():
     assert shots > 0
 
 
-def test_opponents_that_do_not_fit_are_refused():
-    small = Opponent(Smax("3m"), mirrored_play)
-    with pytest.raises(UserError, match="as 3 against 3 units; here it leads 6 against 5"):
-        Smax("5m_vs_6m", mode="learned", opponent=small)
-    with pytest.raises(UserError, match="is for mode=learned"):
-        Smax("3m", opponent=small)
-    env = Smax("3m", mode="learned", opponent=small)
-    with pytest.raises(UserError, match="holds no weights"):
-        env.check_params(PARAMS)
+def still(weights, seen, carry, key):
+    """Every unit stops; no weights are needed."""
+    return jnp.full(seen.obs.shape[0], STOP), carry
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scenario": "5m_vs_6m", "opponent": Opponent(ENV, still)}, "as 3 against 3 units; here it leads 6 against 5"),
+        ({"mode": "scripted", "opponent": Opponent(ENV, still)}, "is for mode=learned"),
+        ({"opponent": Opponent(Smax(mode="self_play"), still)}, "give the opponent the same env with mode=scripted"),
+        ({"opponent": Opponent(Smax(action_type="continuous"), still)}, "give one trained with discrete actions"),
+        ({"opponent": Opponent(marljax.make("merge"), still)}, "trained in Merge; give one trained in smax"),
+        ({"opponent": Opponent(Smax, still)}, "trained in <class .*; give one trained in smax"),
+        ({"opponent": still}, "give: opponent=Opponent.of"),
+    ],
+)
+def test_opponents_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        Smax(**{"mode": "learned"} | options)
+
+
+@pytest.mark.parametrize(
+    ("opponent", "weights", "message"),
+    [
+        (Opponent(ENV, mirrored_play), (), "holds no weights for this opponent; set those .* .TypeError"),
+        (Opponent(ENV, mirrored_play), {"matrix": np.ones((80, 8))}, "does not fit this opponent; .*75.*80"),
+        (Opponent(ENV, lambda weights, seen, carry, key: (seen.obs, carry)), (), r"returns float32\[3, 75\]; give .* int32\[3\]"),
+        (Opponent(ENV, lambda *given: (still(*given)[0], given[3])), (), r"starts with a memory of \(\) and goes on with key"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(opponent, weights, message):
+    with pytest.raises(UserError, match=message):
+        Smax(mode="learned", opponent=opponent).check_params(PARAMS.replace(opponent=weights))
+
+
+def test_policies_with_a_memory_and_another_view_lead_the_enemies():
+    """A GRU that was trained with the conic observation, against agents that see a list."""
+    trained = Smax(observation="conic")
+    config = ippo.Config(core="gru", hidden=(8, 8), num_envs=4)
+    members = jax.eval_shape(Trainer(ippo, trained, config, make_mesh()).init, KEY[None], PARAMS)
+    weights = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), members.state.learner.params)
+    env = Smax(mode="learned", opponent=Opponent.of(ippo, trained, config))
+    params = PARAMS.replace(opponent=weights)
+    env.check_params(params)
+    state, _ = jax.eval_shape(env.reset, KEY, params)
+    assert [leaf.shape for leaf in jax.tree.leaves(state.memory)] == [(3, 8)]
+    after, _ = jax.eval_shape(env.step, KEY, state, jnp.full(3, STOP), params)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    other = dataclasses.replace(config, hidden=(8, 16))
+    with pytest.raises(UserError, match="does not fit this opponent"):
+        Smax(mode="learned", opponent=Opponent.of(ippo, trained, other)).check_params(params)
+    with pytest.raises(UserError, match="got 'ippo' as its algorithm; give the module"):
+        Opponent.of("ippo", trained, config)
 
 
 def test_populations_of_opponents_are_a_vmap():
@@ -386,7 +437,3 @@ def test_populations_of_opponents_are_a_vmap():
     assert units.x.shape == (3, 2, 6)
     moves = np.asarray(units.move_x[:, :, 3:] + 2 * units.move_y[:, :, 3:])
     assert len({moves[i].tobytes() for i in range(3)}) > 1
-
-
-def test_unit_names_match_the_tables():
-    assert len(UNIT_NAMES) == len(PARAMS.speed) == 6

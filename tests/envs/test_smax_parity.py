@@ -1,10 +1,11 @@
 """``smax`` against the ``jaxmarl`` package, step by step, in float32, without the noise of cooldowns.
 
-Both are driven by the same actions, random among those that JaxMARL calls available, from the same initial state. An episode is
-compared until it ends. Where the two part before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall) in one
-of the world steps before, so that rounding decides on which side; such episodes are counted and bounded. Units that push
-each other make rounding errors grow from step to step: once a position is off by ``DRIFT``, ours is set to theirs; those steps
-are bounded too, at one in a thousand per unit.
+Both are driven by the same actions from the same initial state: random among those that JaxMARL calls available, or continuous
+ones that choose with probability 0 or 1, so that no draw decides. An episode is compared until it ends. Where the two part
+before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall) in one of the world steps before, or to aim
+within ``TIE`` of the middle between two opponents, so that rounding decides on which side; such episodes are counted and
+bounded. Units that push each other make rounding errors grow from step to step: once a position is off by ``DRIFT``, ours is set
+to theirs; those steps are bounded too, at one in a thousand per unit.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
@@ -18,7 +19,18 @@ import numpy as np
 import pytest
 from jaxmarl.environments.smax import SMAX, HeuristicEnemySMAX, map_name_to_scenario
 
-from marljax.envs.smax import FIRST_ATTACK, LEFT, RIGHT, Opponent, Scenario, Smax, SmaxParams, SmaxState, register_scenario
+from marljax.envs.smax import (
+    FIRST_ATTACK,
+    LEFT,
+    RIGHT,
+    STOP,
+    Opponent,
+    Scenario,
+    Smax,
+    SmaxParams,
+    SmaxState,
+    register_scenario,
+)
 from marljax.envs.smax_battle import Units
 from marljax.envs.smax_script import Memory
 from marljax.envs.smax_units import find_scenario, scenario_names
@@ -67,6 +79,32 @@ def random_available(key, masks: dict, names: list[str]):
     return {name: jax.random.categorical(k, jnp.where(masks[name], 0.0, -jnp.inf)) for name, k in zip(names, keys, strict=True)}
 
 
+def random_continuous(key, state):
+    """[N, 4] numbers of which the first two leave nothing to a draw; every other unit walks or aims to the middle of the map.
+
+    A few lie outside the action space, where both packages cut them off.
+    """
+    keys = jax.random.split(key, 4)
+    chance = jnp.array([0.6, 0.5])  # of a new target, of a move
+    size = state.unit_health.shape[0]
+    decided = jax.random.bernoulli(keys[0], chance, (size, 2)) * 1.2 - 0.1
+    length, turns = jax.random.uniform(keys[1], (2, size), minval=-0.05, maxval=1.05)
+    x, y = 16.0 - state.unit_positions.T
+    inwards = (jnp.arctan2(y, x) / (2 * jnp.pi) + 0.15 * jax.random.normal(keys[2], (size,))) % 1.0
+    turns = jnp.where(jax.random.bernoulli(keys[3], 0.5, (size,)), inwards, turns)
+    return jnp.concatenate([decided, length[:, None], turns[:, None]], axis=1)
+
+
+def plain_enemies(key, state, num_allies: int):
+    """Random moves, stops and shots at the closest ally: continuous [M, 4] and discrete [M]."""
+    enemies, allies = state.unit_positions[num_allies:], state.unit_positions[:num_allies]
+    action = jax.random.randint(key, enemies.shape[:1], 0, FIRST_ATTACK + 1)
+    closest = jnp.argmin(jnp.linalg.norm(allies - enemies[:, None], axis=-1), axis=1)
+    moves = (action < FIRST_ATTACK) * 1.0
+    numbers = [jnp.ones_like(moves), moves, (action < STOP) * 1.0, (1 - action) % 4 / 4]
+    return jnp.stack(numbers, axis=1), jnp.where(action < FIRST_ATTACK, action, FIRST_ATTACK + num_allies - 1 - closest)
+
+
 def stacked(of: dict, names: list[str]):
     return jnp.stack([of[name] for name in names])
 
@@ -74,29 +112,33 @@ def stacked(of: dict, names: list[str]):
 class Pair:
     """One scenario in both packages, and a compiled episode that records what each shows."""
 
-    def __init__(self, name: str, observation: str = "unit_list", self_play: bool = False):
+    def __init__(self, name: str, observation: str = "unit_list", self_play: bool = False, action_type: str = "discrete"):
         self.scenario = find_scenario(name)
-        self.theirs = SMAX(scenario=map_name_to_scenario(name), observation_type=observation, use_self_play_reward=self_play)
-        self.learned = replay(self.scenario, name, observation=observation)
-        self.both = Smax(name, mode="self_play", observation=observation)
+        options = {"observation_type": observation, "use_self_play_reward": self_play, "action_type": action_type}
+        self.theirs = SMAX(scenario=map_name_to_scenario(name), **options)
+        self.learned = replay(self.scenario, name, observation=observation, action_type=action_type)
+        self.both = Smax(name, mode="self_play", observation=observation, action_type=action_type)
         self.self_play = self_play
+        self.continuous = action_type == "continuous"
         self.episodes = jax.jit(jax.vmap(self._episode))
 
     def _their_view(self, state, obs, reward):
         names, allies = self.theirs.agents, self.scenario.num_allies
-        masks = self.theirs.get_avail_actions(state)
-        wide = FIRST_ATTACK + max(allies, self.scenario.num_enemies)
-        padded = [jnp.pad(masks[name], (0, wide - masks[name].shape[0])) for name in names]
-        return {
+        seen = {
             "x": state.unit_positions[:, 0],
             "y": state.unit_positions[:, 1],
             "health": state.unit_health,
             "cooldown": state.unit_weapon_cooldowns,
             "obs": stacked(obs, names),
-            "mask": jnp.stack(padded).astype(bool),
             "global_state": self.theirs.get_world_state(state),
             "reward": stacked(reward, names[:allies]),
         }
+        if self.continuous:  # theirs has the mask of discrete actions
+            return seen
+        masks = self.theirs.get_avail_actions(state)
+        wide = FIRST_ATTACK + max(allies, self.scenario.num_enemies)
+        padded = [jnp.pad(masks[name], (0, wide - masks[name].shape[0])) for name in names]
+        return seen | {"mask": jnp.stack(padded).astype(bool)}
 
     def _our_view(self, state, reward):
         seen = self.both.observe(state, PARAMS)
@@ -104,22 +146,35 @@ class Pair:
         shown = {"obs": seen.obs, "mask": seen.action_mask, "global_state": self.both.global_state(state, PARAMS)}
         return units | shown | {"reward": reward[: self.scenario.num_allies]}
 
-    def _episode(self, key):
+    def _actions(self, key, state):
+        """Theirs by name, ours of the allies, ours of the enemies."""
         names, allies = self.theirs.agents, self.scenario.num_allies
+        if not self.continuous:
+            action = random_available(key, self.theirs.get_avail_actions(state), names)
+            taken = stacked(action, names)
+            return action, taken[:allies], taken[allies:]
+        key_allies, key_enemies = jax.random.split(key)
+        numbers = random_continuous(key_allies, state)
+        enemies = 2 * numbers[allies:] - 1
+        if not self.self_play:  # a learned enemy of ours is discrete
+            plain, enemies = plain_enemies(key_enemies, state, allies)
+            numbers = jnp.concatenate([numbers[:allies], plain])
+        return dict(zip(names, numbers, strict=True)), 2 * numbers[:allies] - 1, enemies
+
+    def _episode(self, key):
         key_reset, key_steps = jax.random.split(key)
         _, start = self.theirs.reset(key_reset)
 
         def one_step(carry, key):
             key_action, key_step = jax.random.split(key)
             state, own = carry
-            action = random_available(key_action, self.theirs.get_avail_actions(state), names)
+            action, allies, enemies = self._actions(key_action, state)
             obs, after, reward, done, _ = self.theirs.step_env(key_step, state, action)
-            taken = stacked(action, names)
             if self.self_play:
-                own, outcome = self.both.transition(key_step, own, taken, PARAMS)
+                own, outcome = self.both.transition(key_step, own, jnp.concatenate([allies, enemies]), PARAMS)
             else:
-                numbers = PARAMS.replace(opponent=taken[allies:])
-                own, outcome = self.learned.transition(key_step, own.replace(memory=()), taken[:allies], numbers)
+                numbers = PARAMS.replace(opponent=enemies)
+                own, outcome = self.learned.transition(key_step, own.replace(memory=()), allies, numbers)
                 own = own.replace(memory=None)
             views = self._their_view(after, obs, reward), self._our_view(own, outcome.reward)
             drifts = jnp.any(jnp.abs(after.unit_positions.T - jnp.stack([own.units.x, own.units.y])) > DRIFT)
@@ -141,7 +196,21 @@ class Pair:
                 for threshold in (np.asarray(PARAMS.range), np.asarray(PARAMS.sight)):
                     gaps.append(np.min(np.abs(distance - threshold[kind][:, None]), initial=np.inf))
                 gaps.append(np.min(np.abs(place[..., None] - np.array([0.0, 32.0])), initial=np.inf))
+        if self.continuous:
+            gaps.append(self._gap_of_aims(state, action))
         return float(min(gaps))
+
+    def _gap_of_aims(self, state, action) -> float:
+        """How much closer to where it aims a living unit has its closest opponent than the next one."""
+        *_, length, turns = np.clip(np.stack([action[name] for name in self.theirs.agents]), 0.0, 1.0).T
+        angle, allies = 2 * np.pi * turns, self.scenario.num_allies
+        place = np.asarray(state.unit_positions) + (length * np.array([np.cos(angle), np.sin(angle)])).T
+        gaps = [np.inf]
+        for own, opponents in ((slice(allies), slice(allies, None)), (slice(allies, None), slice(allies))):
+            distance = np.linalg.norm(place[own, None] - np.asarray(state.unit_positions)[opponents], axis=-1)
+            nearest = np.sort(distance[np.asarray(state.unit_alive)[own]], axis=1)
+            gaps.append(np.min(nearest[:, 1:2] - nearest[:, :1], initial=np.inf))
+        return min(gaps)
 
 
 def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) -> None:
@@ -167,7 +236,10 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
     most = 0.001 * pair.scenario.num_units  # any unit may be pushed
     assert drifted < most, f"rounding grew beyond {DRIFT} in {drifted:.2%} of the steps"
     assert live.sum() > 30 * num_episodes
-    return SimpleNamespace(drifted=float(drifted), ties=int(parts.sum()), steps=int(live.sum()), done=int(done.any(axis=1).sum()))
+    hits = ((np.diff(theirs["health"], axis=1) < 0).any(axis=-1) & live[:, 1:]).sum()
+    return SimpleNamespace(
+        drifted=float(drifted), ties=int(parts.sum()), steps=int(live.sum()), done=int(done.any(axis=1).sum()), hits=int(hits)
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,6 +252,37 @@ def test_battles_run_alike(name):
 @pytest.mark.slow
 def test_self_play_is_rewarded_alike():
     compare(Pair("3m", self_play=True), num_episodes=24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["3m", "2s3z", "smacv2_5_units"])
+def test_continuous_battles_run_alike(name):
+    figures = compare(Pair(name, self_play=True, action_type="continuous"), num_episodes=24)
+    assert figures.hits > 100
+
+
+@pytest.mark.slow
+def test_continuous_allies_meet_discrete_enemies_alike():
+    figures = compare(Pair("2s3z", action_type="continuous"), num_episodes=24)
+    assert figures.hits > 100
+
+
+@pytest.mark.slow
+def test_continuous_choices_are_as_probable():
+    """A unit moves with probability 0.6, else it turns to a new target with probability 0.3: in 400 decisions of six units."""
+    theirs = SMAX(scenario=map_name_to_scenario("3m"), action_type="continuous")
+    env, keys = Smax("3m", mode="self_play", action_type="continuous"), jax.random.split(jax.random.key(3), 400)
+    closest = np.array([0, 1, 2, 2, 1, 0])
+    _, start = theirs.reset(keys[0])
+    places = jnp.array([(x, y) for x in (10.0, 14.0) for y in (4.0, 14.0, 24.0)])
+    start = start.replace(unit_positions=places, prev_attack_actions=jnp.array(FIRST_ATTACK + (closest + 1) % 3))
+    numbers = jnp.tile(jnp.array([0.3, 0.6, 0.5, 0.3]), (6, 1))
+    action = dict(zip(theirs.agents, numbers, strict=True))
+    after = jax.jit(jax.vmap(lambda key: theirs.step_env(key, start, action)[1]))(keys)
+    own = jax.jit(jax.vmap(lambda key: env.transition(key, ours(start, False), 2 * numbers - 1, PARAMS)[0].units))(keys)
+    for moved, shot in ((after.prev_movement_actions[..., 0] != 0, after.prev_attack_actions), (own.move_x != 0, own.shot)):
+        turned_to, kept = shot == FIRST_ATTACK + closest, shot == FIRST_ATTACK + (closest + 1) % 3
+        np.testing.assert_allclose([moved.mean(), turned_to.mean(), kept.mean()], [0.6, 0.12, 0.28], atol=0.04)
 
 
 def shows_unit_0(theirs: dict) -> np.ndarray:
