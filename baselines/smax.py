@@ -185,22 +185,25 @@ def pace_columns(pace: Figures) -> list[str]:
 
 def goal_columns(pace: Figures, own: Figures, theirs: Figures) -> list[str]:
     """Steps until the goal over seeds, and the seconds they take one seed that trains alone, start and compilation included."""
-    steps, seconds = [], []
+    steps, seconds, means = [], [], []
     for side, figures in (("jaxmarl", theirs), ("marljax", own)):
-        reached = [np.inf if count is None else count for count in figures["won"]["steps"]]
-        per_update = figures["won"]["steps_per_update"]
-        later = (np.array(reached) - per_update) / np.median(pace[side]["steps_per_s"])
-        steps.append(spread(np.array(reached) / 1e6, 2, " M"))
-        seconds.append(np.median(pace[side]["first_update_s"]) + later)
-    ratio = seconds[1].mean() / seconds[0].mean()
-    return [*steps, *(spread(part, 0, "") for part in seconds), f"{ratio:.2f}"]
+        reached, per_update = figures["won"]["steps"], figures["won"]["steps_per_update"]
+        late = reached.count(None)
+        counts = np.array([race.LIMIT if count is None else count for count in reached])
+        taken = np.median(pace[side]["first_update_s"]) + (counts - per_update) / np.median(pace[side]["steps_per_s"])
+        steps.append(spread(counts / 1e6, 2, " M", late))
+        seconds.append(spread(taken, 0, "", late))
+        means.append((taken.mean(), late))
+    (base, base_late), (value, late) = means
+    bound = "< " if base_late else ""  # their seconds, counted to the limit, are too few
+    return [*steps, *seconds, "–" if late else f"{bound}{value / base:.2f}"]
 
 
-def spread(values: np.ndarray, places: int, unit: str) -> str:
-    """Mean with a 95 % t interval over seeds; how many never got there, if some did not."""
-    if not np.isfinite(values).all():
-        return f"{np.isinf(values).sum()} of {len(values)} never"
+def spread(values: np.ndarray, places: int, unit: str, late: int) -> str:
+    """Mean with a 95 % t interval over seeds; a lower bound of the mean where ``late`` seeds stopped at the limit."""
     estimate = stats.mean(values)
+    if late:
+        return f"> {estimate.value:.{places}f}{unit} ({late} of {len(values)} stopped)"
     return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
 
 
@@ -226,7 +229,7 @@ process of its own from a cold start, the sides in turn, medians of {rounds} rou
 process.
 
 Until 90 % of the episodes that end in an update are won, {seeds} seeds (mean ± 95 % t interval); seconds are those of a seed that
-trains alone at the pace above.
+trains alone at the pace above. A race stops after {limit} M steps; JaxMARL's learning rate falls to 0 over its published 10 M.
 
 {training}
 
@@ -252,6 +255,7 @@ def page(sections: dict[str, str]) -> str:
         cores=os.cpu_count(),
         rounds=race.ROUNDS,
         seeds=race.SEEDS,
+        limit=race.LIMIT // 1_000_000,
         selfplay_plan=selfplay.PLAN,
         **sections,
     )

@@ -51,6 +51,7 @@ class SmaxState(struct.PyTreeNode):
 MODES = ("scripted", "learned", "self_play")
 ACTION_TYPES = ("discrete", "continuous")
 OBSERVATIONS = ("unit_list", "conic")
+DEAD = ("stay", "leave")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +66,16 @@ class Smax(Environment):
     - ``action_type``: ``discrete`` or ``continuous``.
     - ``observation``: ``unit_list`` (every other unit) or ``conic`` (the first two in each of 32 sectors).
     - ``enemy_shoots``, ``enemy_target`` (``closest`` or ``random``): of the script.
+    - ``dead``: a dead unit stays in the game as an agent that can only stop, sees zeros and shares the team's reward (``stay``),
+      or is alive no more and gets nothing (``leave``), so that death is the end of what it learns from.
     - ``opponent``: an ``Opponent``, with mode ``learned`` only.
 
     Discrete actions: 0 up, 1 right, 2 down, 3 left, 4 stop, 5 + k shoots at opponent k; the enemies count theirs from the last
     ally on, and in self-play the smaller action set is padded with actions that are never available. Continuous actions: four
     numbers (see ``smax_actions.continuous``). An action holds for eight world steps of 1/16 s.
 
-    A dead unit stays in the game as an agent that can only stop: it sees zeros and shares the team's reward. The reward is the
-    share of health that the opponents lost, averaged over them, and 1 for a win (all opponents dead, an ally alive); in
-    self-play only +1 to the winners and −1 to the losers. A draw, by mutual destruction or the limit, gives neither.
+    The reward is the share of health that the opponents lost, averaged over them, and 1 for a win (all opponents dead, an ally
+    alive); in self-play only +1 to the winners and −1 to the losers. A draw, by mutual destruction or the limit, gives neither.
 
     Global state: per unit health fraction, x, y, cooldown (s) and type bits, 0 for the dead; then all team numbers, all types.
     Metrics: ``won`` and ``lost`` (1 or 0), ``allies_dead`` and ``enemies_dead`` (fractions).
@@ -97,6 +99,7 @@ class Smax(Environment):
     observation: str = "unit_list"
     enemy_shoots: bool = True
     enemy_target: str = "closest"
+    dead: str = "stay"
     opponent: Any = None  # an Opponent, which only Python can give
 
     figures: ClassVar[tuple[str, ...]] = ("won", "return", "lost", "allies_dead", "enemies_dead")
@@ -111,6 +114,7 @@ class Smax(Environment):
             ("action_type", ACTION_TYPES),
             ("observation", OBSERVATIONS),
             ("enemy_target", script.TARGETS),
+            ("dead", DEAD),
         ):
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of smax", str(getattr(self, option)), known)
@@ -188,7 +192,8 @@ class Smax(Environment):
 
     def observe(self, state: SmaxState, env_params: SmaxParams) -> View:
         obs, mask, metrics = batch_last(self._observe)(state.replace(memory=None), _numbers(env_params))
-        return View(obs=obs, action_mask=mask, alive=jnp.ones(self.num_agents, bool), metrics=metrics)
+        alive = state.units.alive[: self.num_agents] if self.dead == "leave" else jnp.ones(self.num_agents, bool)
+        return View(obs=obs, action_mask=mask, alive=alive, metrics=metrics)
 
     def global_state(self, state: SmaxState, env_params: SmaxParams) -> jax.Array:
         return batch_last(self._global_state)(state.replace(memory=None), _numbers(env_params))
@@ -288,6 +293,8 @@ class Smax(Environment):
             loss = self._sides((before.health - state.units.health) / stats.health)[1]
             reward = jnp.sum(loss, axis=0) / self.battle.num_enemies + jnp.where(won, bonus, 0.0)
             reward = jnp.broadcast_to(reward, (self.num_agents, *reward.shape))
+        if self.dead == "leave":
+            reward = jnp.where(before.alive[: self.num_agents], reward, 0.0)
         return Outcome(reward, over, (state.step >= env_params.duration) & ~over)
 
     def _result(self, units: Units) -> tuple[jax.Array, jax.Array, jax.Array]:

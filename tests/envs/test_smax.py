@@ -206,6 +206,13 @@ def test_the_dead_see_nothing_may_only_stop_and_share_the_reward():
     np.testing.assert_allclose(seen.reward, 9 / 45 / 3, rtol=1e-6)
 
 
+def test_the_dead_may_leave_the_game():
+    env, state = Smax("3m", dead="leave"), battle(FACING, health=[0, 45, 45, 45, 45, 45])
+    assert env.observe(state, PARAMS).alive.tolist() == [False, True, True]
+    _, seen = env.step(KEY, state, jnp.array([UP, FIRST_ATTACK + 1, STOP]), PARAMS)
+    np.testing.assert_allclose(seen.reward, [0.0, 9 / 45 / 3, 9 / 45 / 3], rtol=1e-6)
+
+
 def test_winning_ends_the_episode_with_a_bonus():
     state = battle(FACING, health=[45, 45, 45, 9, 0, 0])
     _, seen = step(KEY, state, jnp.array([FIRST_ATTACK, STOP, STOP]))
@@ -275,7 +282,7 @@ def test_the_noise_of_a_cooldown_is_drawn_once_per_decision():
     three nor between four and five.
     """
     params = PARAMS.replace(cooldown=np.full(6, 0.25, np.float32))
-    mutual = jnp.array([FIRST_ATTACK, FIRST_ATTACK + 1, FIRST_ATTACK + 2] * 2)
+    mutual = FIRST_ATTACK + jnp.array([0, 1, 2, 2, 1, 0])  # the enemies count from the last ally on
     state = battle(FACING, memory=False)
     many = jax.vmap(lambda key: Smax(mode="self_play").step(key, state, mutual, params)[0].units)
     units = jax.jit(many)(jax.random.split(KEY, 200))
