@@ -1,7 +1,7 @@
 """What a learned policy for ``smax`` must beat, and the tables that say whether it does.
 
     python baselines/smax.py                   # all of baselines/results/smax.md
-    python baselines/smax.py scripted          # one part: scripted, training or selfplay
+    python baselines/smax.py scripted          # one part: scripted, training, options or selfplay
 
 Every cell of a table is kept in ``baselines/results/smax/``: a command that was stopped goes on where it was, and a finished cell
 is not computed again. Delete a cell's file to compute it anew.
@@ -207,7 +207,51 @@ def spread(values: np.ndarray, places: int, unit: str, late: int) -> str:
     return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
 
 
-PARTS = {"scripted": scripted_table, "training": training_tables, "selfplay": selfplay.section}
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "tuned": (),
+    "agent id": ("algo.agent_id=true",),
+    "the dead leave": ("env.dead=leave",),
+    "memory": ("algo.core=gru",),
+    "values as they are": ("algo.normalize_values=false",),
+    "normalised observations": ("algo.normalize_observations=true",),
+}
+OPTIONS_STEPS = 1_000_000
+
+
+def options_table(cells: Cells) -> str:
+    """What single options do to MAPPO on 2s3z."""
+    rows = []
+    for name, words in OPTIONS.items():
+        figures = option_cell(cells, name, words)
+        if figures is None:
+            return "Not computed yet."
+        curves, reached = np.array(figures["won"]["curves"]), figures["won"]["steps"]
+        tail = curves[:, -max(1, curves.shape[1] // 20) :].mean(axis=1)
+        counts = np.array([OPTIONS_STEPS if count is None else count for count in reached]) / 1e6
+        rows.append(
+            [
+                name,
+                f"`{' '.join(words)}`" if words else "",
+                spread(counts, 2, " M", reached.count(None)),
+                spread(100 * tail, 1, " %", 0),
+            ]
+        )
+    return markdown_table(["", "changed", "steps until 90 %", "won at the end"], rows)
+
+
+def option_cell(cells: Cells, name: str, words: tuple[str, ...]) -> Figures | None:
+    """MAPPO on 2s3z with some settings changed."""
+    words = ("algo.total_steps=" + str(OPTIONS_STEPS), *words)
+    about = tables.matters(marljax.tuned("mappo", "smax", "env.scenario=2s3z", *words)) | {"seeds": race.SEEDS, "goal": race.GOAL}
+    say = functools.partial(print, flush=True)
+
+    def train() -> Figures:
+        return {"won": race.climb(race.ours("mappo", "2s3z", words), say, OPTIONS_STEPS, early=False)}
+
+    return cells.get(f"option {name}", about, train)
+
+
+PARTS = {"scripted": scripted_table, "training": training_tables, "options": options_table, "selfplay": selfplay.section}
 
 
 PAGE_TEXT = """# `smax`: results
@@ -233,6 +277,13 @@ trains alone at the pace above. A race stops after {limit} M steps; JaxMARL's le
 
 {training}
 
+## Options
+
+MAPPO on 2s3z, tuned but for one option and the {options_steps} M steps: steps until 90 % of the episodes that end in an update
+are won, and the share won in the last twentieth of training; {seeds} seeds, mean ± 95 % t interval.
+
+{options}
+
 ## Self-play
 
 IPPO leads both teams of {selfplay_plan.scenario} (`env.mode=self_play`, +1 to the winners and −1 to the losers), and what it
@@ -256,6 +307,7 @@ def page(sections: dict[str, str]) -> str:
         rounds=race.ROUNDS,
         seeds=race.SEEDS,
         limit=race.LIMIT // 1_000_000,
+        options_steps=OPTIONS_STEPS // 1_000_000,
         selfplay_plan=selfplay.PLAN,
         **sections,
     )

@@ -82,20 +82,21 @@ SIDES: dict[str, Callable[..., Side]] = {
 }
 
 
-def climb(side: Side, say: Callable[[str], None]) -> dict[str, Any]:
-    """Trains until every seed has reached the goal, or to the limit: ``steps`` [S] until it (null: not yet), and the curves."""
+def climb(side: Side, say: Callable[[str], None], limit: int = LIMIT, early: bool = True) -> dict[str, Any]:
+    """Trains until every seed has reached the goal, or else to the limit: ``steps`` [S] until it (null: not yet), and the
+    curves. Without ``early`` it always trains to the limit."""
     import jax
 
     start, advance, steps_per_update = side
     state = start(jax.random.split(jax.random.key(0), SEEDS))
     rates: list[np.ndarray] = []
-    while sum(part.shape[1] for part in rates) * steps_per_update < LIMIT:
+    while sum(part.shape[1] for part in rates) * steps_per_update < limit:
         state, won, episodes = advance(state)
         rates.append(won / np.maximum(episodes, 1))
         curves = np.concatenate(rates, axis=1)
         reached = curves >= GOAL
         say(f"{curves.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
-        if reached.any(axis=1).all():
+        if early and reached.any(axis=1).all():
             break
     steps = [(int(seed.argmax()) + 1) * steps_per_update if seed.any() else None for seed in reached]
     return {"steps": steps, "curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}

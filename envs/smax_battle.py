@@ -60,7 +60,8 @@ def stats_of(env_params: SmaxParams, kind: jax.Array | np.ndarray) -> Stats:
     tables = jnp.stack([getattr(env_params, name) for name in Stats._fields])  # [statistic, type, …]
     if isinstance(kind, np.ndarray):
         return Stats(*tables[:, kind.reshape(kind.shape[0])])
-    found = jnp.broadcast_to(tables[:, :1], (tables.shape[0], *kind.shape))
+    shape = jnp.broadcast_shapes(tables[0, :1].shape, kind.shape)  # either may be mapped alone
+    found = jnp.broadcast_to(tables[:, :1], (tables.shape[0], *shape))
     for number in range(1, NUM_KINDS):
         found = jnp.where(kind == number, tables[:, number, None], found)
     return Stats(*found)

@@ -78,7 +78,8 @@ def test_who_comes_within_range_is_shot_at():
 
 
 def test_every_shot_has_its_own_noise():
-    after, _ = play(battle(FACING), [FIRST_ATTACK, FIRST_ATTACK + 1, FIRST_ATTACK + 2] * 2)
+    mutual = [FIRST_ATTACK + k for k in (0, 1, 2, 2, 1, 0)]  # the enemies count from the last ally on
+    after, _ = play(battle(FACING), mutual)
     np.testing.assert_allclose(after.unit_health, 45 - 2 * 9)
     left = np.asarray(after.unit_weapon_cooldowns) * 16
     assert {2, 3, 4, 5, 6} <= set(np.ceil(left).ravel())
