@@ -31,7 +31,8 @@ class Plan:
     """What is trained and how much is played."""
 
     scenario: str = "3m"
-    words: tuple[str, ...] = ("algo.total_steps=409_600",)  # changes to the tuned settings of IPPO
+    # Changes to the tuned settings of IPPO; on a smaller map the teams see each other from the start and have to fight.
+    words: tuple[str, ...] = ("algo.total_steps=409_600", "env.map_width=16", "env.map_height=16")
     seeds: int = 3
     checkpoints: int = 6  # K, evenly spaced
     battles: int = 512  # per seed, for each entry of the matrix

@@ -1,6 +1,8 @@
-"""How ``smax`` is drawn: a disc per unit, sized by its type and coloured by its team, its health as a bar, its shot as a line."""
+"""How ``smax`` is drawn: a disc per unit, sized by its type and coloured by its team, its health as a bar, its shot as a line;
+a small grey disc where a unit died.
+"""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 
 from marljax.envs.smax_actions import FIRST_ATTACK
 from marljax.envs.smax_battle import Stats, Units
+from marljax.envs.smax_units import UNIT_NAMES
 from marljax.scene import Boxes, Circles, Colour, Labels, Scene, Segments
 
 # one shade per unit type, from light to dark blue and red
@@ -18,12 +21,21 @@ LOST: Colour = (0.85, 0.85, 0.85, 1.0)
 SHOT: Colour = (0.35, 0.35, 0.35, 0.9)
 LABEL: Colour = (0.05, 0.05, 0.05, 1.0)
 WALL: Colour = (0.2, 0.2, 0.2, 1.0)
-LEGEND = (("allies", ALLIES[2]), ("enemies", ENEMIES[2]), ("health", HEALTH), ("shot", SHOT))
+DEAD: Colour = (0.55, 0.55, 0.55, 0.5)
+LEGEND = (*zip(UNIT_NAMES, ALLIES, strict=True), ("enemies in red", ENEMIES[2]), ("shot", SHOT), ("dead", DEAD))
 BAR_HEIGHT, BAR_GAP, MARGIN = 0.18, 0.2, 1.0  # map units
+DEAD_SIZE = 0.5  # of the radius
+
+
+class Living(NamedTuple):
+    """How many units are left."""
+
+    allies: jax.Array
+    enemies: jax.Array
 
 
 def draw(units: Units, stats: Stats, kind: jax.Array, step: jax.Array, num_allies: int, env_params: Any) -> Scene:
-    """The scene, in map units; the dead are gone. Time is counted in decisions.
+    """The scene, in map units. Time is counted in decisions.
 
     Args:
         units: [N], allies first.
@@ -51,7 +63,7 @@ def draw(units: Units, stats: Stats, kind: jax.Array, step: jax.Array, num_allie
             colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(fires[:, None], jnp.array(SHOT), 0.0)]),
         ),
         boxes=_bars(units, stats),
-        circles=Circles(centre, stats.radius, jnp.where(alive, colour, 0.0)),
+        circles=Circles(centre, jnp.where(units.alive, 1.0, DEAD_SIZE) * stats.radius, jnp.where(alive, colour, jnp.array(DEAD))),
         labels=Labels(
             position=centre,
             value=jnp.where(is_ally, jnp.arange(size), jnp.arange(size) - num_allies),
@@ -59,6 +71,8 @@ def draw(units: Units, stats: Stats, kind: jax.Array, step: jax.Array, num_allie
         ),
         bounds=jnp.stack([-MARGIN + 0 * width, width + MARGIN, -MARGIN + 0 * height, height + MARGIN]),
         time=step.astype(float),
+        status=Living(units.alive[:num_allies].sum(), units.alive[num_allies:].sum()),
+        listed=jnp.concatenate([jnp.any(kind == jnp.arange(len(UNIT_NAMES))[:, None], axis=1), jnp.ones(3, bool)]),
     )
 
 
