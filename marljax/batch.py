@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_batching import custom_vmap
 
 Function = Callable[..., Any]
@@ -31,8 +30,7 @@ def batch_last(function: Function) -> Function:
 
     @call.def_vmap
     def rule(axis_size: int, in_batched: Any, *args: Any) -> tuple[Any, Any]:
-        leaves, treedef = jax.tree.flatten(list(args))
-        moved = jax.tree.unflatten(treedef, _all_to_last(leaves, jax.tree.leaves(list(in_batched))))
+        moved = jax.tree.map(_to_last, list(args), list(in_batched))
         results = call(*moved)
         results = jax.tree.map(functools.partial(_to_first, axis_size), results)
         return results, jax.tree.map(lambda _: True, results)
@@ -44,20 +42,11 @@ def batch_last(function: Function) -> Function:
     return wrapped
 
 
-def _all_to_last(leaves: list[jax.Array], batched: list[bool]) -> list[jax.Array]:
-    """The leaves with the mapped axis last, of size 1 where one is not mapped."""
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
-    moved = [jnp.moveaxis(x, 0, -1) if mapped else x[..., None] for x, mapped in zip(leaves, batched, strict=True)]
-    # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not. One for
-    # all is faster to compile than one each.
-    rows = [i for i, x in enumerate(leaves) if batched[i] and x.ndim == 2 and x.dtype == jnp.float32]
-    if rows:
-        wide = jnp.concatenate([leaves[i] for i in rows], axis=1)
-        turned = jnp.matmul(jnp.eye(wide.shape[1]), wide.T, precision=jax.lax.Precision.HIGHEST)
-        ends = np.cumsum([leaves[i].shape[1] for i in rows])[:-1]
-        for i, part in zip(rows, jnp.split(turned, ends), strict=True):
-            moved[i] = part
-    return moved
+def _to_last(leaf: jax.Array, batched: bool) -> jax.Array:
+    if batched and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
+        # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not
+        return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.moveaxis(leaf, 0, -1) if batched else jnp.asarray(leaf)[..., None]
 
 
 def _to_first(axis_size: int, leaf: jax.Array) -> jax.Array:
