@@ -290,7 +290,8 @@ IPPO leads both teams of {selfplay_plan.scenario} (`env.mode=self_play`, +1 to t
 had learned at several moments plays what it had learned at the others: per cent of battles that the left team (row) won, in
 brackets lost, against the enemies (column), who see the board mirrored. Actions are sampled on both sides;
 {selfplay_plan.battles} battles for each of {selfplay_plan.seeds} seeds. The training never met the script of the last column.
-The map is 16 × 16, so that the teams see each other from the start: a draw costs nothing, and on the usual map they can keep away.
+The map is 16 × 16, so that the teams see each other from the start: a draw costs nothing, and on the usual map they can keep
+away.
 
 {selfplay}
 """

@@ -16,7 +16,7 @@ from marljax.envs import smax_actions as actions
 from marljax.envs import smax_opponent, smax_scene, smax_spawn, smax_units, smax_view
 from marljax.envs import smax_script as script
 from marljax.envs.smax_actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
-from marljax.envs.smax_battle import Order, Stats, Units, battle, push_apart, stats_of
+from marljax.envs.smax_battle import Kinds, Order, Stats, Units, battle, push_apart, stats_of
 from marljax.envs.smax_opponent import Opponent
 from marljax.envs.smax_units import Scenario, SmaxParams, register_scenario
 from marljax.errors import UserError, unknown
@@ -213,7 +213,7 @@ class Smax(Environment):
     def _types(self) -> np.ndarray:
         return np.array(self.battle.unit_types, np.int32)
 
-    def _kind(self, kind: Any, like: jax.Array) -> jax.Array | np.ndarray:
+    def _kind(self, kind: Any, like: jax.Array) -> Kinds:
         """[N, …] int32; static where the scenario fixes the types."""
         return smax_view.column(self._types, like) if kind is None else kind
 

@@ -14,6 +14,7 @@ from flax import struct
 
 from marljax.envs.smax_units import NUM_KINDS, SUBSTEPS, SmaxParams
 
+Kinds = jax.Array | np.ndarray  # [N, …] int32 unit types, static where the scenario fixes them
 UNROLL = 4  # units per turn of a loop: all of them at once take 57 units seven times as long to compile, and run no faster
 SOFTENING = 1e-6  # map units added to a distance before dividing by it
 
@@ -55,7 +56,7 @@ class Order(NamedTuple):
     shot: jax.Array  # int32 the attack action as others see it, 0 for none
 
 
-def stats_of(env_params: SmaxParams, kind: jax.Array | np.ndarray) -> Stats:
+def stats_of(env_params: SmaxParams, kind: Kinds) -> Stats:
     """Looks up the tables by unit type, [N, …] int32: an index where they are static, else one comparison per type."""
     tables = jnp.stack([getattr(env_params, name) for name in Stats._fields])  # [statistic, type, …]
     if isinstance(kind, np.ndarray):

@@ -17,6 +17,7 @@ from marljax.envs.smax_actions import FIRST_ATTACK, LEFT, RIGHT
 from marljax.envs.smax_battle import Units
 from marljax.envs.smax_units import Scenario
 from marljax.errors import UserError
+from marljax.spaces import Discrete
 
 LONGEST_REASON = 160  # characters of another library's error in a message
 
@@ -65,7 +66,7 @@ def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:
     trained = getattr(opponent.env, "battle", None)
     if not isinstance(trained, Scenario):
         raise UserError(f"the opponent of smax was trained in {_called(opponent.env)}; give one trained in smax")
-    if opponent.env.action_type != "discrete":
+    if not isinstance(opponent.env.action_space, Discrete):
         raise UserError("the opponent of smax was trained with continuous actions; give one trained with discrete actions")
     sizes, needed = (trained.num_allies, trained.num_enemies), (scenario.num_enemies, scenario.num_allies)
     if sizes != needed:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.envs.smax_actions import FIRST_ATTACK
-from marljax.envs.smax_battle import Stats, Units
+from marljax.envs.smax_battle import Kinds, Stats, Units
 from marljax.envs.smax_units import UNIT_NAMES
 from marljax.scene import Boxes, Circles, Colour, Labels, Scene, Segments
 
@@ -34,13 +34,13 @@ class Living(NamedTuple):
     enemies: jax.Array
 
 
-def draw(units: Units, stats: Stats, kind: jax.Array, step: jax.Array, num_allies: int, env_params: Any) -> Scene:
+def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: int, env_params: Any) -> Scene:
     """The scene, in map units. Time is counted in decisions.
 
     Args:
         units: [N], allies first.
         stats: [N] numbers of their types.
-        kind: [N] int32 unit types.
+        kind: [N] unit types.
         step: decisions taken.
         num_allies: units of the first team.
         env_params: the map's size.

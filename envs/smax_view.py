@@ -4,14 +4,14 @@ Axis letters: N units of both teams, M units of the team that looks, K its oppon
 axes are free. A board lists all units in the order in which a team counts them: its own first.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from marljax.envs.smax_actions import FIRST_ATTACK
-from marljax.envs.smax_battle import Stats, Units
+from marljax.envs.smax_battle import Kinds, Stats, Units
 from marljax.envs.smax_units import NUM_KINDS, SmaxParams
 
 OTHER_FEATURES = 7 + NUM_KINDS
@@ -32,7 +32,7 @@ class Board(NamedTuple):
     move_y: jax.Array
     shot: jax.Array  # last attack action over the largest action
     cooldown: jax.Array  # fraction, in [0, 1]
-    kind: jax.Array  # int32
+    kind: Kinds
 
 
 def column(values: np.ndarray, like: jax.Array) -> np.ndarray:
@@ -40,7 +40,7 @@ def column(values: np.ndarray, like: jax.Array) -> np.ndarray:
     return np.asarray(values).reshape(-1, *[1] * (like.ndim - 1))
 
 
-def board(units: Units, stats: Stats, kind: jax.Array, num_allies: int) -> Board:
+def board(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> Board:
     """Everything about all units, allies first."""
     size = units.x.shape[0]
     is_ally = np.arange(size) < num_allies
@@ -79,7 +79,7 @@ def others(part: jax.Array, num_observers: int) -> jax.Array:
     return jnp.where(before.reshape(*before.shape, *[1] * (part.ndim - 1)), part[:-1], part[1:])
 
 
-def type_bits(kind: jax.Array) -> list[jax.Array]:
+def type_bits(kind: Kinds) -> list[Any]:
     return [(kind == number).astype(jnp.float32) for number in range(NUM_KINDS)]
 
 
@@ -147,7 +147,7 @@ def action_mask(seen: Board, num_observers: int, num_actions: int) -> jax.Array:
     return jnp.concatenate([moves, stop, shoot, padding], axis=1)
 
 
-def global_state(units: Units, stats: Stats, kind: jax.Array, num_allies: int) -> jax.Array:
+def global_state(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> jax.Array:
     """[12·N, …]: ten features of each unit (0 for the dead), then all team numbers, then all types."""
     features = [units.health / stats.health, units.x, units.y, units.cooldown, *type_bits(kind)]
     living = jnp.stack([jnp.where(units.alive, feature, 0.0) for feature in features], axis=1)
