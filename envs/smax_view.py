@@ -4,7 +4,7 @@ Axis letters: N units of both teams, M units of the team that looks, K its oppon
 axes are free. A board lists all units in the order in which a team counts them: its own first.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class Board(NamedTuple):
     move_y: jax.Array
     shot: jax.Array  # last attack action over the largest action
     cooldown: jax.Array  # fraction, in [0, 1]
-    kind: Kinds
+    kind: jax.Array  # int32
 
 
 def column(values: np.ndarray, like: jax.Array) -> np.ndarray:
@@ -56,7 +56,7 @@ def board(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> Board:
         move_y=units.move_y,
         shot=units.shot / column(largest.astype(np.float32), units.x),
         cooldown=jnp.clip(units.cooldown / stats.cooldown, 0.0, 1.0),
-        kind=kind,
+        kind=jnp.asarray(kind),
     )
 
 
@@ -79,8 +79,8 @@ def others(part: jax.Array, num_observers: int) -> jax.Array:
     return jnp.where(before.reshape(*before.shape, *[1] * (part.ndim - 1)), part[:-1], part[1:])
 
 
-def type_bits(kind: Kinds) -> list[Any]:
-    return [(kind == number).astype(jnp.float32) for number in range(NUM_KINDS)]
+def type_bits(kind: Kinds) -> list[jax.Array]:
+    return [jnp.asarray(kind == number, jnp.float32) for number in range(NUM_KINDS)]
 
 
 def own_features(seen: Board, num_observers: int, env_params: SmaxParams) -> jax.Array:
