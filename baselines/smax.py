@@ -134,21 +134,18 @@ def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:
 
 def training_tables(cells: Cells) -> str:
     """Ours against JaxMARL's settings: how fast, and how long until nine in ten episodes are won."""
-    rows: list[list[str]] = []
-    curves: list[list[str]] = []
-    missing = []
-    for algo in ("ippo", "mappo"):
-        for scenario in ("3m", "2s3z"):
-            pace = pace_cell(cells, algo, scenario)
-            own, theirs = (race_cell(cells, algo, scenario, side) for side in ("marljax", "jaxmarl"))
-            if pace is None or own is None or theirs is None:
-                missing.append(f"{algo} {scenario}")
-                continue
-            rows.append([f"{algo} {scenario}", *pace_columns(pace)])
-            curves.append([f"{algo} {scenario}", *goal_columns(pace, own, theirs)])
+    paced, raced, missing = [], [], []
+    for pair in (f"{algo} {scenario}" for algo in ("ippo", "mappo") for scenario in ("3m", "2s3z")):
+        pace = pace_cell(cells, *pair.split())
+        theirs, own = (race_cell(cells, *pair.split(), side) for side in ("jaxmarl", "marljax"))
+        if pace:
+            paced.append([pair, *pace_columns(pace)])
+        if own or theirs:
+            raced.append([pair, *goal_columns(pace, theirs, own)])
+        missing += [f"{pair}: {what}" for what, cell in (("pace", pace), ("JaxMARL", theirs), ("tuned", own)) if not cell]
     header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in ("JaxMARL", "same sizes", "tuned"))]
     goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times"]
-    parts = [markdown_table(header, rows), markdown_table(goal, curves)]
+    parts = [markdown_table(header, paced), markdown_table(goal, raced)]
     return "\n\n".join([*parts, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
 
 
@@ -183,20 +180,24 @@ def pace_columns(pace: Figures) -> list[str]:
     return shown
 
 
-def goal_columns(pace: Figures, own: Figures, theirs: Figures) -> list[str]:
+def goal_columns(pace: Figures | None, theirs: Figures | None, own: Figures | None) -> list[str]:
     """Steps until the goal over seeds, and the seconds they take one seed that trains alone, start and compilation included."""
-    steps, seconds, means = [], [], []
-    for side, figures in (("jaxmarl", theirs), ("marljax", own)):
+    steps, seconds, means = ["–"] * 2, ["–"] * 2, [(np.nan, 0)] * 2
+    for place, (side, figures) in enumerate((("jaxmarl", theirs), ("marljax", own))):
+        if figures is None:
+            continue
         reached, per_update = figures["won"]["steps"], figures["won"]["steps_per_update"]
         late = reached.count(None)
         counts = np.array([race.LIMIT if count is None else count for count in reached])
+        steps[place] = spread(counts / 1e6, 2, " M", late)
+        if pace is None:
+            continue
         taken = np.median(pace[side]["first_update_s"]) + (counts - per_update) / np.median(pace[side]["steps_per_s"])
-        steps.append(spread(counts / 1e6, 2, " M", late))
-        seconds.append(spread(taken, 0, "", late))
-        means.append((taken.mean(), late))
+        seconds[place], means[place] = spread(taken, 0, "", late), (taken.mean(), late)
     (base, base_late), (value, late) = means
     bound = "< " if base_late else ""  # their seconds, counted to the limit, are too few
-    return [*steps, *seconds, "–" if late else f"{bound}{value / base:.2f}"]
+    known = np.isfinite([base, value]).all() and not late
+    return [*steps, *seconds, f"{bound}{value / base:.2f}" if known else "–"]
 
 
 def spread(values: np.ndarray, places: int, unit: str, late: int) -> str:
