@@ -28,6 +28,7 @@ NUM_ENVS = (1, 4, 16, 64, 256, 1024, 4096)
 TRAINING_ENVS = (16, 64, 256, 1024)
 REPETITIONS = 5
 RANDOM_STEPS = 100  # per environment and repetition
+PART_ENVS = 1024  # where no duel says how many
 RIVAL_SECONDS = 10.0
 ROUNDS = 3  # of a duel, ours and the rival in turn
 Row = dict[str, float]  # figures of one measurement
@@ -80,6 +81,7 @@ def main(words: Sequence[str]) -> None:
         return row
 
     duels = [(duel, face(duel, take)) for duel in DUELS.get(chosen.env_name, ())]
+    profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in DUELS.get(chosen.env_name, (Duel((), PART_ENVS),))]
     measured: dict[str, list[Row]] = {"start": [], "random": [], "rival": [], "training": []}
     jobs = [("start", 0), *(("random", count) for count in NUM_ENVS), *(("training", count) for count in TRAINING_ENVS)]
     if chosen.env_name in RIVALS and not duels:
@@ -87,7 +89,7 @@ def main(words: Sequence[str]) -> None:
         jobs = [("rival", 0), *jobs[:5], ("rival", 0), *jobs[5:], ("rival", 0)]
     for kind, count in jobs:
         measured[kind].append(take(kind, count))
-    text = report(chosen, measured, duels, command, algo)
+    text = report(chosen, measured, duels, profiles, command, algo)
     path = RESULTS / f"speed_{file_name('-'.join(filter(None, (chosen.env_name, variant))))}.md"
     write_report(path, text)
     console.print(text)
@@ -126,6 +128,8 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
         figures = {"import_s": import_time}
     elif kind == "random":
         figures = random_rate(chosen.env, chosen.env_params, count)
+    elif kind == "parts":
+        figures = part_times(chosen.env, chosen.env_params, count)
     elif kind == "training":
         figures = training_rate(chosen, count)
     else:
@@ -157,6 +161,42 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         return (state, timestep, total), None
 
     return scan_rate(start, step, env_params, num_envs)
+
+
+def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Milliseconds that each part of a step of all environments takes, run by itself."""
+    import jax
+
+    from marljax.evaluate import RandomPolicy
+    from marljax.vector import vectorize
+
+    vec, policy = vectorize(env, num_envs), RandomPolicy(env)
+    key = jax.random.key(0)
+    state, timestep = vec.reset(key, env_params)
+    action, _ = policy(key, state, timestep, ())
+    keys = jax.random.split(key, num_envs)
+    parts: dict[str, tuple[Callable, tuple]] = {
+        "whole step": (vec.step, (key, state, action, env_params)),
+        "reset": (jax.vmap(env.initial, (0, None)), (keys, env_params)),
+        "transition": (jax.vmap(env.transition, (0, 0, 0, None)), (keys, state.env, action, env_params)),
+        "observation": (jax.vmap(env.observe, (0, None)), (state.env, env_params)),
+        "global state": (jax.vmap(env.global_state, (0, None)), (state.env, env_params)),
+        "random policy": (lambda key, timestep: policy(key, (), timestep, ()), (key, timestep)),
+    }
+    return {name: 1e3 * call_time(*part) for name, part in parts.items()}
+
+
+def call_time(function: Callable, inputs: tuple) -> float:
+    """Seconds of a compiled call, the median of many."""
+    import jax
+
+    compiled = jax.jit(function).lower(*inputs).compile()
+    times = []
+    for _ in range(RANDOM_STEPS):
+        begun = time.perf_counter()
+        jax.block_until_ready(compiled(*inputs))
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
 
 
 def scan_rate(start: Callable, step: Callable, env_params: Any, num_envs: int) -> Row:
@@ -232,7 +272,14 @@ def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
 RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {"merge": highway_env_rate, "smax": jaxmarl_rate}
 
 
-def report(chosen: Any, measured: dict[str, list[Row]], duels: Sequence[tuple[Duel, Sides]], command: str, algo: str) -> str:
+def report(
+    chosen: Any,
+    measured: dict[str, list[Row]],
+    duels: Sequence[tuple[Duel, Sides]],
+    profiles: Sequence[tuple[Duel, Row]],
+    command: str,
+    algo: str,
+) -> str:
     """The Markdown page."""
     from marljax.baselines.tables import describe_versions, markdown_table
 
@@ -265,6 +312,7 @@ def report(chosen: Any, measured: dict[str, list[Row]], duels: Sequence[tuple[Du
             else []
         ),
         markdown_table(["environments", "env-steps/s", "× rival", "compile s", "peak MiB"], random_rows),
+        *profile_section(profiles),
         f"## Training, `{algo}`",
         f"rollout_length {chosen.config.rollout_length}, hidden {list(chosen.config.hidden)}, {chosen.config.num_epochs} epochs.",
         markdown_table(["environments", "env-steps/s", "compile s", "set-up and first update s", "peak MiB"], training_rows),
@@ -296,6 +344,16 @@ def duel_section(duels: Sequence[tuple[Duel, Sides]]) -> list[str]:
     header = ["", "environments", "env-steps/s", "rival's", "ratio", "compile s", "rival's compile s"]
     about = f"Random actions, all outputs computed on both sides; ours and the rival in turn, medians of {ROUNDS} rounds."
     return ["## Against the rival", about, markdown_table(header, rows)] if rows else []
+
+
+def profile_section(profiles: Sequence[tuple[Duel, Row]]) -> list[str]:
+    """Where the time of a step goes."""
+    from marljax.baselines.tables import markdown_table
+
+    names = [name for name in profiles[0][1] if name != "peak_mib"]
+    rows = [[" ".join(duel.words), f"{duel.num_envs:,}", *(f"{row[name]:.2f}" for name in names)] for duel, row in profiles]
+    about = "Milliseconds of a step of all environments, and of its parts run by themselves: in one program they share some work."
+    return ["## Where the time goes", about, markdown_table(["", "environments", *names], rows)]
 
 
 _TRAINING_COLUMNS = {"env_steps_per_s": 0, "compile_s": 1, "first_update_s": 1, "peak_mib": 0}
