@@ -58,7 +58,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 class Recurrent(nn.Module):
-    """Dense, GRU that forgets at the start of an episode; [T, B, F] → [T, B, width]."""
+    """Dense, GRU that forgets at the start of an episode and where its unit is dead; [T, B, F] → [T, B, width]."""
 
     width: int
 
@@ -90,8 +90,7 @@ class Head(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        hidden_scale = 2.0 if self.scale < 1.0 else 2.0**0.5
-        x = nn.relu(nn.Dense(self.width, kernel_init=orthogonal(hidden_scale))(x))
+        x = nn.relu(nn.Dense(self.width, kernel_init=orthogonal(2.0))(x))
         return nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))(x)
 
 
@@ -119,7 +118,7 @@ class Moment(NamedTuple):
     obs: jax.Array
     world: jax.Array  # [T, B, 0] unless central
     mask: jax.Array
-    first: jax.Array
+    first: jax.Array  # the memory is 0 before this step
 
 
 class Transition(NamedTuple):
@@ -130,7 +129,7 @@ class Transition(NamedTuple):
     log_prob: jax.Array
     value: jax.Array
     reward: jax.Array
-    done: jax.Array
+    done: jax.Array  # of the whole episode
 
 
 class State(NamedTuple):
@@ -140,9 +139,20 @@ class State(NamedTuple):
     optimiser: Any
     env: Any
     obs: Any  # dictionary
-    done: jax.Array  # [B]
+    done: jax.Array  # [B] of the episode or of the unit
     carry: Any
     key: jax.Array
+
+
+def label(params: Any) -> Any:
+    """Which of two networks each parameter belongs to."""
+    critic = ("critic_body", "value")
+    return {
+        "params": {
+            name: jax.tree.map(lambda _, n=name: "critic" if n in critic else "actor", part)
+            for name, part in params["params"].items()
+        }
+    }
 
 
 class Trainer:
@@ -160,7 +170,9 @@ class Trainer:
         def rate(count: Any) -> Any:
             return settings.learning_rate * (1.0 - (count // per_update) / settings.num_updates)
 
-        self.optimiser = optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(rate, eps=1e-5))
+        step = optax.chain(optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(rate, eps=1e-5))
+        # actor and critic are clipped each by itself where they are two networks
+        self.optimiser = optax.multi_transform({"actor": step, "critic": step}, label) if settings.central else step
 
     def apply(self, params: Any, carry: Any, moment: Moment) -> tuple[Any, jax.Array, jax.Array]:
         """Memory, logits and values of the network."""
@@ -183,7 +195,7 @@ class Trainer:
         return State(params, self.optimiser.init(params), env_state, obs, done, carry, key)
 
     def see(self, obs: Any, env_state: Any, done: jax.Array) -> Moment:
-        """What the networks see now, [B, …]; ``done`` [B] says whose episode has just begun."""
+        """What the networks see now, [B, …]; ``done`` [B] says whose memory ends before."""
         mask = self.stacked(jax.vmap(self.env.get_avail_actions)(env_state.env_state))
         local, world = self.stacked(obs), jnp.zeros((self.num_actors, 0))
         if self.settings.central:
@@ -203,11 +215,11 @@ class Trainer:
         actions = {name: by_agent[index] for index, name in enumerate(self.agents)}
         keys = jax.random.split(key_step, self.settings.num_envs)
         obs, env_state, reward, dones, info = jax.vmap(self.env.step)(keys, env_state, actions)
-        done = jnp.tile(dones["__all__"], len(self.agents))
-        transition = Transition(moment, action, log_prob, value[0], self.stacked(reward), done)
+        over = jnp.tile(dones["__all__"], len(self.agents))
+        transition = Transition(moment, action, log_prob, value[0], self.stacked(reward), over)
         ended = info["returned_episode"][:, 0]
         won = jnp.where(ended, info["returned_won_episode"][:, 0], 0.0)
-        return (env_state, obs, done, carry), (transition, (won, ended.astype(jnp.float32)))
+        return (env_state, obs, self.stacked(dones), carry), (transition, (won, ended.astype(jnp.float32)))
 
     def update(self, state: State) -> tuple[State, dict[str, jax.Array]]:
         """A rollout and its epochs; ``won`` and ``episodes`` count the episodes that ended during it."""

@@ -151,13 +151,19 @@ def training_tables(cells: Cells) -> str:
 
 def pace_cell(cells: Cells, algo: str, scenario: str) -> Figures | None:
     """Steps per second and time to the first update of every side."""
-    about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}")) | {"cores": os.cpu_count()}
+    about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}")) | {
+        "cores": os.cpu_count(),
+        "rounds": race.ROUNDS,
+        "updates": race.PACE_UPDATES,
+        "same": race.SAME_SIZES,
+        "rival": race.their_settings(algo, scenario),
+    }
     return cells.get(f"pace {algo} {scenario}", about, lambda: race.paces(algo, scenario))
 
 
 def race_cell(cells: Cells, algo: str, scenario: str, side: str) -> Figures | None:
     """How soon a side ("jaxmarl" or "marljax") wins."""
-    about: dict[str, Any] = {"algo": algo, "scenario": scenario, "jaxmarl": tables.version("jaxmarl")}
+    about = race.their_settings(algo, scenario)
     if side == "marljax":
         about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}"))
     say = functools.partial(print, flush=True)
@@ -273,15 +279,16 @@ those sizes, epochs and minibatches. Tuned: `configs/tuned/<algo>_smax.yaml`. On
 process of its own from a cold start, the sides in turn, medians of {rounds} rounds; a first update counts from the start of the
 process.
 
-Until 90 % of the episodes that end in an update are won, {seeds} seeds (mean ± 95 % t interval); seconds are those of a seed that
-trains alone at the pace above. A race stops after {limit} M steps; JaxMARL's learning rate falls to 0 over its published 10 M.
+Until 90 % of the episodes that end within {window:,} steps are won, {seeds} seeds (mean ± 95 % t interval); seconds are those of
+a seed that trains alone at the pace above. Of ours, one step in an episode restarts it and counts like the others. A race stops
+after {limit} M steps; JaxMARL's learning rate falls to 0 over its published 10 M.
 
 {training}
 
 ## Options
 
-MAPPO on 2s3z, tuned but for one option and the {options_steps} M steps: steps until 90 % of the episodes that end in an update
-are won, and the share won in the last twentieth of training; {seeds} seeds, mean ± 95 % t interval.
+MAPPO on 2s3z, tuned but for one option and the {options_steps} M steps: steps until 90 % of the episodes that end within
+{window:,} steps are won, and the share won in the last twentieth of training; {seeds} seeds, mean ± 95 % t interval.
 
 {options}
 
@@ -309,6 +316,7 @@ def page(sections: dict[str, str]) -> str:
         rounds=race.ROUNDS,
         seeds=race.SEEDS,
         limit=race.LIMIT // 1_000_000,
+        window=race.WINDOW,
         options_steps=OPTIONS_STEPS // 1_000_000,
         selfplay_plan=selfplay.PLAN,
         **sections,

@@ -6,7 +6,9 @@ and prints it as JSON.
 Axis letters: S seeds, U updates.
 """
 
+import dataclasses
 import functools
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -18,10 +20,11 @@ from typing import Any
 import numpy as np
 
 SEEDS = 5
-GOAL = 0.9  # of the episodes that ended during an update
+GOAL = 0.9  # of the episodes that ended in the last ``WINDOW`` steps
+WINDOW = 16_384  # an update of JaxMARL's
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
 LIMIT = 4_000_000  # steps after which a race ends; before, when all seeds have reached the goal
-RULES = {"seeds": SEEDS, "goal": GOAL, "limit": LIMIT}
+RULES = {"seeds": SEEDS, "goal": GOAL, "limit": LIMIT, "window": WINDOW}
 CHUNK = 4  # updates between looks at the clock
 PACE_UPDATES = 4
 ROUNDS = 3
@@ -53,6 +56,14 @@ def ours(algo: str, scenario: str, words: tuple[str, ...] = (), chunk: int = CHU
         return members, np.asarray(metrics["sum_won"]), np.asarray(metrics["episodes"])
 
     return lambda keys: trainer.init(keys, run.env_params), advance, trainer.steps_per_update
+
+
+def their_settings(algo: str, scenario: str) -> dict[str, Any]:
+    """What JaxMARL's figures depend on."""
+    from marljax.baselines import jaxmarl_rnn
+
+    settings = jaxmarl_rnn.Settings(scenario, total_steps=STEPS, **jaxmarl_rnn.PUBLISHED[algo])
+    return {"algo": algo, "jaxmarl": importlib.metadata.version("jaxmarl")} | dataclasses.asdict(settings)
 
 
 def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
@@ -89,17 +100,27 @@ def climb(side: Side, say: Callable[[str], None], limit: int = LIMIT, early: boo
 
     start, advance, steps_per_update = side
     state = start(jax.random.split(jax.random.key(0), SEEDS))
-    rates: list[np.ndarray] = []
-    while sum(part.shape[1] for part in rates) * steps_per_update < limit:
-        state, won, episodes = advance(state)
-        rates.append(won / np.maximum(episodes, 1))
-        curves = np.concatenate(rates, axis=1)
+    won, episodes = np.zeros((2, SEEDS, 0))
+    while won.shape[1] * steps_per_update < limit:
+        state, *counted = advance(state)
+        won, episodes = (np.concatenate(parts, axis=1) for parts in zip((won, episodes), counted, strict=True))
+        curves = recent_rates(won, episodes, WINDOW // steps_per_update)
         reached = curves >= GOAL
         say(f"{curves.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
         if early and reached.any(axis=1).all():
             break
     steps = [(int(seed.argmax()) + 1) * steps_per_update if seed.any() else None for seed in reached]
     return {"steps": steps, "curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}
+
+
+def recent_rates(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
+    """[S, U] share won of the episodes of the last ``updates`` updates, both counts [S, U]; 0 before there are as many."""
+    before = np.zeros((len(won), updates))
+    sums = [np.concatenate([before, counts], axis=1).cumsum(axis=1) for counts in (won, episodes)]
+    recent_won, recent = (total[:, updates:] - total[:, :-updates] for total in sums)
+    rates = recent_won / np.maximum(recent, 1)
+    rates[:, : updates - 1] = 0.0
+    return rates
 
 
 def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
