@@ -68,7 +68,7 @@ def _sides(num_allies: int) -> tuple[slice, slice]:
 
 
 def rivals(env: Smax, env_params: SmaxParams) -> dict[str, Rival]:
-    """By name: the enemies' own script where the enemies do not learn and actions are discrete, and random actions."""
+    """By name: the enemies' own script outside self-play and with discrete actions, and random actions."""
     known = {"random": Rival(env, env_params, RandomPolicy(env))}
     if env.mode == "self_play" or env.action_type != "discrete":
         return known
@@ -227,11 +227,12 @@ OPTIONS_STEPS = 1_000_000
 
 def options_table(cells: Cells) -> str:
     """What single options do to MAPPO on 2s3z."""
-    rows = []
+    rows, missing = [], []
     for name, words in OPTIONS.items():
         figures = option_cell(cells, name, words)
         if figures is None:
-            return "Not computed yet."
+            missing.append(name)
+            continue
         curves, reached = np.array(figures["won"]["curves"]), figures["won"]["steps"]
         tail = curves[:, -max(1, curves.shape[1] // 20) :].mean(axis=1)
         counts = np.array([OPTIONS_STEPS if count is None else count for count in reached]) / 1e6
@@ -243,7 +244,8 @@ def options_table(cells: Cells) -> str:
                 spread(100 * tail, 1, " %", 0),
             ]
         )
-    return markdown_table(["", "changed", "steps until 90 %", "won at the end"], rows)
+    text = markdown_table(["", "changed", "steps until 90 %", "won at the end"], rows)
+    return "\n\n".join([text, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
 
 
 def option_cell(cells: Cells, name: str, words: tuple[str, ...]) -> Figures | None:

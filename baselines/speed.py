@@ -342,7 +342,10 @@ def duel_section(duels: Sequence[tuple[Duel, Sides]]) -> list[str]:
             ]
         )
     header = ["", "environments", "env-steps/s", "rival's", "ratio", "compile s", "rival's compile s"]
-    about = f"Random actions, all outputs computed on both sides; ours and the rival in turn, medians of {ROUNDS} rounds."
+    about = (
+        f"Random actions, all outputs computed on both sides; ours and the rival in turn, medians of {ROUNDS} rounds. "
+        "Of ours, one step in an episode restarts it and counts like the others."
+    )
     return ["## Against the rival", about, markdown_table(header, rows)] if rows else []
 
 

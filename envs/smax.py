@@ -60,14 +60,16 @@ class Smax(Environment):
 
     Options:
 
-    - ``scenario``: a name of ``scenario_names()``; ``register_scenario`` adds more. ``smacv2_…`` draw types and positions.
+    - ``scenario``: 3m, 8m, 25m, 5m_vs_6m, 10m_vs_11m, 27m_vs_30m, 2s3z, 3s5z, 3s5z_vs_3s6z, 3s_vs_5z, 6h_vs_8z;
+      smacv2_5_units, smacv2_10_units, smacv2_20_units, which draw types and positions; ``register_scenario`` adds more.
     - ``mode``: who leads the enemies. ``scripted``: a script. ``learned``: the policy ``opponent``, whose
       weights are ``env_params.opponent``, so that a population of opponents is a vmap. ``self_play``: all units are agents.
     - ``action_type``: ``discrete`` or ``continuous``.
     - ``observation``: ``unit_list`` (every other unit) or ``conic`` (the first two in each of 32 sectors).
-    - ``enemy_shoots``, ``enemy_target`` (``closest`` or ``random``): of the script.
+    - ``enemy_shoots``: whether the scripted enemies shoot or only walk.
+    - ``enemy_target``: whom the script shoots at first, the ``closest`` or a ``random`` one in range.
     - ``dead``: a dead unit stays in the game as an agent that can only stop, sees zeros and shares the team's reward (``stay``),
-      or is alive no more and gets nothing (``leave``), so that death is the end of what it learns from.
+      or is alive no more and gets nothing (``leave``), so that death is the end of what it learns from, and returns are lower.
     - ``opponent``: an ``Opponent``, with mode ``learned`` only.
 
     Discrete actions: 0 up, 1 right, 2 down, 3 left, 4 stop, 5 + k shoots at opponent k; the enemies count theirs from the last
@@ -75,7 +77,7 @@ class Smax(Environment):
     numbers (see ``smax_actions.continuous``). An action holds for eight world steps of 1/16 s.
 
     The reward is the share of health that the opponents lost, averaged over them, and 1 for a win (all opponents dead, an ally
-    alive); in self-play only +1 to the winners and −1 to the losers. A draw, by mutual destruction or the limit, gives neither.
+    alive); in self-play only this 1, and −1 to the losers. A draw, by mutual destruction or the limit, gives neither.
 
     Global state: per unit health fraction, x, y, cooldown (s) and type bits, 0 for the dead; then all team numbers, all types.
     Metrics: ``won`` and ``lost`` (1 or 0), ``allies_dead`` and ``enemies_dead`` (fractions).

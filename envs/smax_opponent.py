@@ -43,14 +43,33 @@ class Opponent:
         """
         if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
             raise UserError(f"Opponent.of got {algorithm!r} as its algorithm; give the module, such as marljax.algos.ippo")
+        return cls(env, _Act(algorithm, env, config, greedy), _InitialCarry(algorithm, env, config))
 
-        def act(weights: Any, seen: TimeStep, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
-            return algorithm.act(env, config, weights, seen, carry, key, greedy)
 
-        def initial_carry() -> Any:
-            return algorithm.initial_carry(env, config)
+@dataclasses.dataclass(frozen=True)
+class _Act:
+    """An algorithm's ``act``; equal ones are one program."""
 
-        return cls(env, act, initial_carry)
+    algorithm: ModuleType
+    env: Environment
+    config: Any
+    greedy: bool
+
+    def __call__(self, weights: Any, seen: TimeStep, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        actions: tuple[jax.Array, Any] = self.algorithm.act(self.env, self.config, weights, seen, carry, key, self.greedy)
+        return actions
+
+
+@dataclasses.dataclass(frozen=True)
+class _InitialCarry:
+    """An algorithm's ``initial_carry``."""
+
+    algorithm: ModuleType
+    env: Environment
+    config: Any
+
+    def __call__(self) -> Any:
+        return self.algorithm.initial_carry(self.env, self.config)
 
 
 def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:

@@ -416,6 +416,7 @@ def test_policies_with_a_memory_and_another_view_lead_the_enemies():
     members = jax.eval_shape(Trainer(ippo, trained, config, make_mesh()).init, KEY[None], PARAMS)
     weights = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), members.state.learner.params)
     env = Smax(mode="learned", opponent=Opponent.of(ippo, trained, config))
+    assert env == Smax(mode="learned", opponent=Opponent.of(ippo, trained, config))  # one program serves both
     params = PARAMS.replace(opponent=weights)
     env.check_params(params)
     state, _ = jax.eval_shape(env.reset, KEY, params)

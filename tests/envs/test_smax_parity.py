@@ -5,8 +5,8 @@ ones that choose with probability 0 or 1, so that no draw decides. An episode is
 before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall) in one of the world steps before, or to aim
 within ``TIE`` of the middle between two opponents, so that rounding decides on which side; such episodes are counted and
 bounded. Units that push each other make rounding errors grow, most where two stand all but in one place: once a position is off
-by ``DRIFT``, ours is set to theirs, and what is seen may be off by ``PUSHED`` in that step; those steps are bounded too, at one
-in a thousand per unit.
+by ``DRIFT``, ours is set to theirs, and what shows positions may be off by ``PUSHED`` in that step; those steps are bounded too,
+at one in a thousand per unit.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
@@ -37,6 +37,7 @@ from marljax.envs.smax_script import Memory
 from marljax.envs.smax_units import find_scenario, scenario_names
 
 TOLERANCE, TIE, DRIFT, PUSHED = 1e-4, 1e-4, 1e-5, 1e-3
+PLACES = ("x", "y", "obs", "global_state")
 PARAMS = SmaxParams(cooldown_noise_low=0.0, cooldown_noise_high=0.0)
 draw_uniform = jax.random.uniform
 
@@ -222,7 +223,8 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
     wrong = np.zeros(live.shape, bool)
     for name, value in theirs.items():
         off = np.abs(value.astype(np.float32) - own[name].astype(np.float32))
-        apart = off > np.where(drifts, PUSHED, TOLERANCE).reshape(*drifts.shape, *[1] * (off.ndim - 2))
+        pushed = PUSHED if name in PLACES else TOLERANCE
+        apart = off > np.where(drifts, pushed, TOLERANCE).reshape(*drifts.shape, *[1] * (off.ndim - 2))
         if name == "obs" and skip is not None:
             apart &= ~skip(theirs)
         wrong |= apart.reshape(*live.shape, -1).any(axis=-1)
