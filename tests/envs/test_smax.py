@@ -445,3 +445,18 @@ def test_populations_of_opponents_are_a_vmap():
     assert units.x.shape == (3, 2, 6)
     moves = np.asarray(units.move_x[:, :, 3:] + 2 * units.move_y[:, :, 3:])
     assert len({moves[i].tobytes() for i in range(3)}) > 1
+
+
+def test_the_picture_shows_who_lives_and_who_shoots_at_whom():
+    state = battle(FACING, health=[45, 0, 45, 45, 45, 45])
+    state, _ = step(KEY, state, jnp.array([FIRST_ATTACK, FIRST_ATTACK + 1, STOP]))
+    scene = Smax("3m").scene(state, PARAMS)
+    alive = np.array([True, False, True, True, True, True])
+    assert (float(scene.status.allies), float(scene.status.enemies)) == (2, 3)
+    np.testing.assert_allclose(scene.circles.radius, np.where(alive, 0.375, 0.1875))
+    assert (np.asarray(scene.labels.colour)[:, 3] > 0).tolist() == alive.tolist()
+    lines = np.asarray(scene.segments.colour)[4:, 3] > 0  # after the four walls
+    assert lines[:3].tolist() == [True, False, False]
+    place = np.stack([state.units.x, state.units.y], axis=1)
+    np.testing.assert_allclose(np.asarray(scene.segments.end)[4], place[3])
+    assert np.asarray(scene.listed).tolist() == [True] + [False] * 5 + [True] * 3  # marines, enemies, shots, the dead

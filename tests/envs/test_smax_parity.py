@@ -11,6 +11,9 @@ at one in a thousand per unit.
 Axis letters: T time, E episodes, N units, M enemies.
 """
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from unittest import mock
 
@@ -287,6 +290,16 @@ def test_continuous_choices_are_as_probable():
     for moved, shot in ((after.prev_movement_actions[..., 0] != 0, after.prev_attack_actions), (own.move_x != 0, own.shot)):
         turned_to, kept = shot == FIRST_ATTACK + closest, shot == FIRST_ATTACK + (closest + 1) % 3
         np.testing.assert_allclose([moved.mean(), turned_to.mean(), kept.mean()], [0.6, 0.12, 0.28], atol=0.04)
+
+
+@pytest.mark.slow
+def test_battles_run_alike_as_users_compile_them():
+    """The other tests go without LLVM's optimiser, which may round otherwise."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "test_battles_run_alike and smacv2_5_units", __file__]
+    done = subprocess.run(
+        command, env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=3"}, capture_output=True, text=True
+    )
+    assert "1 passed" in done.stdout, done.stdout[-2000:]
 
 
 def shows_unit_0(theirs: dict) -> np.ndarray:
