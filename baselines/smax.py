@@ -9,6 +9,7 @@ is not computed again. Delete a cell's file to compute it anew.
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -135,9 +136,9 @@ def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:
 def training_tables(cells: Cells) -> str:
     """Ours against JaxMARL's settings: how fast, and how long until nine in ten episodes are won."""
     paced, raced, missing = [], [], []
-    for pair in (f"{algo} {scenario}" for algo in ("ippo", "mappo") for scenario in ("3m", "2s3z")):
-        pace = pace_cell(cells, *pair.split())
-        theirs, own = (race_cell(cells, *pair.split(), side) for side in ("jaxmarl", "marljax"))
+    for algo, scenario in itertools.product(("ippo", "mappo"), ("3m", "2s3z")):
+        pair, pace = f"{algo} {scenario}", pace_cell(cells, algo, scenario)
+        theirs, own = (race_cell(cells, algo, scenario, side) for side in ("jaxmarl", "marljax"))
         if pace:
             paced.append([pair, *pace_columns(pace)])
         if own or theirs:
