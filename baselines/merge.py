@@ -94,7 +94,7 @@ def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
     done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
     missing = [name for name, figures in rows if figures is None]
     text = markdown_table([what, *COLUMNS], done)
-    return f"{text}\n\nNot computed yet: {', '.join(missing)}." if missing else text
+    return tables.with_missing(missing, text)
 
 
 COLUMNS = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "throughput, 1/s", "merged, %")

@@ -8,7 +8,6 @@ is not computed again. Delete a cell's file to compute it anew.
 """
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Mapping
@@ -99,7 +98,7 @@ def scripted_table(cells: Cells) -> str:
         apart += [f"{scenario} ({what})" for what in ("won", "lost") if not within(played[what], theirs[what])]
     text = markdown_table(header, rows)
     verdict = f"Outside the 99 % interval of JaxMARL's rate: {', '.join(apart) or 'none'}, of {2 * len(rows)} rates."
-    return "\n\n".join([text, verdict, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+    return tables.with_missing(missing, text, verdict)
 
 
 def within(own: Mapping[str, Any], theirs: Mapping[str, Any], confidence: float = 0.99) -> bool:
@@ -146,8 +145,7 @@ def training_tables(cells: Cells) -> str:
         missing += [f"{pair}: {what}" for what, cell in (("pace", pace), ("JaxMARL", theirs), ("tuned", own)) if not cell]
     header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in ("JaxMARL", "same sizes", "tuned"))]
     goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times"]
-    parts = [markdown_table(header, paced), markdown_table(goal, raced)]
-    return "\n\n".join([*parts, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+    return tables.with_missing(missing, markdown_table(header, paced), markdown_table(goal, raced))
 
 
 def pace_cell(cells: Cells, algo: str, scenario: str) -> Figures | None:
@@ -164,14 +162,12 @@ def pace_cell(cells: Cells, algo: str, scenario: str) -> Figures | None:
 
 def race_cell(cells: Cells, algo: str, scenario: str, side: str) -> Figures | None:
     """How soon a side ("jaxmarl" or "marljax") wins."""
-    about = race.their_settings(algo, scenario)
     if side == "marljax":
         about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}"))
-    say = functools.partial(print, flush=True)
+    else:
+        about = race.their_settings(algo, scenario)
     return cells.get(
-        f"race {algo} {scenario} {side}",
-        about | race.RULES,
-        lambda: {"won": race.climb(race.SIDES[side](algo, scenario), say)},
+        f"race {algo} {scenario} {side}", about | race.RULES, lambda: {"won": race.climb(race.SIDES[side](algo, scenario))}
     )
 
 
@@ -245,18 +241,16 @@ def options_table(cells: Cells) -> str:
                 spread(100 * tail, 1, " %", 0),
             ]
         )
-    text = markdown_table(["", "changed", "steps until 90 %", "won at the end"], rows)
-    return "\n\n".join([text, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+    return tables.with_missing(missing, markdown_table(["", "changed", "steps until 90 %", "won at the end"], rows))
 
 
 def option_cell(cells: Cells, name: str, words: tuple[str, ...]) -> Figures | None:
     """MAPPO on 2s3z with some settings changed."""
-    words = ("algo.total_steps=" + str(OPTIONS_STEPS), *words)
-    about = tables.matters(marljax.tuned("mappo", "smax", "env.scenario=2s3z", *words)) | {"seeds": race.SEEDS, "goal": race.GOAL}
-    say = functools.partial(print, flush=True)
+    words = (f"algo.total_steps={OPTIONS_STEPS}", *words)
+    about = tables.matters(marljax.tuned("mappo", "smax", "env.scenario=2s3z", *words)) | race.RULES | {"limit": OPTIONS_STEPS}
 
     def train() -> Figures:
-        return {"won": race.climb(race.ours("mappo", "2s3z", words), say, OPTIONS_STEPS, early=False)}
+        return {"won": race.climb(race.ours("mappo", "2s3z", words), limit=OPTIONS_STEPS, early=False)}
 
     return cells.get(f"option {name}", about, train)
 

@@ -93,7 +93,12 @@ SIDES: dict[str, Callable[..., Side]] = {
 }
 
 
-def climb(side: Side, say: Callable[[str], None], limit: int = LIMIT, early: bool = True) -> dict[str, Any]:
+def say_at_once(line: str) -> None:
+    """A line of a long race, not kept back where it goes to a file."""
+    print(line, flush=True)
+
+
+def climb(side: Side, say: Callable[[str], None] = say_at_once, limit: int = LIMIT, early: bool = True) -> dict[str, Any]:
     """Trains until every seed has reached the goal, or else to the limit: ``steps`` [S] until it (null: not yet), and the
     curves. Without ``early`` it always trains to the limit."""
     import jax

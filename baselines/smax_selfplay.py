@@ -55,7 +55,7 @@ def section(cells: Cells, plan: Plan = PLAN) -> str:
     """The part of the page: the matrix and what it says."""
     figures = cell(cells, plan)
     if figures is None:
-        return f"Not computed yet: self-play {plan.scenario}."
+        return tables.with_missing([f"self-play {plan.scenario}"])
     won, lost, script_won, script_lost = (np.array(figures[side][name]) for side in ("learned", "script") for name in RESULTS)
     names = [f"{steps / 1e3:,.0f}k" for steps in figures["checkpoints"]["steps"]]
     shown = (np.concatenate([own, script[..., None]], -1).mean(0) for own, script in ((won, script_won), (lost, script_lost)))

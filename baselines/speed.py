@@ -80,8 +80,9 @@ def main(words: Sequence[str]) -> None:
         console.print(f"{kind:>9} {count or '':>5}  {figures}  {' '.join(more)}")
         return row
 
-    duels = [(duel, face(duel, take)) for duel in DUELS.get(chosen.env_name, ())]
-    profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in DUELS.get(chosen.env_name, (Duel((), PART_ENVS),))]
+    planned = DUELS.get(chosen.env_name, ())
+    duels = [(duel, face(duel, take)) for duel in planned]
+    profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in planned or (Duel((), PART_ENVS),)]
     measured: dict[str, list[Row]] = {"start": [], "random": [], "rival": [], "training": []}
     jobs = [("start", 0), *(("random", count) for count in NUM_ENVS), *(("training", count) for count in TRAINING_ENVS)]
     if chosen.env_name in RIVALS and not duels:

@@ -202,6 +202,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def with_missing(missing: Sequence[str], *paragraphs: str) -> str:
+    """Paragraphs of a part, and a last one that names what is not computed yet, if anything."""
+    return "\n\n".join([*paragraphs, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+
+
 def version(package: str) -> str:
     """Of an installed package."""
     return importlib.metadata.version(package)

@@ -121,17 +121,19 @@ def _kinds(given: Any) -> tuple[int, ...]:
     """Unit types as integers; anything else is one line that says which types there are."""
     known = ", ".join(f"{number} ({name})" for number, name in enumerate(UNIT_NAMES))
     try:
-        kinds = tuple(given)
+        given = tuple(given)
     except TypeError as error:
         raise UserError(f"unit_types of a scenario is {given!r}; give one number per unit: {known}") from error
-    for kind in kinds:
+    kinds = []
+    for kind in given:
         try:
             number = operator.index(kind)
         except TypeError as error:
             raise UserError(f"a scenario has unit type {kind!r}; types are numbers: {known}") from error
         if not 0 <= number < NUM_KINDS:
             raise UserError(f"a scenario has unit type {number}; there are {known}")
-    return tuple(operator.index(kind) for kind in kinds)
+        kinds.append(number)
+    return tuple(kinds)
 
 
 def _versus(allies: tuple[int, ...], enemies: tuple[int, ...]) -> Scenario:
