@@ -1,7 +1,8 @@
 """IPPO: every agent runs PPO on its own observations (de Witt et al. 2020, "Is Independent Learning All You Need in the StarCraft
 Multi-Agent Challenge?").
 
-Actor and critic are shared by the agents and see local observations. ``python algos/ippo.py env=merge`` trains it.
+Actor and critic are shared by the agents and see local observations; they are two networks, or two heads of one.
+``python algos/ippo.py env=merge`` trains it.
 
 Axis letters: T time, E environments, A agents, O observation.
 """
@@ -12,9 +13,10 @@ from typing import Any, NamedTuple
 import jax
 
 from marljax import parallel, ppo
-from marljax.config import divide
+from marljax.config import divide, static
+from marljax.distributions import Distribution, distribution, num_outputs
 from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.networks import Critic, apply_per_agent, init_per_agent
+from marljax.networks import ActorCritic, Critic, apply_per_agent, init_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.ppo import Carry
@@ -22,14 +24,19 @@ from marljax.rollout import TrainState, collect, start
 from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
-Config = ppo.PPOConfig
 Inputs = ppo.Inputs
+
+
+class Config(ppo.PPOConfig):
+    """Hyperparameters of IPPO."""
+
+    share_body: bool = static(False)  # actor and critic are two heads of one network
 
 
 class Params(NamedTuple):
     """Everything that a policy and its critic need."""
 
-    actor: Any
+    actor: Any  # with ``share_body`` the whole network
     critic: Any
     obs_stats: RunningStats  # [O]
     value_stats: RunningStats  # []
@@ -40,7 +47,8 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
     shape = (vec.num_envs, env.num_agents)
-    carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
+    memory = zero_carry(config.core, config.hidden[-1], shape)
+    carry = Carry(memory, () if config.share_body else memory)
     actors = start(vec, env_params, parallel.fold_data(key_reset), carry)
     params = init_params(env, config, ppo.inputs_of(actors.timestep), key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
@@ -62,18 +70,21 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Targets.
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    _, last_value = values(config, learner.params, ppo.inputs_of(actors.timestep), actors.carry.critic)
+    _, _, last_value = apply(env, config, learner.params, ppo.inputs_of(actors.timestep), actors.carry)
+    last_value = in_reward_units(config, learner.params, last_value)
     advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
     decides, valued = ppo.masks(config, env, inputs, last)
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
 
     # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
-    value_stats = learner.params.value_stats.updated(target, valued)
-    learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
+    if config.normalize_values:
+        value_stats = learner.params.value_stats.updated(target, valued)
+        learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
     evaluate = functools.partial(evaluate_batch, env, config)
     learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
-    obs_stats = learner.params.obs_stats.updated(inputs.obs, inputs.alive & ~last[..., None])
-    learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
+    if config.normalize_observations:
+        obs_stats = learner.params.obs_stats.updated(inputs.obs, inputs.alive & ~last[..., None])
+        learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
     return TrainState(learner, actors), terms | episodes
 
 
@@ -87,28 +98,38 @@ def rollout_policy(
     """Samples actions [E, A] and records what the update needs of the moment."""
     del env_state  # the critic, too, sees observations only
     inputs = ppo.inputs_of(timestep)
-    actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
-    critic_carry, value = values(config, params, inputs, carry.critic)
+    carry, head, value = apply(env, config, params, inputs, carry)
     sample = head.sample(key)
+    value = in_reward_units(config, params, value)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
-    return head.action(sample)[0], Carry(actor_carry, critic_carry), record
+    return head.action(sample)[0], carry, record
 
 
-def values(config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False) -> tuple[Any, jax.Array]:
-    """The critic's memory and values [T, E, A], in reward units or in its own normalised ones."""
-    seen = ppo.features(config, inputs.obs, params.obs_stats)
-    carry, value = apply_per_agent(
-        critic_network(config), params.critic, config.share_parameters, carry, (), seen, inputs.first, inputs.alive
-    )
-    return carry, value if normalized or not config.normalize_values else params.value_stats.denormalize(value)
+def apply(
+    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Carry
+) -> tuple[Carry, Distribution, jax.Array]:
+    """Memories after the last step, distributions, and values as the critic gives them, both [T, E, A]."""
+    seen = (ppo.features(config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
+    if config.share_body:
+        both = both_networks(env, config)
+        memory, (outputs, value) = apply_per_agent(both, params.actor, config.share_parameters, carry.actor, (), *seen)
+        return Carry(memory, ()), distribution(env.action_space, outputs, inputs.action_mask), value
+    actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
+    critic = critic_network(config)
+    critic_carry, value = apply_per_agent(critic, params.critic, config.share_parameters, carry.critic, (), *seen)
+    return Carry(actor_carry, critic_carry), head, value
+
+
+def in_reward_units(config: Config, params: Params, value: jax.Array) -> jax.Array:
+    """Undoes the normalisation of values."""
+    return params.value_stats.denormalize(value) if config.normalize_values else value
 
 
 def evaluate_batch(
     env: Environment, config: Config, params: Params, batch: ppo.Batch, carry: Carry, key: jax.Array
 ) -> ppo.Evaluation:
     """Replays the networks over a minibatch, with gradients."""
-    _, head = ppo.policy(env, config, params, batch.inputs, carry.actor)
-    _, value = values(config, params, batch.inputs, carry.critic, normalized=True)
+    _, head, value = apply(env, config, params, batch.inputs, carry)
     return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
 
 
@@ -118,6 +139,8 @@ def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax
     count = None if config.share_parameters else env.num_agents
     carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
     seen = (ppo.features(config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
+    if config.share_body:
+        return params._replace(actor=init_per_agent(both_networks(env, config), key_actor, count, carry, *seen), critic={})
     actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, *seen)
     critic = init_per_agent(critic_network(config), key_critic, count, carry, *seen)
     return params._replace(actor=actor, critic=critic)
@@ -125,6 +148,10 @@ def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax
 
 def critic_network(config: Config) -> Critic:
     return Critic(config.core, config.hidden, config.activation)
+
+
+def both_networks(env: Environment, config: Config) -> ActorCritic:
+    return ActorCritic(num_outputs(env.action_space), config.core, config.hidden, config.activation)
 
 
 if __name__ == "__main__":

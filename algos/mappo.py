@@ -82,11 +82,13 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
 
     # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
-    value_stats = learner.params.value_stats.updated(target, valued)
-    learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
+    if config.normalize_values:
+        value_stats = learner.params.value_stats.updated(target, valued)
+        learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
     evaluate = functools.partial(evaluate_batch, env, config)
     learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
-    learner = learner.replace(params=update_stats(learner.params, inputs, ~last))
+    if config.normalize_observations:
+        learner = learner.replace(params=update_stats(learner.params, inputs, ~last))
     return TrainState(learner, actors), terms | episodes
 
 

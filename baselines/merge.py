@@ -34,7 +34,7 @@ HUMAN = "human drivers (IDM + MOBIL)"
 # baseline.
 PUBLISHED = {"MARL_CAVs, published": ("74", "58", "32"), "MAPPO in MARL_CAVs, published": ("68", "37", "−2")}
 # A crash costs ten times as much in training, and counts for longer: safer at hard, and slower.
-CAUTIOUS = ("env.crash_penalty=4000", "algo.gamma=0.99")
+CAUTIOUS = ("tuned=cautious",)  # of configs/tuned
 # One factor at a time, MAPPO at hard, against the tuned settings with the same number of steps.
 ABLATION_STEPS = 1_000_000
 ABLATIONS: dict[str, tuple[str, ...]] = {

@@ -1,16 +1,19 @@
 """What a learned policy for ``smax`` must beat, and the tables that say whether it does.
 
     python baselines/smax.py                   # all of baselines/results/smax.md
-    python baselines/smax.py scripted          # one part: scripted, training, options or selfplay
+    python baselines/smax.py scripted          # one part: scripted, training, options, large or selfplay
 
 Every cell of a table is kept in ``baselines/results/smax/``: a command that was stopped goes on where it was, and a finished cell
 is not computed again. Delete a cell's file to compute it anew.
 """
 
 import dataclasses
+import functools
 import itertools
+import json
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +33,13 @@ from marljax.environment import TimeStep
 from marljax.envs import smax_script as script
 from marljax.envs.smax import Smax, SmaxParams
 from marljax.envs.smax_battle import stats_of
-from marljax.envs.smax_units import scenario_names
+from marljax.envs.smax_units import PUBLISHED
 from marljax.evaluate import RandomPolicy, Rival
 
 RESULTS = Path(__file__).parent / "results"
+RUNS = Path("runs/baselines")  # checkpoints of races that are under way
 EPISODES = 10_000  # frozen scenarios per battle
 RIVAL_EPISODES = 1_000  # of JaxMARL's
-SCENARIOS = scenario_names()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +86,7 @@ def scripted_table(cells: Cells) -> str:
     """Every scripted policy in every battle, and JaxMARL's script in its own."""
     header = ["battle", *RIVALS, "JaxMARL: closest target", "lost, closest target", "JaxMARL: lost"]
     rows, missing, apart = [], [], []
-    for scenario in SCENARIOS:
+    for scenario in PUBLISHED:
         own = {name: scripted_cell(cells, scenario, name) for name in RIVALS}
         theirs = jaxmarl_cell(cells, scenario)
         played = own[SCRIPT]
@@ -137,38 +140,43 @@ def training_tables(cells: Cells) -> str:
     paced, raced, missing = [], [], []
     for algo, scenario in itertools.product(("ippo", "mappo"), ("3m", "2s3z")):
         pair, pace = f"{algo} {scenario}", pace_cell(cells, algo, scenario)
-        theirs, own = (race_cell(cells, algo, scenario, side) for side in ("jaxmarl", "marljax"))
+        theirs, own, memory = (race_cell(cells, algo, scenario, side) for side in ("jaxmarl", "marljax", "gru"))
         if pace:
             paced.append([pair, *pace_columns(pace)])
-        if own or theirs:
-            raced.append([pair, *goal_columns(pace, theirs, own)])
-        missing += [f"{pair}: {what}" for what, cell in (("pace", pace), ("JaxMARL", theirs), ("tuned", own)) if not cell]
+        if own or theirs or memory:
+            raced.append([pair, *goal_columns(pace, theirs, own), steps_until_goal(memory) if memory else "–"])
+        found = (("pace", pace), ("JaxMARL", theirs), ("tuned", own), ("memory", memory))
+        missing += [f"{pair}: {what}" for what, cell in found if not cell]
     header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in ("JaxMARL", "same sizes", "tuned"))]
-    goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times"]
+    goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times", "with memory: steps"]
     return tables.with_missing(missing, markdown_table(header, paced), markdown_table(goal, raced))
 
 
 def pace_cell(cells: Cells, algo: str, scenario: str) -> Figures | None:
     """Steps per second and time to the first update of every side."""
-    about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}")) | {
+    about = race.settings("marljax", algo, scenario) | {
         "cores": os.cpu_count(),
         "rounds": race.ROUNDS,
         "updates": race.PACE_UPDATES,
-        "same": race.SAME_SIZES,
-        "rival": race.their_settings(algo, scenario),
+        "same": race.words_of("same", algo),
+        "rival": race.settings("jaxmarl", algo, scenario),
     }
     return cells.get(f"pace {algo} {scenario}", about, lambda: race.paces(algo, scenario))
 
 
 def race_cell(cells: Cells, algo: str, scenario: str, side: str) -> Figures | None:
-    """How soon a side ("jaxmarl" or "marljax") wins."""
-    if side == "marljax":
-        about = tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}"))
-    else:
-        about = race.their_settings(algo, scenario)
-    return cells.get(
-        f"race {algo} {scenario} {side}", about | race.RULES, lambda: {"won": race.climb(race.SIDES[side](algo, scenario))}
-    )
+    """How soon a side of the race wins."""
+    about = race.settings(side, algo, scenario) | race.RULES
+    return run_race(cells, f"race {algo} {scenario} {side}", about, lambda: race.make(side, algo, scenario))
+
+
+def run_race(
+    cells: Cells, name: str, about: Mapping[str, Any], side: Callable[[], race.Side], limit: int = race.LIMIT, early: bool = True
+) -> Figures | None:
+    """The cell of a race, which goes on where it was stopped."""
+    settings = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    folder = RUNS / f"{tables.file_name(name)}-{settings:08x}"
+    return cells.get(name, about, lambda: {"won": race.climb(side(), folder, limit=limit, early=early)})
 
 
 def pace_columns(pace: Figures) -> list[str]:
@@ -189,18 +197,35 @@ def goal_columns(pace: Figures | None, theirs: Figures | None, own: Figures | No
     for place, (side, figures) in enumerate((("jaxmarl", theirs), ("marljax", own))):
         if figures is None:
             continue
-        reached, per_update = figures["won"]["steps"], figures["won"]["steps_per_update"]
-        late = reached.count(None)
-        counts = np.array([race.LIMIT if count is None else count for count in reached])
-        steps[place] = spread(counts / 1e6, 2, " M", late)
+        steps[place] = steps_until_goal(figures)
         if pace is None:
             continue
+        counts, late = counted(figures)
+        per_update = figures["won"]["steps_per_update"]
         taken = np.median(pace[side]["first_update_s"]) + (counts - per_update) / np.median(pace[side]["steps_per_s"])
         seconds[place], means[place] = spread(taken, 0, "", late), (taken.mean(), late)
     (base, base_late), (value, late) = means
     bound = "< " if base_late else ""  # their seconds, counted to the limit, are too few
     known = np.isfinite([base, value]).all() and not late
     return [*steps, *seconds, f"{bound}{value / base:.2f}" if known else "–"]
+
+
+def counted(figures: Figures, limit: int = race.LIMIT) -> tuple[np.ndarray, int]:
+    """Steps that each seed took [S], the limit where it was stopped, and how many were."""
+    reached = figures["won"]["steps"]
+    return np.array([limit if count is None else count for count in reached]), reached.count(None)
+
+
+def steps_until_goal(figures: Figures, limit: int = race.LIMIT) -> str:
+    """Over seeds."""
+    counts, late = counted(figures, limit)
+    return spread(counts / 1e6, 2, " M", late)
+
+
+def won_at_the_end(figures: Figures) -> str:
+    """Share won in the last twentieth of training, over seeds."""
+    curves = np.array(figures["won"]["curves"])
+    return spread(100 * curves[:, -max(1, curves.shape[1] // 20) :].mean(axis=1), 1, " %", 0)
 
 
 def spread(values: np.ndarray, places: int, unit: str, late: int) -> str:
@@ -230,17 +255,8 @@ def options_table(cells: Cells) -> str:
         if figures is None:
             missing.append(name)
             continue
-        curves, reached = np.array(figures["won"]["curves"]), figures["won"]["steps"]
-        tail = curves[:, -max(1, curves.shape[1] // 20) :].mean(axis=1)
-        counts = np.array([OPTIONS_STEPS if count is None else count for count in reached]) / 1e6
-        rows.append(
-            [
-                name,
-                f"`{' '.join(words)}`" if words else "",
-                spread(counts, 2, " M", reached.count(None)),
-                spread(100 * tail, 1, " %", 0),
-            ]
-        )
+        changed = f"`{' '.join(words)}`" if words else ""
+        rows.append([name, changed, steps_until_goal(figures, OPTIONS_STEPS), won_at_the_end(figures)])
     return tables.with_missing(missing, markdown_table(["", "changed", "steps until 90 %", "won at the end"], rows))
 
 
@@ -248,14 +264,38 @@ def option_cell(cells: Cells, name: str, words: tuple[str, ...]) -> Figures | No
     """MAPPO on 2s3z with some settings changed."""
     words = (f"algo.total_steps={OPTIONS_STEPS}", *words)
     about = tables.matters(marljax.tuned("mappo", "smax", "env.scenario=2s3z", *words)) | race.RULES | {"limit": OPTIONS_STEPS}
-
-    def train() -> Figures:
-        return {"won": race.climb(race.ours("mappo", "2s3z", words), limit=OPTIONS_STEPS, early=False)}
-
-    return cells.get(f"option {name}", about, train)
+    return run_race(cells, f"option {name}", about, lambda: race.ours("mappo", "2s3z", words), OPTIONS_STEPS, early=False)
 
 
-PARTS = {"scripted": scripted_table, "training": training_tables, "options": options_table, "selfplay": selfplay.section}
+LARGE = ("2s3z", "5m_vs_6m", "3s5z_vs_3s6z", "27m_vs_30m", "smacv2_10_units")
+LARGE_STEPS = 10_000_000
+LARGE_WORDS = (f"algo.total_steps={LARGE_STEPS}", "algo.num_envs=512")
+
+
+def large_table(cells: Cells) -> str:
+    """MAPPO in larger battles. Hours on a CPU: there, what is missing stays missing."""
+    if jax.default_backend() == "cpu":
+        cells = Cells(cells.folder, cells.console, compute_missing=False)
+    rows, missing = [], []
+    for scenario in LARGE:
+        words = (f"env.scenario={scenario}", *LARGE_WORDS)
+        about = tables.matters(marljax.tuned("mappo", "smax", *words)) | race.RULES | {"limit": LARGE_STEPS}
+        side = functools.partial(race.ours, "mappo", scenario, LARGE_WORDS)
+        figures = run_race(cells, f"large {scenario}", about, side, LARGE_STEPS, early=False)
+        if figures is None:
+            missing.append(scenario)
+            continue
+        rows.append([scenario, steps_until_goal(figures, LARGE_STEPS), won_at_the_end(figures)])
+    return tables.with_missing(missing, markdown_table(["battle", "steps until 90 %", "won at the end"], rows))
+
+
+PARTS = {
+    "scripted": scripted_table,
+    "training": training_tables,
+    "options": options_table,
+    "large": large_table,
+    "selfplay": selfplay.section,
+}
 
 
 PAGE_TEXT = """# `smax`: results
@@ -272,13 +312,15 @@ JaxMARL's, whose script plays both sides there, too.
 ## Training
 
 JaxMARL: its published recurrent settings and network sizes on its own environment, in a loop written anew. Same sizes: ours with
-those sizes, epochs and minibatches. Tuned: `configs/tuned/<algo>_smax.yaml`. One seed, {cores} cores, each measurement in a
-process of its own from a cold start, the sides in turn, medians of {rounds} rounds; a first update counts from the start of the
-process.
+those sizes, epochs and minibatches (IPPO with `algo.share_body=true`). Tuned: `configs/tuned/<algo>_smax.yaml`; with memory: the
+same with `tuned=gru`.
 
-Until 90 % of the episodes that end within {window:,} steps are won, {seeds} seeds (mean ± 95 % t interval); seconds are those of
-a seed that trains alone at the pace above. Of ours, one step in an episode restarts it and counts like the others. A race stops
-after {limit} M steps; JaxMARL's learning rate falls to 0 over its published 10 M.
+First table: one seed, {cores} cores, each measurement in a process of its own from a cold start, the sides in turn, medians of
+{rounds} rounds; a first update counts from the start of the process. In brackets, what it is of JaxMARL's.
+
+Second table: until 90 % of the episodes that end within {window:,} steps are won, {seeds} seeds (mean ± 95 % t interval);
+seconds are those of a seed that trains alone at the pace above. Of ours, one step in an episode restarts it and counts like the
+others. A race stops after {limit} M steps; JaxMARL's learning rate falls to 0 over its published 10 M.
 
 {training}
 
@@ -288,6 +330,12 @@ MAPPO on 2s3z, tuned but for one option and the {options_steps} M steps: steps u
 {window:,} steps are won, and the share won in the last twentieth of training; {seeds} seeds, mean ± 95 % t interval.
 
 {options}
+
+## Large battles
+
+MAPPO with the tuned settings but `{large_words}`, on a GPU: the same figures.
+
+{large}
 
 ## Self-play
 
@@ -315,6 +363,7 @@ def page(sections: dict[str, str]) -> str:
         limit=race.LIMIT // 1_000_000,
         window=race.WINDOW,
         options_steps=OPTIONS_STEPS // 1_000_000,
+        large_words=" ".join(LARGE_WORDS),
         selfplay_plan=selfplay.PLAN,
         **sections,
     )

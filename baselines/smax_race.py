@@ -7,14 +7,15 @@ Axis letters: S seeds, U updates.
 """
 
 import dataclasses
-import functools
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ SEEDS = 5
 GOAL = 0.9  # of the episodes that ended in the last ``WINDOW`` steps
 WINDOW = 16_384  # an update of JaxMARL's
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
-LIMIT = 4_000_000  # steps after which a race ends; before, when all seeds have reached the goal
+LIMIT = 3_000_000  # steps after which a race ends; before, when all seeds have reached the goal
 RULES = {"seeds": SEEDS, "goal": GOAL, "limit": LIMIT, "window": WINDOW}
+SAVE_EVERY = 120.0  # s between two checkpoints of a race
 CHUNK = 4  # updates between looks at the clock
+PACED = ("jaxmarl", "same", "marljax")  # sides whose pace is measured
 PACE_UPDATES = 4
 ROUNDS = 3
-SAME_SIZES = (  # our loop with the sizes and epochs of JaxMARL's
+SAME_SIZES = (  # JaxMARL's sizes, epochs and minibatches, IPPO with one body for actor and critic; its heads have a layer more
     "algo.core=gru",
     "algo.hidden=[128,128]",
     "algo.activation=relu",
@@ -85,12 +88,26 @@ def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
     return jax.jit(jax.vmap(trainer.init)), advance, trainer.settings.steps_per_update
 
 
-# JaxMARL's, ours with its sizes, and ours as tuned
-SIDES: dict[str, Callable[..., Side]] = {
-    "jaxmarl": theirs,
-    "same": functools.partial(ours, words=SAME_SIZES),
-    "marljax": ours,
-}
+def words_of(side: str, algo: str) -> tuple[str, ...]:
+    """What a side of ours changes about the tuned settings."""
+    if side == "same":
+        return (*SAME_SIZES, "algo.share_body=true") if algo == "ippo" else SAME_SIZES
+    return {"marljax": (), "gru": ("tuned=gru",)}[side]
+
+
+def make(side: str, algo: str, scenario: str, chunk: int = CHUNK) -> Side:
+    """A side by its name: JaxMARL's ("jaxmarl"), ours with its sizes ("same"), as tuned ("marljax"), with memory ("gru")."""
+    return theirs(algo, scenario, chunk) if side == "jaxmarl" else ours(algo, scenario, words_of(side, algo), chunk)
+
+
+def settings(side: str, algo: str, scenario: str) -> dict[str, Any]:
+    """What a side's figures depend on."""
+    import marljax
+    from marljax.baselines import tables
+
+    if side == "jaxmarl":
+        return their_settings(algo, scenario)
+    return tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words_of(side, algo)))
 
 
 def say_at_once(line: str) -> None:
@@ -98,22 +115,35 @@ def say_at_once(line: str) -> None:
     print(line, flush=True)
 
 
-def climb(side: Side, say: Callable[[str], None] = say_at_once, limit: int = LIMIT, early: bool = True) -> dict[str, Any]:
+def climb(
+    side: Side, folder: Path, say: Callable[[str], None] = say_at_once, limit: int = LIMIT, early: bool = True
+) -> dict[str, Any]:
     """Trains until every seed has reached the goal, or else to the limit: ``steps`` [S] until it (null: not yet), and the
-    curves. Without ``early`` it always trains to the limit."""
+    curves. Without ``early`` it always trains to the limit. ``folder`` holds checkpoints until it is through."""
     import jax
+
+    from marljax import checkpoint
 
     start, advance, steps_per_update = side
     state = start(jax.random.split(jax.random.key(0), SEEDS))
     won, episodes = np.zeros((2, SEEDS, 0))
+    purpose = checkpoint.Purpose("race", "smax", str(steps_per_update))
+    if checkpoint.checkpoints(folder):
+        found = checkpoint.restore(folder, state, purpose)
+        state, (won, episodes) = found.tree, np.array(found.notes["counts"])
+    saved = time.monotonic()
     while won.shape[1] * steps_per_update < limit:
         state, *counted = advance(state)
         won, episodes = (np.concatenate(parts, axis=1) for parts in zip((won, episodes), counted, strict=True))
-        curves = recent_rates(won, episodes, WINDOW // steps_per_update)
+        curves = recent_rates(won, episodes, max(1, WINDOW // steps_per_update))
         reached = curves >= GOAL
         say(f"{curves.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
         if early and reached.any(axis=1).all():
             break
+        if time.monotonic() - saved > SAVE_EVERY:
+            checkpoint.save(folder, won.shape[1], state, purpose, 1, {"counts": [won.tolist(), episodes.tolist()]})
+            saved = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
     steps = [(int(seed.argmax()) + 1) * steps_per_update if seed.any() else None for seed in reached]
     return {"steps": steps, "curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}
 
@@ -132,7 +162,7 @@ def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
     """One seed: seconds from ``begun`` (of ``time.time``) to the end of the first update, and steps per second after it."""
     import jax
 
-    start, advance, steps_per_update = SIDES[side](algo, scenario, chunk=1)
+    start, advance, steps_per_update = make(side, algo, scenario, chunk=1)
     state = start(jax.random.split(jax.random.key(0), 1))
     state, *_ = advance(state)
     first = time.time() - begun
@@ -146,7 +176,7 @@ def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
 
 def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
     """The pace of every side, in turn, some rounds."""
-    rows: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    rows: dict[str, list[dict[str, float]]] = {side: [] for side in PACED}
     for _ in range(ROUNDS):
         for side, measured in rows.items():
             command = [sys.executable, __file__, side, algo, scenario, str(time.time())]

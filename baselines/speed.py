@@ -81,6 +81,8 @@ def main(words: Sequence[str]) -> None:
         return row
 
     planned = DUELS.get(chosen.env_name, ())
+    if planned and any(word.startswith("env.") for word in words):
+        planned = (Duel((), PART_ENVS),)
     duels = [(duel, face(duel, take)) for duel in planned]
     profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in planned or (Duel((), PART_ENVS),)]
     measured: dict[str, list[Row]] = {"start": [], "random": [], "rival": [], "training": []}
@@ -289,7 +291,7 @@ def report(
         [
             f"{count:,}",
             f"{row['env_steps_per_s']:,.0f}",
-            f"{row['env_steps_per_s'] / rival:,.0f}×" if rival else "–",
+            *([f"{row['env_steps_per_s'] / rival:,.0f}×"] if rival else []),
             f"{row['compile_s']:.1f}",
             f"{row['peak_mib']:,.0f}",
         ]
@@ -312,7 +314,7 @@ def report(
             if rates
             else []
         ),
-        markdown_table(["environments", "env-steps/s", "× rival", "compile s", "peak MiB"], random_rows),
+        markdown_table(["environments", "env-steps/s", *(["× rival"] if rival else []), "compile s", "peak MiB"], random_rows),
         *profile_section(profiles),
         f"## Training, `{algo}`",
         f"rollout_length {chosen.config.rollout_length}, hidden {list(chosen.config.hidden)}, {chosen.config.num_epochs} epochs.",

@@ -18,7 +18,18 @@ from marljax.envs import smax_script as script
 from marljax.envs.smax_actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
 from marljax.envs.smax_battle import Kinds, Order, Stats, Units, battle, push_apart, stats_of
 from marljax.envs.smax_opponent import Opponent
-from marljax.envs.smax_units import Scenario, SmaxParams, register_scenario
+from marljax.envs.smax_units import (
+    HYDRALISK,
+    MARAUDER,
+    MARINE,
+    STALKER,
+    ZEALOT,
+    ZERGLING,
+    Scenario,
+    SmaxParams,
+    register_scenario,
+    scenario_names,
+)
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
 from marljax.spaces import Box, Discrete, Space
@@ -26,16 +37,23 @@ from marljax.spaces import Box, Discrete, Space
 __all__ = [
     "DOWN",
     "FIRST_ATTACK",
+    "HYDRALISK",
     "LEFT",
+    "MARAUDER",
+    "MARINE",
     "RIGHT",
+    "STALKER",
     "STOP",
     "UP",
+    "ZEALOT",
+    "ZERGLING",
     "Opponent",
     "Scenario",
     "Smax",
     "SmaxParams",
     "SmaxState",
     "register_scenario",
+    "scenario_names",
 ]
 
 
@@ -69,7 +87,8 @@ class Smax(Environment):
     - ``enemy_shoots``: whether the scripted enemies shoot or only walk.
     - ``enemy_target``: whom the script shoots at first, the ``closest`` or a ``random`` one in range.
     - ``dead``: a dead unit stays in the game as an agent that can only stop, sees zeros and shares the team's reward (``stay``),
-      or is alive no more and gets nothing (``leave``), so that death is the end of what it learns from, and returns are lower.
+      or is alive no more and gets nothing (``leave``), so that death is the end of what it learns from, and returns are lower;
+      ``algo.death`` says what the critic then makes of it.
     - ``opponent``: an ``Opponent``, with mode ``learned`` only.
 
     Discrete actions: 0 up, 1 right, 2 down, 3 left, 4 stop, 5 + k shoots at opponent k; the enemies count theirs from the last
@@ -119,9 +138,12 @@ class Smax(Environment):
             ("dead", DEAD),
         ):
             if getattr(self, option) not in known:
-                raise unknown(f"{option} of smax", str(getattr(self, option)), known)
+                raise unknown(f"value of {option} of smax", str(getattr(self, option)), known)
         if not isinstance(self.enemy_shoots, bool):
             raise UserError(f"enemy_shoots of smax is {self.enemy_shoots!r}; give true or false")
+        for option, usual in (("enemy_shoots", True), ("enemy_target", "closest")):
+            if self.mode != "scripted" and getattr(self, option) != usual:
+                raise UserError(f"{option} of smax is for mode=scripted; with mode={self.mode} leave it out")
         smax_opponent.check(self.opponent, self.mode, battle)
 
     @property

@@ -26,10 +26,10 @@ def _table(*values: float) -> Any:
 class SmaxParams(struct.PyTreeNode):
     """The numbers of ``smax``: take ``default_params`` and change them with ``.replace(…)``, nothing is compiled again.
 
-    The first seven are tables, one entry per unit type in the order of ``UNIT_NAMES``.
+    The first seven are tables, one entry per unit type: marine, marauder, stalker, zealot, zergling, hydralisk.
     """
 
-    speed: Any = _table(3.15, 2.25, 4.13, 3.15, 4.13, 3.15)  # map units per s
+    speed: Any = _table(3.15, 2.25, 4.13, 3.15, 4.13, 3.15)  # map units/s; marine, marauder, stalker, zealot, zergling, hydralisk
     attack: Any = _table(9.0, 10.0, 13.0, 8.0, 5.0, 12.0)  # health taken by a hit
     range: Any = _table(5.0, 6.0, 6.0, 2.0, 2.0, 5.0)  # map units, centre to centre
     sight: Any = _table(9.0, 10.0, 10.0, 9.0, 8.0, 9.0)  # map units, centre to centre
@@ -39,12 +39,12 @@ class SmaxParams(struct.PyTreeNode):
     cooldown_noise_low: Any = -1.0  # added to a cooldown, uniform, in multiples of time_step
     cooldown_noise_high: Any = 2.0
     time_step: Any = 1 / 16  # s of one world step; a decision lasts eight
-    map_width: Any = 32.0
-    map_height: Any = 32.0
+    map_width: Any = 32.0  # map units
+    map_height: Any = 32.0  # map units
     spawn_noise: Any = 2.0  # map units either way
-    walls_kill: Any = True
-    see_opponents_actions: Any = True
-    win_bonus: Any = 1.0
+    walls_kill: Any = True  # a unit that reaches the edge of the map dies; False: it stops there
+    see_opponents_actions: Any = True  # observations show what the other team did last
+    win_bonus: Any = 1.0  # reward of a win, beside the damage done; in self-play all there is
     duration: Any = 100  # decisions
     opponent: Any = ()  # weights of a learned enemy
 
@@ -75,7 +75,8 @@ class Scenario:
     """Who fights whom.
 
     Args:
-        unit_types: numbers of the unit types (``MARINE``, …), allies first, then enemies; ignored with ``random_types``.
+        unit_types: names (``"marine"``) or numbers (``MARINE``) of the unit types, allies first, then enemies; ignored with
+            ``random_types``.
         num_allies: units that are agents.
         num_enemies: units of the other team.
         random_types: both teams get the same types, drawn at reset; enemies in surplus get their own draw.
@@ -119,21 +120,28 @@ class Scenario:
 
 def _kinds(given: Any) -> tuple[int, ...]:
     """Unit types as integers; anything else is one line that says which types there are."""
-    known = ", ".join(f"{number} ({name})" for number, name in enumerate(UNIT_NAMES))
+    if isinstance(given, str):
+        raise UserError(f"unit_types of a scenario is {given!r}; give one type per unit, such as ({given!r},)")
     try:
         given = tuple(given)
     except TypeError as error:
-        raise UserError(f"unit_types of a scenario is {given!r}; give one number per unit: {known}") from error
-    kinds = []
-    for kind in given:
-        try:
-            number = operator.index(kind)
-        except TypeError as error:
-            raise UserError(f"a scenario has unit type {kind!r}; types are numbers: {known}") from error
-        if not 0 <= number < NUM_KINDS:
-            raise UserError(f"a scenario has unit type {number}; there are {known}")
-        kinds.append(number)
-    return tuple(kinds)
+        raise UserError(f"unit_types of a scenario is {given!r}; give one type per unit") from error
+    return tuple(_kind(kind) for kind in given)
+
+
+def _kind(kind: Any) -> int:
+    if isinstance(kind, str):
+        if kind not in UNIT_NAMES:
+            raise unknown("unit type of a scenario", kind, UNIT_NAMES)
+        return UNIT_NAMES.index(kind)
+    known = ", ".join(f"{number} ({name})" for number, name in enumerate(UNIT_NAMES))
+    try:
+        number = operator.index(kind)
+    except TypeError as error:
+        raise UserError(f"a scenario has unit type {kind!r}; there are {known}") from error
+    if not 0 <= number < NUM_KINDS:
+        raise UserError(f"a scenario has unit type {number}; there are {known}")
+    return number
 
 
 def _versus(allies: tuple[int, ...], enemies: tuple[int, ...]) -> Scenario:
@@ -161,6 +169,7 @@ _SCENARIOS: dict[str, Scenario] = {
     "smacv2_10_units": _drawn(10),
     "smacv2_20_units": _drawn(20),
 }
+PUBLISHED = tuple(_SCENARIOS)  # JaxMARL's
 
 
 def scenario_names() -> tuple[str, ...]:
@@ -169,7 +178,7 @@ def scenario_names() -> tuple[str, ...]:
 
 
 def register_scenario(name: str, scenario: Scenario) -> None:
-    """Makes a scenario known by a name: ``register_scenario("2m_vs_1z", Scenario((0, 0, 3), 2, 1))``.
+    """Makes a scenario known by a name: ``register_scenario("2m_vs_1z", Scenario(("marine", "marine", "zealot"), 2, 1))``.
 
     A name keeps its meaning, because environments of equal name share compiled programs: registering another scenario by a
     known name raises ``UserError``. The command line learns of it by a module of yours, say ``my_battles.py``, that imports

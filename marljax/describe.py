@@ -39,7 +39,8 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
         tree, options = wanted.tree, {name: fields.plain(getattr(wanted.env, name)) for name in options}
         values = fields.readable_leaves(wanted.env_params)
         numbers = _section(f"env.* ({env_name}): numbers", "env.", values, _leaf_notes(wanted.env_params))
-    tuned = f", tuned for {env_name}" if changes.get("resume") is None and _is_tuned(algo, env_name) else ""
+    name = settings.tuned_name(algo, env_name, tree["tuned"]) if changes.get("resume") is None else None
+    tuned = f", {name}.yaml" if name else ""
     run = {key: value for key, value in tree.items() if key in fields.names(settings.RunSettings)}
     sections = [
         _run_section(run),
@@ -68,10 +69,6 @@ def _run_defaults() -> dict[str, Any]:
 
 def _config_file() -> Path:
     return Path(marljax.configs.__file__).with_name("config.yaml")
-
-
-def _is_tuned(algo: str, env_name: str) -> bool:
-    return (_config_file().parent / "tuned" / f"{algo}_{settings.node_name(env_name)}.yaml").is_file()
 
 
 def _yaml_notes(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Policies' action distributions: masked categorical, multi-discrete and squashed Gaussian, on distrax.
+"""Policies' action distributions: masked categorical, multi-discrete and squashed Gaussian.
 
 A distribution draws a *sample*; ``action(sample)`` is what the environment receives. The two differ for the squashed Gaussian
 only: the sample before tanh is stored, because log-probabilities of saturated actions cannot be recovered from the action.
@@ -35,7 +35,7 @@ class Distribution(Protocol):
 
 @functools.cache
 def _distrax() -> ModuleType:
-    """distrax takes two seconds to import, so it is imported by the first policy."""
+    """distrax takes up to two seconds to import: only policies that need it wait for that."""
     import distrax
 
     return distrax
@@ -46,20 +46,21 @@ class Categorical:
 
     def __init__(self, logits: jax.Array, mask: jax.Array):
         self._logits = jnp.where(mask, logits, MASKED)
-        self._inner = _distrax().Categorical(logits=self._logits)
+        self._log_probs = jax.nn.log_softmax(self._logits)
 
     def sample(self, key: jax.Array) -> jax.Array:
         return jnp.argmax(self._logits + flat(jax.random.gumbel, key, self._logits.shape), axis=-1)  # the Gumbel-max trick
 
     def mode(self) -> jax.Array:
-        return self._inner.mode()
+        return jnp.argmax(self._logits, axis=-1)
 
     def log_prob(self, sample: jax.Array) -> jax.Array:
-        return self._inner.log_prob(sample)
+        chosen = jax.nn.one_hot(sample, self._logits.shape[-1], dtype=bool)  # cheaper to differentiate than an index
+        return jnp.sum(jnp.where(chosen, self._log_probs, 0.0), axis=-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
         del key
-        return self._inner.entropy()
+        return -jnp.sum(jnp.exp(self._log_probs) * self._log_probs, axis=-1)
 
     def action(self, sample: jax.Array) -> jax.Array:
         return sample

@@ -61,6 +61,23 @@ class Actor(nn.Module):
         return carry, dense(self.num_outputs, 0.01)(x)
 
 
+class ActorCritic(nn.Module):
+    """Both from one body; its parameters serve an ``Actor`` of the same sizes, too."""
+
+    num_outputs: int
+    core: str
+    hidden: tuple[int, ...]
+    activation: str
+
+    @nn.compact
+    def __call__(
+        self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array
+    ) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
+        """obs [T, …, O] → (outputs [T, …, num_outputs], values [T, …])."""
+        carry, x = Core(self.core, self.hidden, self.activation)(carry, obs, first, alive)
+        return carry, (dense(self.num_outputs, 0.01)(x), dense(1, 1.0, name="value")(x)[..., 0])
+
+
 class Critic(nn.Module):
     """State values from an agent's own inputs."""
 
@@ -126,7 +143,7 @@ def apply_per_agent(
     """Applies a module to ``inputs`` [T, E, A, …] (and ``common`` inputs without an agent axis) with shared or per-agent
     parameters.
 
-    carry is [E, A, H] or (); outputs are [T, E, A, …].
+    carry is [E, A, H] or (); outputs are [T, E, A, …], one array or several.
     """
     if shared:
         together: Any = module.apply(params, carry, *common, *inputs)
@@ -135,6 +152,6 @@ def apply_per_agent(
     def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
         carry = jax.tree.map(lambda x: x[:, None], carry)
         outputs: Any = module.apply(params, carry, *common, *(x[:, :, None] for x in inputs))
-        return jax.tree.map(lambda x: x[:, 0], outputs[0]), outputs[1][:, :, 0]
+        return jax.tree.map(lambda x: x[:, 0], outputs[0]), jax.tree.map(lambda x: x[:, :, 0], outputs[1])
 
     return jax.vmap(one_agent, in_axes=(0, 1, *(2 for _ in inputs)), out_axes=(1, 2))(params, carry, *inputs)

@@ -181,11 +181,12 @@ def optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransforma
     rate: Scalar = config.learning_rate
     if config.anneal_learning_rate:
         rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
-    return optax.chain(
+    steps = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.scale_by_adam(eps=config.adam_eps),
         optax.scale_by_learning_rate(rate),
     )
+    return optax.flatten(steps)  # one vector instead of many arrays: a fraction of the kernels, to compile and to run
 
 
 def new_learner(config: PPOConfig, params: Any, key: jax.Array, env_params: EnvParams) -> Learner:
@@ -268,6 +269,7 @@ def explained_variance(batch: Batch) -> jax.Array:
     return jnp.where(spread > 0.0, 1.0 - variance(batch.target - batch.value) / jnp.maximum(spread, 1e-8), 0.0)
 
 
+TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 Evaluate = Callable[[Any, Batch, Any, jax.Array], Evaluation]
 
 
@@ -285,7 +287,8 @@ def fit(
 
     def loss(trained: Any, params: Any, batch: Batch, carry: Any, key: jax.Array):
         params = params._replace(**trained)
-        return losses(config, evaluate(params, batch, carry, key), batch, params.value_stats)
+        total, terms = losses(config, evaluate(params, batch, carry, key), batch, params.value_stats)
+        return total, jnp.stack([terms[name] for name in TERMS])
 
     def gradient_step(fitted: tuple[Any, Any], minibatch: tuple[Batch, Any, jax.Array]):
         params, opt_state = fitted
@@ -294,7 +297,7 @@ def fit(
         grads, terms = parallel.mean((grads, terms))
         updates, opt_state = transform.update(grads, opt_state, trained)
         trained = optax.apply_updates(trained, updates)
-        return (params._replace(**trained), opt_state), terms | {"grad_norm": optax.tree.norm(grads)}
+        return (params._replace(**trained), opt_state), jnp.append(terms, optax.tree.norm(grads))
 
     def epoch(fitted: tuple[Any, Any], key: jax.Array):
         key_shuffle, key_loss = jax.random.split(key)
@@ -305,8 +308,9 @@ def fit(
     (params, opt_state), terms = jax.lax.scan(
         epoch, (learner.params, learner.opt_state), jax.random.split(key, config.num_epochs)
     )
-    terms = jax.tree.map(jnp.mean, terms) | {"explained_variance": explained_variance(batch)}
-    return learner.replace(params=params, opt_state=opt_state, updates=learner.updates + 1), terms
+    named = dict(zip((*TERMS, "grad_norm"), terms.mean(axis=(0, 1)), strict=True))
+    learner = learner.replace(params=params, opt_state=opt_state, updates=learner.updates + 1)
+    return learner, named | {"explained_variance": explained_variance(batch)}
 
 
 def minibatches(config: PPOConfig, batch: Batch, carry: Any, key: jax.Array) -> tuple[Batch, Any]:

@@ -59,25 +59,24 @@ def collect(
     ``sum_<metric>``.
     """
 
-    def advance(scanned: tuple[Actors, dict[str, jax.Array]], key: jax.Array):
-        actors, figures = scanned
-        key_policy, key_step = jax.random.split(key)
+    def advance(scanned: tuple[Actors, jax.Array], keys: jax.Array):
+        actors, sums = scanned
+        key_policy, key_step = keys
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
         env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
         step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
-        figures = jax.tree.map(jnp.add, figures, episode_figures(timestep))
-        return (Actors(env_state, timestep, carry), figures), (record, step)
+        return (Actors(env_state, timestep, carry), sums + episode_figures(timestep)), (record, step)
 
-    start = jax.tree.map(jnp.zeros_like, episode_figures(actors.timestep))
-    (actors, figures), (records, steps) = jax.lax.scan(advance, (actors, start), jax.random.split(key, length))
-    return actors, records, steps, parallel.total(figures)
+    names = ["episodes", *(f"sum_{name}" for name in sorted(actors.timestep.metrics))]
+    keys = jax.random.split(key, (length, 2))
+    (actors, sums), (records, steps) = jax.lax.scan(advance, (actors, jnp.zeros(len(names))), keys)
+    return actors, records, steps, dict(zip(names, parallel.total(sums), strict=True))
 
 
-def episode_figures(timestep: TimeStep) -> dict[str, jax.Array]:
-    """Count and metric sums of the episodes that end in this timestep, over E."""
-    ended = timestep.last
-    sums = {f"sum_{name}": jnp.where(ended, value, 0.0).sum() for name, value in timestep.metrics.items()}
-    return {"episodes": ended.sum().astype(jnp.float32), **sums}
+def episode_figures(timestep: TimeStep) -> jax.Array:
+    """Count and metric sums, in order of names, of the episodes that end in this timestep, over E."""
+    values = jnp.stack([jnp.ones(timestep.last.shape), *(timestep.metrics[name] for name in sorted(timestep.metrics))])
+    return jnp.where(timestep.last, values, 0.0).sum(axis=1)
 
 
 def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any) -> Actors:

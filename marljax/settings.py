@@ -17,12 +17,13 @@ import marljax.configs
 from marljax import fields, registry
 from marljax.config import LARGEST
 from marljax.environment import Environment, EnvParams
-from marljax.errors import UserError
+from marljax.errors import UserError, unknown
 from marljax.runfolder import check_name
 from marljax.trees import strong
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
 MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
+STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
 CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb")  # what has no influence on the numbers
 
 
@@ -71,6 +72,7 @@ class RunSettings:
     runs: str
     name: str | None
     resume: str | None
+    tuned: str
     chunk: int | None
     render: bool
     eval: Evaluation
@@ -119,7 +121,7 @@ def tuned(algo: str, env: str, *words: str) -> Settings:
 
 
 def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole configuration: defaults, the tuned file of the pair where there is one, then ``changes``.
+    """The whole configuration: defaults, the tuned file that ``changes`` choose, then ``changes``.
 
     Its keys are checked, its values are not.
     """
@@ -132,6 +134,7 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"choose an environment, such as env=merge; known: {known_environments()}")
     env_name = str(changes["env"])
     _check_keys(algo, env_name, changes)
+    changes = {key: value for key, value in changes.items() if key not in ("algo", "env")}
     return {"algo_name": algo, "env_name": env_name, **_hydra_tree(algo, env_name, changes)}
 
 
@@ -151,6 +154,22 @@ def known_environments() -> str:
 def node_name(env_name: str) -> str:
     """An environment's name as Hydra and the files of ``configs/tuned`` take it."""
     return re.sub(r"\W", "_", env_name)
+
+
+def tuned_name(algo: str, env_name: str, variant: Any) -> str | None:
+    """The file in ``configs/tuned`` that holds a variant of the pair's tuned values, without its ending; None where none does.
+
+    Raises ``UserError`` for a variant that is neither there nor "standard" or "none".
+    """
+    pair = f"{algo}_{node_name(env_name)}"
+    name = pair if variant == STANDARD else f"{pair}_{variant}"
+    folder = Path(marljax.configs.__file__).parent / "tuned"
+    if (folder / f"{name}.yaml").is_file():
+        return name
+    if variant not in (STANDARD, UNTUNED):
+        known = [path.stem.removeprefix(f"{pair}_") for path in folder.glob(f"{pair}_*.yaml")]
+        raise unknown(f"variant of the tuned values of {algo} on {env_name}", str(variant), [STANDARD, UNTUNED, *known])
+    return None
 
 
 def from_tree(tree: Mapping[str, Any]) -> Settings:
@@ -258,7 +277,8 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
     store = ConfigStore.instance()
     store.store(group="algo", name=algo, node=fields.defaults(registry.algorithm(algo).Config))
     store.store(group="env", name=node, node=fields.defaults(cls))
-    overrides = [f"algo={algo}", f"env={node}"]
+    tuned_file = tuned_name(algo, env_name, changes.get("tuned", STANDARD))
+    overrides = [f"algo={algo}", f"env={node}", f"tuned={tuned_file}" if tuned_file else "~tuned"]
     folder = str(Path(marljax.configs.__file__).parent)
     try:
         with initialize_config_dir(config_dir=folder, version_base="1.3"):
@@ -267,7 +287,7 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
         for key, value in changes.items():
             if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a number
                 composed.env[key.removeprefix("env.")] = value
-            elif key not in ("algo", "env"):
+            else:
                 OmegaConf.update(composed, key, value)
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException) as error:

@@ -50,6 +50,14 @@ def test_tuned_files_change_defaults_and_yield_to_the_command_line(tmp_path, mon
     given = compose("tiny", ["env=corridor", "algo.learning_rate=0.25", "env.slip=0.7"])
     assert (given.config.num_envs, given.config.learning_rate, given.env.agents) == (8, 0.25, 1)
     assert given.env_params.slip == np.float32(0.7)
+    (tmp_path / "tuned" / "tiny_corridor_sure.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - tiny_corridor\n  - _self_\nenv:\n  slip: 0.0\n"
+    )
+    variant, untuned = (compose("tiny", ["env=corridor", f"tuned={name}"]) for name in ("sure", "none"))
+    assert (variant.config.num_envs, variant.env_params.slip) == (8, 0.0)
+    assert (untuned.config, untuned.env_params) == (type(untuned.config)(), untuned.env.default_params)
+    with pytest.raises(UserError, match=r"^unknown variant of the tuned values of tiny on corridor 'sur'; did you mean sure\?$"):
+        compose("tiny", ["env=corridor", "tuned=sur"])
     tuned.write_text("# @package _global_\nalgo:\n  num_env: 8\n")
     with pytest.raises(UserError, match=r"unknown setting 'algo.num_env'; did you mean algo.num_envs"):
         compose("tiny", ["env=corridor"])
@@ -97,7 +105,7 @@ MISTAKES = [
     ("env=corridor eval.episodes=1e12", "eval.episodes=1000000000000 is out of range; it takes integers up to"),
     ("env=corridor name=../../up", "name='../../up' is no plain name; runs=<folder> says where"),
     ("env=corridor name=..", "name='..' is no plain name"),
-    ("env=corridor tuned=none", "unknown setting 'tuned'; --help lists all there are"),
+    ("env=merge tuned=cautios", "unknown variant of the tuned values of tiny on merge 'cautios'; known: none, standard."),
     ("env=merge env.position_noise=30", "env.position_noise=30 of merge is out of range; it takes m up to 17.5"),
     ("env=corridor env.compete=1", "env.compete=1 has the wrong type; it takes true or false"),
     ("env=corridor env.limit=2.5", "env.limit=2.5 has the wrong type; it takes an integer"),
@@ -201,7 +209,7 @@ def test_help_shows_what_the_tuned_file_sets(capsys):
     with pytest.raises(SystemExit):
         cli.main("mappo", ["env=merge", "--help"])
     text = capsys.readouterr().out
-    assert "algo.* (mappo, tuned for merge)" in text
+    assert "algo.* (mappo, mappo_merge.yaml)" in text
     assert tuned.config.total_steps != type(tuned.config)().total_steps
     assert f"algo.total_steps={tuned.config.total_steps} " in text
 

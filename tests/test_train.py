@@ -71,7 +71,7 @@ def test_impossible_overrides_say_why(train, overrides, words):
     [
         (("mappo", probes.Probe(), CONFIG), "'mappo' is no algorithm; give its module"),
         ((ippo, "merge", CONFIG), "'merge' is no environment; make one"),
-        ((mappo, probes.Probe(), CONFIG), r"config is a marljax.ppo.PPOConfig; give a marljax.algos.mappo.Config"),
+        ((mappo, probes.Probe(), CONFIG), r"config is a marljax.algos.ippo.Config; give a marljax.algos.mappo.Config"),
         ((ippo, probes.Probe(), ippo.Config), r"config is a builtins.type; give a marljax.algos.ippo.Config"),
         ((ippo, probes.Probe(), CONFIG.replace(gamma=np.array([0.9, 0.8]))), r"'gamma' is of shape \[2\]"),
         ((ippo, probes.Probe(), CONFIG, {"variant": 1}), "env_params are dict; give ProbeParams"),

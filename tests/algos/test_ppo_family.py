@@ -49,11 +49,14 @@ class Trained(NamedTuple):
     obs: jax.Array  # [8, E, A, O] they belong to
 
 
-@pytest.fixture(scope="module", params=[(name, core) for name in ALGORITHMS for core in ("mlp", "gru")], ids="-".join)
+NETWORKS = [("ippo", "mlp"), ("ippo", "gru"), ("ippo", "gru", "share_body"), ("mappo", "mlp"), ("mappo", "gru")]
+
+
+@pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
 def trained(request):
     """Every probe trained in one vmapped program: the variant is a number of the environment."""
-    name, core = request.param
-    algorithm, config = ALGORITHMS[name], make_config(ALGORITHMS[name], core)
+    name, core, *switches = request.param
+    algorithm, config = ALGORITHMS[name], make_config(ALGORITHMS[name], core, **dict.fromkeys(switches, True))
     train = make_train(algorithm, Probe(), config)
     variants = jnp.arange(8)
     result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8), {"env.variant": variants})
@@ -155,11 +158,13 @@ def test_absent_agents_never_reach_the_loss(algorithm):
     chex.assert_trees_all_equal(*(run.state.learner.params for run in runs))
 
 
-@pytest.mark.parametrize("core", ["mlp", "gru"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-def test_probability_ratio_is_one_before_the_first_gradient_step(algorithm, core):
+@pytest.mark.parametrize("network", NETWORKS, ids="-".join)
+def test_probability_ratio_is_one_before_the_first_gradient_step(network):
     """Replaying a rollout reproduces it, across episode boundaries and from a memory in mid-episode."""
-    config = make_config(algorithm, core, rollout_length=11, normalize_observations=True, agent_id=True, num_minibatches=1)
+    name, core, *switches = network
+    algorithm, changes = ALGORITHMS[name], dict.fromkeys(switches, True)
+    changes |= {"rollout_length": 11, "normalize_observations": True, "agent_id": True, "num_minibatches": 1}
+    config = make_config(algorithm, core, **changes)
     env, env_params = Probe(), probes.ProbeParams(variant=probes.MEMORY)
 
     def replay(key):

@@ -67,6 +67,8 @@ FACING = [(10, 4), (10, 14), (10, 24), (14, 4), (14, 14), (14, 24)]  # each sees
         ({"action_type": "continous"}, "continuous"),
         ({"enemy_target": "close"}, "closest"),
         ({"enemy_shoots": 1}, "true or false"),
+        ({"dead": "go"}, "unknown value of dead of smax 'go'; known: leave, stay"),
+        ({"mode": "self_play", "enemy_target": "random"}, "enemy_target of smax is for mode=scripted"),
         ({"mode": "learned"}, "needs a policy, which only Python can give"),
         ({"mode": "learned", "opponent": "runs/ippo_smax"}, "needs a policy, which only Python can give"),
     ],
@@ -103,6 +105,7 @@ OPTIONS = [
     {"scenario": "5m_vs_6m", "action_type": "continuous"},
     {"scenario": "2s3z", "observation": "conic", "enemy_shoots": False},
     {"scenario": "3m", "mode": "self_play", "action_type": "continuous", "observation": "conic"},
+    {"scenario": "3s5z_vs_3s6z", "dead": "leave"},
 ]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import marljax
 from marljax import settings
-from marljax.envs.smax import FIRST_ATTACK, Scenario, Smax, SmaxParams, register_scenario
-from marljax.envs.smax_units import UNIT_NAMES, scenario_names
+from marljax.envs.smax import FIRST_ATTACK, MARINE, Scenario, Smax, SmaxParams, register_scenario, scenario_names
+from marljax.envs.smax_units import PUBLISHED, UNIT_NAMES
 from marljax.errors import UserError
 
 PARAMS = SmaxParams()
@@ -19,14 +19,15 @@ KEY = jax.random.key(0)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (((0, "zealott"), 1, 1), "unknown unit type of a scenario 'zealott'; did you mean zealot"),
+        (("marine", 1, 1), "unit_types of a scenario is 'marine'; give one type per unit, such as .'marine',."),
         (((0, 0, 0), 2, 2), "has 3 unit_types; give 4"),
         (((0,), 1, 0), "num_enemies .* at least 1"),
         (((), 0, 0), "num_allies .* at least 1"),
         (((0, 9), 1, 1), "unit type 9; there are 0 .marine., .* 5 .hydralisk."),
         (((0, -1), 1, 1), "unit type -1; there are"),
-        ((("marine", "zealot"), 1, 1), "unit type 'marine'; types are numbers: 0 .marine."),
-        (((0, 1.7), 1, 1), "unit type 1.7; types are numbers"),
-        ((3, 1, 1), "unit_types of a scenario is 3; give one number per unit"),
+        (((0, 1.7), 1, 1), "unit type 1.7; there are 0 .marine."),
+        ((3, 1, 1), "unit_types of a scenario is 3; give one type per unit"),
         (((0, 0), 1, 1, "yes"), "random_types of a scenario is 'yes'; give True or False"),
         (((0,), 10**9, 1), "has 1 unit_types; give 1000000001"),
     ],
@@ -40,7 +41,7 @@ def test_scenarios_can_be_added_but_not_changed():
     register_scenario("one zealot", Scenario((0, 0, 3), 2, 1))
     env = marljax.make("smax", scenario="one zealot")
     assert (env.num_agents, env.action_space.n) == (2, FIRST_ATTACK + 1)
-    register_scenario("one zealot", Scenario((0, 0, 3), 2, 1))
+    register_scenario("one zealot", Scenario(("marine", MARINE, "zealot"), 2, 1))
     with pytest.raises(UserError, match="another name"):
         register_scenario("one zealot", Scenario((0, 3), 1, 1))
     for name in ("", 3):
@@ -62,7 +63,8 @@ def test_the_command_line_takes_scenarios_of_a_users_module(tmp_path, monkeypatc
 
 
 def test_sizes_of_the_published_scenarios():
-    assert len(scenario_names()) >= 14
+    assert len(PUBLISHED) == 14
+    assert set(PUBLISHED) <= set(scenario_names())
     for name, size, state in (("2s3z", 127, 120), ("27m_vs_30m", 738, 684)):
         env = Smax(name)
         assert env.observation_space.shape == (size,)
