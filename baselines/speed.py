@@ -80,7 +80,7 @@ def main(words: Sequence[str]) -> None:
         console.print(f"{kind:>9} {count or '':>5}  {figures}  {' '.join(more)}")
         return row
 
-    planned = DUELS.get(chosen.env_name, ())
+    planned: Sequence[Duel] = DUELS.get(chosen.env_name, ())
     if planned and any(word.startswith("env.") for word in words):
         planned = (Duel((), PART_ENVS),)
     duels = [(duel, face(duel, take)) for duel in planned]

@@ -132,7 +132,7 @@ def _run(trainer: Trainer, members: Members, num_updates: int) -> tuple[Members,
 def lean_tracing() -> Iterator[None]:
     """A program is traced and compiled a sixth faster without two things that help nobody here: looking for garbage among the
     objects of tracing, all of which stay, and the Python traceback of every operation in the compiled program."""
-    collects, locations = gc.isenabled(), jax.config.jax_traceback_in_locations_limit
+    collects, locations = gc.isenabled(), jax.config.jax_traceback_in_locations_limit  # type: ignore[attr-defined]
     gc.disable()
     jax.config.update("jax_traceback_in_locations_limit", 0)
     try:
