@@ -40,6 +40,12 @@ class Opponent:
         """The policies of one of our algorithms: ``Opponent.of(mappo, env, config)``; weights are its ``params``.
 
         Policies of self-play fit too, with an ``env`` of mode ``scripted``: they lead one team then.
+
+        Example:
+            enemy = marljax.load("runs/ippo_smax/…")
+            opponent = Opponent.of(enemy.algorithm, enemy.env, enemy.config)
+            env = marljax.make("smax", scenario="3m", mode="learned", opponent=opponent)
+            env_params = env.default_params.replace(opponent=enemy.params)
         """
         if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
             raise UserError(f"Opponent.of got {algorithm!r} as its algorithm; give the module, such as marljax.algos.ippo")
@@ -165,6 +171,10 @@ def act(
     members = opponent.env.num_agents
     outcome = Outcome(jnp.zeros(members), jnp.array(False), jnp.array(False))
     seen = timestep(opponent.env.observe(mirrored, env_params), outcome, first=state.step == 0)
-    action, carry = opponent.act(env_params.opponent, seen, state.memory, key)
+    try:
+        action, carry = opponent.act(env_params.opponent, seen, state.memory, key)
+    except Exception:
+        check_weights(opponent, env_params)  # says it in one line where the weights are the cause
+        raise
     turned = jnp.where(action == LEFT, RIGHT, jnp.where(action == RIGHT, LEFT, action))
     return jnp.where(action >= FIRST_ATTACK, 2 * FIRST_ATTACK + num_allies - 1 - action, turned), carry

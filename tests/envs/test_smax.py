@@ -426,6 +426,8 @@ def test_policies_with_a_memory_and_another_view_lead_the_enemies():
     assert [leaf.shape for leaf in jax.tree.leaves(state.memory)] == [(3, 8)]
     after, _ = jax.eval_shape(env.step, KEY, state, jnp.full(3, STOP), params)
     assert jax.tree.structure(after) == jax.tree.structure(state)
+    with pytest.raises(UserError, match="holds no weights for this opponent; set those"):
+        jax.eval_shape(env.step, KEY, state, jnp.full(3, STOP), PARAMS)
     other = dataclasses.replace(config, hidden=(8, 16))
     with pytest.raises(UserError, match="does not fit this opponent"):
         Smax(mode="learned", opponent=Opponent.of(ippo, trained, other)).check_params(params)

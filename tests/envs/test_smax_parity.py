@@ -6,7 +6,7 @@ before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall)
 within ``TIE`` of the middle between two opponents, so that rounding decides on which side; such episodes are counted and
 bounded. Units that push each other make rounding errors grow, most where two stand all but in one place: once a position is off
 by ``DRIFT``, ours is set to theirs, and what shows positions may be off by ``PUSHED`` in that step; those steps are bounded too,
-at one in a thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/test_smax_parity.py`` prints both counts.
+at three in a thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/test_smax_parity.py`` prints both counts.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
@@ -242,7 +242,7 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
         assert pair.gap(state, action) < TIE, f"episode {episode} parts at step {time} without a tie: {errors}"
     assert parts.sum() <= max(1, most_ties * num_episodes), f"{parts.sum()} of {num_episodes} episodes part at a tie"
     drifted = (drifts & live).sum() / live.sum()
-    most = 0.001 * pair.scenario.num_units  # any unit may be pushed
+    most = 0.003 * pair.scenario.num_units  # any unit may be pushed
     assert drifted < most, f"rounding grew beyond {DRIFT} in {drifted:.2%} of the steps"
     assert live.sum() > 30 * num_episodes
     hits = ((np.diff(theirs["health"], axis=1) < 0).any(axis=-1) & live[:, 1:]).sum()
@@ -371,7 +371,7 @@ def compare_scripts(name: str, shoots: bool = True, targets: str = "closest") ->
     aims = reaches & (kept | (targets == "closest"))  # or else whom to shoot at is drawn
     walks = ~reaches if shoots else np.ones_like(reaches)
     decided = alive & ((walks & (seen <= 1)) | (~walks & aims))  # otherwise the opponent to walk to is drawn
-    assert decided.sum() > 1000
+    assert decided.sum() > 500
     assert (alive & aims).sum() > 50
     same = alive & (aims | ~reaches)
     assert np.mean(own_target[same] != target[same]) < 1e-3  # rounding at the edge of the range
