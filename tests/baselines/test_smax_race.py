@@ -59,8 +59,8 @@ PACE = {
 }
 
 
-def figures(steps):
-    return {"won": {"steps": steps, "steps_per_update": 16_384}}
+def figures(steps, updates=200):
+    return {"won": {"steps": steps, "steps_per_update": 16_384, "curves": np.zeros((len(steps), updates))}}
 
 
 def test_seconds_count_from_the_start_of_the_process():
@@ -70,9 +70,9 @@ def test_seconds_count_from_the_start_of_the_process():
 
 
 def test_a_rival_that_was_stopped_gives_a_bound():
-    columns = smax.goal_columns(PACE, figures([None] * 5), figures([516_384] * 5))
-    assert columns[0] == "> 3.00 M (5 of 5 stopped)"
-    assert columns[2].startswith("> 617")
-    assert columns[4] == "< 0.06"
+    columns = smax.goal_columns(PACE, figures([None] * 5, 100), figures([516_384] * 5))
+    assert columns[0] == "> 1.64 M (5 of 5 stopped)"
+    assert columns[2].startswith("> 344")
+    assert columns[4] == "< 0.10"
     assert smax.goal_columns(PACE, figures([516_384] * 5), figures([None] * 5))[4] == "–"
     assert smax.goal_columns(None, None, figures([516_384] * 5)) == ["–", "0.52 ± 0.00 M", "–", "–", "–"]
