@@ -177,7 +177,7 @@ def run_race(
     """The cell of a race, which goes on where it was stopped."""
     digest = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
     folder = RUNS / f"{tables.file_name(name)}-{digest:08x}"
-    about = settings | race.RULES | {"limit": limit}
+    about = {**settings, **race.RULES, "limit": limit}
     return cells.get(name, about, lambda: {"won": race.climb(side(), folder, limit=limit, early=early)})
 
 
