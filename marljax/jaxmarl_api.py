@@ -32,7 +32,8 @@ class ToJaxMARL(MultiAgentEnv):
     """An environment as JaxMARL's ``MultiAgentEnv``; made by ``to_jaxmarl``.
 
     Agents are ``agent_0`` …; ``step`` restarts a finished episode at once and then returns the observation of the new one, as
-    all of JaxMARL's environments do, ``step_env`` does not. Observations are one flat vector per agent, what the agents share
+    all of JaxMARL's environments do, ``step_env`` does not. An agent is done when the episode is, or when it is alive no more
+    (the dead of ``smax`` with ``dead=leave``, as in JaxMARL's). Observations are one flat vector per agent, what the agents share
     included, and the dictionary holds ``world_state``, the global state, as SMAX's does. ``info`` has the environment's
     metrics, ``terminated`` and ``truncated``, all [A], since JaxMARL's loops expect that shape.
     """
