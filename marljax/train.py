@@ -91,9 +91,8 @@ class Trainer:
     def quantities(self) -> tuple[str, ...]:
         """What ``diverged_in`` counts: the named outputs of an update, then the parameters."""
         keys = jax.random.split(jax.random.key(0), self.mesh.shape[parallel.SEED])
-        with lean_tracing():
-            members = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
-            _, metrics = jax.eval_shape(lambda members: _run(self, members, 1), members)
+        members = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
+        _, metrics = jax.eval_shape(lambda members: self.run(members, 1), members)
         return (*by_cause(metrics), "params")
 
 
@@ -130,8 +129,8 @@ def _run(trainer: Trainer, members: Members, num_updates: int) -> tuple[Members,
 
 @contextlib.contextmanager
 def lean_tracing() -> Iterator[None]:
-    """A program is traced and compiled a sixth faster without two things that help nobody here: looking for garbage among the
-    objects of tracing, all of which stay, and the Python traceback of every operation in the compiled program."""
+    """Programs are traced and compiled faster without two things that help nobody here: looking for garbage among the objects of
+    tracing, all of which stay, and the Python traceback of every operation in the compiled program."""
     collects, locations = gc.isenabled(), jax.config.jax_traceback_in_locations_limit  # type: ignore[attr-defined]
     gc.disable()
     jax.config.update("jax_traceback_in_locations_limit", 0)
@@ -157,8 +156,9 @@ def of_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> tuple[Members, Metrics]:
     """One update of one member, undone and remembered where a number stops being finite; a frozen member reports NaN."""
     state, metrics = algorithm.update(env, member.config, member.state)
-    watched = jnp.stack([metrics[name] for name in by_cause(metrics)])
-    broken = jnp.append(~jnp.isfinite(watched), ~all_finite(state.learner.params))
+    names = by_cause(metrics)
+    values = jnp.stack([metrics[name] for name in names])
+    broken = jnp.append(~jnp.isfinite(values), ~all_finite(state.learner.params))
     fails = jnp.any(broken) & (member.diverged_at < 0)
     frozen = fails | (member.diverged_at >= 0)
     kept = Members(
@@ -167,9 +167,7 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
         diverged_at=jnp.where(fails, member.state.learner.updates, member.diverged_at),
         diverged_in=jnp.where(fails, jnp.argmax(broken).astype(jnp.int32), member.diverged_in),
     )
-    names = sorted(metrics)
-    shown = jnp.where(frozen, jnp.nan, jnp.stack([metrics[name] for name in names]))
-    return kept, {name: shown[index] for index, name in enumerate(names)}
+    return kept, dict(zip(names, jnp.where(frozen, jnp.nan, values), strict=True))
 
 
 def by_cause(names: Iterable[str]) -> list[str]:
