@@ -6,7 +6,7 @@ before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall)
 within ``TIE`` of the middle between two opponents, so that rounding decides on which side; such episodes are counted and
 bounded. Units that push each other make rounding errors grow, most where two stand all but in one place: once a position is off
 by ``DRIFT``, ours is set to theirs, and what shows positions may be off by ``PUSHED`` in that step; those steps are bounded too,
-at three in a thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/test_smax_parity.py`` prints both counts.
+at one in a thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/test_smax_parity.py`` prints both counts.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
@@ -40,6 +40,8 @@ from marljax.envs.smax_script import Memory
 from marljax.envs.smax_units import PUBLISHED, find_scenario
 
 TOLERANCE, TIE, DRIFT, PUSHED = 1e-4, 1e-4, 1e-5, 1e-3
+# The older code generator of the tests (see ``conftest``) rounds otherwise, and crowds drift twice as often.
+AS_USERS_HAVE = {"xla_cpu_use_fusion_emitters": True} if "fusion_emitters" in os.environ["XLA_FLAGS"] else None
 PLACES = ("x", "y", "obs", "global_state")
 PARAMS = SmaxParams(cooldown_noise_low=0.0, cooldown_noise_high=0.0)
 draw_uniform = jax.random.uniform
@@ -125,7 +127,7 @@ class Pair:
         self.both = Smax(name, mode="self_play", observation=observation, action_type=action_type)
         self.self_play = self_play
         self.continuous = action_type == "continuous"
-        self.episodes = jax.jit(jax.vmap(self._episode))
+        self.episodes = jax.jit(jax.vmap(self._episode), compiler_options=AS_USERS_HAVE)
 
     def _their_view(self, state, obs, reward):
         names, allies = self.theirs.agents, self.scenario.num_allies
@@ -242,7 +244,7 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
         assert pair.gap(state, action) < TIE, f"episode {episode} parts at step {time} without a tie: {errors}"
     assert parts.sum() <= max(1, most_ties * num_episodes), f"{parts.sum()} of {num_episodes} episodes part at a tie"
     drifted = (drifts & live).sum() / live.sum()
-    most = 0.003 * pair.scenario.num_units  # any unit may be pushed
+    most = 0.001 * pair.scenario.num_units  # any unit may be pushed
     assert drifted < most, f"rounding grew beyond {DRIFT} in {drifted:.2%} of the steps"
     assert live.sum() > 30 * num_episodes
     hits = ((np.diff(theirs["health"], axis=1) < 0).any(axis=-1) & live[:, 1:]).sum()
@@ -365,13 +367,13 @@ def scripted_episodes(name: str, num_episodes: int, shoots: bool, targets: str):
 
 
 def compare_scripts(name: str, shoots: bool = True, targets: str = "closest") -> None:
-    (action, own_action), (target, own_target), kept, seen, alive, done = scripted_episodes(name, 24, shoots, targets)
+    (action, own_action), (target, own_target), kept, seen, alive, done = scripted_episodes(name, 40, shoots, targets)
     alive = alive & (np.cumsum(done, axis=1) - done == 0)[..., None]
     reaches = target >= 0
     aims = reaches & (kept | (targets == "closest"))  # or else whom to shoot at is drawn
     walks = ~reaches if shoots else np.ones_like(reaches)
     decided = alive & ((walks & (seen <= 1)) | (~walks & aims))  # otherwise the opponent to walk to is drawn
-    assert decided.sum() > 500
+    assert decided.sum() > 1000
     assert (alive & aims).sum() > 50
     same = alive & (aims | ~reaches)
     assert np.mean(own_target[same] != target[same]) < 1e-3  # rounding at the edge of the range
