@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import marljax.configs
 from marljax import fields, registry, settings
 
 NOTE_COLUMN = 34  # of the meanings; a longer setting pushes its own aside
@@ -68,7 +67,7 @@ def _run_defaults() -> dict[str, Any]:
 
 
 def _config_file() -> Path:
-    return Path(marljax.configs.__file__).with_name("config.yaml")
+    return settings.config_folder() / "config.yaml"
 
 
 def _yaml_notes(text: str) -> dict[str, str]:

@@ -156,6 +156,11 @@ def node_name(env_name: str) -> str:
     return re.sub(r"\W", "_", env_name)
 
 
+def config_folder() -> Path:
+    """Where ``config.yaml`` and the tuned values lie."""
+    return Path(marljax.configs.__file__).parent
+
+
 def tuned_name(algo: str, env_name: str, variant: Any) -> str | None:
     """The file in ``configs/tuned`` that holds a variant of the pair's tuned values, without its ending; None where none does.
 
@@ -163,7 +168,7 @@ def tuned_name(algo: str, env_name: str, variant: Any) -> str | None:
     """
     pair = f"{algo}_{node_name(env_name)}"
     name = pair if variant == STANDARD else f"{pair}_{variant}"
-    folder = Path(marljax.configs.__file__).parent / "tuned"
+    folder = config_folder() / "tuned"
     if (folder / f"{name}.yaml").is_file():
         return name
     if variant not in (STANDARD, UNTUNED):
@@ -279,9 +284,8 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
     store.store(group="env", name=node, node=fields.defaults(cls))
     tuned_file = tuned_name(algo, env_name, changes.get("tuned", STANDARD))
     overrides = [f"algo={algo}", f"env={node}", f"tuned={tuned_file}" if tuned_file else "~tuned"]
-    folder = str(Path(marljax.configs.__file__).parent)
     try:
-        with initialize_config_dir(config_dir=folder, version_base="1.3"):
+        with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
             composed = hydra_compose("config", overrides=overrides)
         OmegaConf.set_struct(composed, False)
         for key, value in changes.items():
