@@ -10,7 +10,6 @@ over repetitions after a warm-up, with every output computed: observations, mask
 restarts.
 """
 
-import functools
 import importlib.util
 import json
 import os
@@ -141,29 +140,22 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
 
 
 def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Environment steps per second under uniform available actions, all outputs reduced to sums so that none is
-    optimised away."""
+    """Environment steps per second under uniform available actions."""
     import jax
-    import jax.numpy as jnp
 
     from marljax.evaluate import RandomPolicy
     from marljax.vector import vectorize
 
     vec, policy = vectorize(env, num_envs), RandomPolicy(env)
 
-    def start(key: jax.Array, env_params: Any) -> tuple:
-        return *vec.reset(key, env_params), jnp.zeros(())
-
     def step(env_params: Any, carried: tuple, key: jax.Array) -> tuple:
-        state, timestep, total = carried
+        state, timestep = carried
         key_action, key_step = jax.random.split(key)
         action, _ = policy(key_action, state, timestep, ())
         state, timestep = vec.step(key_step, state, action, env_params)
-        outputs = (timestep, vec.global_state(state, env_params))
-        total = total + sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(outputs))
-        return (state, timestep, total), None
+        return (state, timestep), vec.global_state(state, env_params)
 
-    return scan_rate(start, step, env_params, num_envs)
+    return scan_rate(vec.reset, step, env_params, num_envs)
 
 
 def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
@@ -203,24 +195,28 @@ def call_time(function: Callable, inputs: tuple) -> float:
 
 
 def scan_rate(start: Callable, step: Callable, env_params: Any, num_envs: int) -> Row:
-    """Rate of ``step(env_params, carried, key) -> (carried, None)`` from ``start(key, env_params)``, and both programs' compile
-    time."""
+    """Rate of ``step(env_params, carried, key) -> (carried, outputs)`` from ``start(key, env_params)``, and both programs'
+    compile time."""
     import jax
+    import jax.numpy as jnp
 
     @jax.jit
     def run(key: jax.Array, carried: Any, env_params: Any) -> Any:
-        # env_params are an input, as in training: closed over, they would be folded into the program.
-        return jax.lax.scan(functools.partial(step, env_params), carried, jax.random.split(key, RANDOM_STEPS))[0]
+        # env_params are an input, as in training: closed over, they would be folded into the program. Outputs go from step to
+        # step with what is carried, so that every step has to compute them.
+        outputs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(step, env_params, carried, key)[1])
+        keys = jax.random.split(key, RANDOM_STEPS)
+        return jax.lax.scan(lambda kept, key: (step(env_params, kept[0], key), None), (carried, outputs), keys)[0]
 
     begun = time.perf_counter()
     carried = jax.jit(start)(jax.random.key(0), env_params)
     compiled = run.lower(jax.random.key(0), carried, env_params).compile()
     compile_time = time.perf_counter() - begun
-    carried = jax.block_until_ready(compiled(jax.random.key(0), carried, env_params))
+    carried, _ = jax.block_until_ready(compiled(jax.random.key(0), carried, env_params))
     times = []
     for repetition in range(REPETITIONS):
         begun = time.perf_counter()
-        carried = jax.block_until_ready(compiled(jax.random.key(repetition), carried, env_params))
+        carried, _ = jax.block_until_ready(compiled(jax.random.key(repetition), carried, env_params))
         times.append(time.perf_counter() - begun)
     return {"env_steps_per_s": num_envs * RANDOM_STEPS / statistics.median(times), "compile_s": compile_time}
 

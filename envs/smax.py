@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from marljax.batch import batch_last
-from marljax.draws import flat
+from marljax.draws import row
 from marljax.environment import Environment, Outcome, View
 from marljax.envs import smax_actions as actions
 from marljax.envs import smax_opponent, smax_scene, smax_spawn, smax_units, smax_view
@@ -197,7 +197,7 @@ class Smax(Environment):
     # --- the functions of an environment: random draws, then the parts that see batches last ----------------------------
 
     def initial(self, key: jax.Array, env_params: SmaxParams) -> SmaxState:
-        draws = flat(jax.random.uniform, key, (smax_spawn.num_draws(self.battle),))
+        draws = row(jax.random.uniform, key, smax_spawn.num_draws(self.battle))
         state = batch_last(self._initial)(draws, _numbers(env_params))
         return state if self._learned is None else state.replace(memory=self._learned.initial_carry())
 
@@ -205,10 +205,10 @@ class Smax(Environment):
         self, key: jax.Array, state: SmaxState, action: jax.Array, env_params: SmaxParams
     ) -> tuple[SmaxState, Outcome]:
         if self._learned is None:
-            draws = flat(jax.random.uniform, key, (sum(self._draws),))
+            draws = row(jax.random.uniform, key, sum(self._draws))
             return batch_last(self._transition)(draws, state, action, None, _numbers(env_params))
         key_draws, key_opponent = jax.random.split(key)
-        draws = flat(jax.random.uniform, key_draws, (sum(self._draws),))
+        draws = row(jax.random.uniform, key_draws, sum(self._draws))
         enemies, carry = smax_opponent.act(self._learned, key_opponent, state, self._types, self.battle.num_allies, env_params)
         numbers = _numbers(env_params)
         after, outcome = batch_last(self._transition)(draws, state.replace(memory=None), action, enemies, numbers)
@@ -266,7 +266,7 @@ class Smax(Environment):
     ) -> tuple[SmaxState, Outcome]:
         units, num_allies = state.units, self.battle.num_allies
         stats = stats_of(env_params, self._kind(state.kind, units.x))
-        noise, scripted, chosen = jnp.split(draws, np.cumsum(self._draws)[:-1])
+        noise, scripted, chosen = jnp.split(draws, np.cumsum(self._draws))[:-1]
         memory = None
         if self.mode == "scripted":
             enemies, memory = self._script(scripted, state, stats)

@@ -4,6 +4,7 @@ Axis letters: N units of both teams, M units of the team that looks, K its oppon
 axes are free. A board lists all units in the order in which a team counts them: its own first.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -83,11 +84,21 @@ def type_bits(kind: Kinds) -> list[jax.Array]:
     return [jnp.asarray(kind == number, jnp.float32) for number in range(NUM_KINDS)]
 
 
+def shown_where(shown: jax.Array, groups: Sequence[Sequence[jax.Array]], axis: int) -> jax.Array:
+    """All features of all groups along a new axis, 0 where they are not shown.
+
+    XLA makes one loop of a stack of at most eight arrays, and one for each array of a larger stack: eight a group at most.
+    """
+    shape = shown.shape
+    stacks = [jnp.stack([jnp.broadcast_to(feature, shape) for feature in group], axis) for group in groups]
+    return jnp.concatenate([jnp.where(jnp.expand_dims(shown, axis), stack, 0.0) for stack in stacks], axis)
+
+
 def own_features(seen: Board, num_observers: int, env_params: SmaxParams) -> jax.Array:
     """[M, 10, …]: health fraction, x and y over the map's size, cooldown fraction, type bits; 0 for the dead."""
     me = Board(*(part[:num_observers] for part in seen))
-    features = [me.health, me.x / env_params.map_width, me.y / env_params.map_height, me.cooldown, *type_bits(me.kind)]
-    return jnp.stack([jnp.where(me.alive, feature, 0.0) for feature in features], axis=1)
+    changing = me.health, me.x / env_params.map_width, me.y / env_params.map_height, me.cooldown
+    return shown_where(me.alive, (changing, type_bits(me.kind)), axis=1)
 
 
 def unit_list(seen: Board, num_observers: int, env_params: SmaxParams) -> jax.Array:
@@ -149,8 +160,8 @@ def action_mask(seen: Board, num_observers: int, num_actions: int) -> jax.Array:
 
 def global_state(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> jax.Array:
     """[12·N, …]: ten features of each unit (0 for the dead), then all team numbers, then all types."""
-    features = [units.health / stats.health, units.x, units.y, units.cooldown, *type_bits(kind)]
-    living = jnp.stack([jnp.where(units.alive, feature, 0.0) for feature in features], axis=1)
+    changing = units.health / stats.health, units.x, units.y, units.cooldown
+    living = shown_where(units.alive, (changing, type_bits(kind)), axis=1)
     team = jnp.broadcast_to(column(np.arange(units.x.shape[0]) >= num_allies, units.x), units.x.shape).astype(units.x.dtype)
     kinds = jnp.broadcast_to(kind, units.x.shape).astype(units.x.dtype)
     return jnp.concatenate([living.reshape(-1, *units.x.shape[1:]), team, kinds])

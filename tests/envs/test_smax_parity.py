@@ -21,8 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxmarl.environments.smax import SMAX, HeuristicEnemySMAX, map_name_to_scenario
+from jaxmarl.environments.smax import SMAX, map_name_to_scenario
+from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, get_heuristic_policy_initial_state
 
+from marljax.baselines.smax import Script
 from marljax.envs.smax import (
     FIRST_ATTACK,
     LEFT,
@@ -332,42 +334,53 @@ def enemy_actions(units: Units, num_allies: int):
     return jnp.where(shot > 0, shot, move)
 
 
-def scripted_episodes(name: str, num_episodes: int, shoots: bool, targets: str):
-    """For every decision [E, T, M]: their action, ours from the same state, their and our target after it, whether their target
-    was the same before, opponents seen, alive; and the end of episodes [E, T]."""
+def scripted_episodes(name: str, num_episodes: int, shoots: bool, targets: str, team: int):
+    """For every decision [E, T, M] of a scripted team: their action, ours from the same state, their and our target after it,
+    whether their target was the same before, opponents seen, alive; and the end of episodes [E, T]."""
     scenario = find_scenario(name)
-    theirs = HeuristicEnemySMAX(scenario=map_name_to_scenario(name), enemy_shoots=shoots, attack_mode=targets)
     whole = SMAX(scenario=map_name_to_scenario(name))
     env, allies = Smax(name, enemy_shoots=shoots, enemy_target=targets), scenario.num_allies
+    sides = whole.agents[:allies], whole.agents[allies:]
+    names, opponents = sides[team], sides[1 - team]
+    script = jax.vmap(create_heuristic_policy(whole, team, shoots, targets))
+
+    def choose(key, state, memory, opponents_actions):
+        if team == 0:
+            action, memory = Script(env, targets)(PARAMS, key, state, SimpleNamespace(first=False), memory)
+            return action, memory.target
+        after, _ = env.transition(key, state.replace(memory=memory), opponents_actions, PARAMS)
+        return enemy_actions(after.units, allies), after.memory.target
 
     def one_step(carry, key):
-        key_ally, key_enemy, key_step, key_ours = jax.random.split(key, 4)
+        key_opponents, key_team, key_step, key_ours = jax.random.split(key, 4)
         state, policy = carry
-        obs = whole.get_obs(state)
-        enemy_obs = stacked(obs, theirs.enemy_agents)
-        chosen, policy_after = theirs.get_enemy_actions(key_enemy, policy, enemy_obs)
-        ally = random_available(key_ally, whole.get_avail_actions(state), theirs.agents)
+        obs = stacked(whole.get_obs(state), names)
+        chosen, policy_after = script(jax.random.split(key_team, len(names)), policy, obs)
+        others = random_available(key_opponents, whole.get_avail_actions(state), opponents)
         home = policy_after.default_target
-        own = ours(state, scenario.random_types).replace(memory=Memory(home[:, 0], home[:, 1], policy.last_attacked_enemy))
-        own, _ = env.transition(key_ours, own, stacked(ally, theirs.agents), PARAMS)
-        _, after, _, done, _ = whole.step_env(key_step, state, ally | chosen)
-        first = (scenario.num_enemies - 1) * 13
-        seen = jnp.sum(enemy_obs[:, first : first + allies * 13 : 13] > 0, axis=1)
-        actions = stacked(chosen, theirs.enemy_agents), enemy_actions(own.units, allies)
-        targets = policy_after.last_attacked_enemy, own.memory.target
-        kept = targets[0] == policy.last_attacked_enemy
-        return (after, policy_after), (actions, targets, kept, seen, state.unit_alive[allies:], done["__all__"])
+        memory = Memory(home[:, 0], home[:, 1], policy.last_attacked_enemy)
+        own_chosen, own_target = choose(key_ours, ours(state, scenario.random_types), memory, stacked(others, opponents))
+        actions = others | {name: chosen[index] for index, name in enumerate(names)}
+        _, after, _, done, _ = whole.step_env(key_step, state, actions)
+        first = (len(names) - 1) * 13
+        seen = jnp.sum(obs[:, first : first + len(opponents) * 13 : 13] > 0, axis=1)
+        alive = state.unit_alive[allies:] if team else state.unit_alive[:allies]
+        pairs = (chosen, own_chosen), (policy_after.last_attacked_enemy, own_target)
+        kept = policy_after.last_attacked_enemy == policy.last_attacked_enemy
+        return (after, policy_after), (*pairs, kept, seen, alive, done["__all__"])
 
     def episode(key):
         key_reset, key_steps = jax.random.split(key)
-        _, start = theirs.reset(key_reset)
-        return jax.lax.scan(one_step, (start.state, start.enemy_policy_state), jax.random.split(key_steps, 60))[1]
+        _, start = whole.reset(key_reset)
+        policy = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * len(names)), get_heuristic_policy_initial_state())
+        return jax.lax.scan(one_step, (start, policy), jax.random.split(key_steps, 60))[1]
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(5), num_episodes)))
 
 
-def compare_scripts(name: str, shoots: bool = True, targets: str = "closest") -> None:
-    (action, own_action), (target, own_target), kept, seen, alive, done = scripted_episodes(name, 40, shoots, targets)
+def compare_scripts(name: str, shoots: bool = True, targets: str = "closest", team: int = 1) -> None:
+    found = scripted_episodes(name, 40, shoots, targets, team)
+    (action, own_action), (target, own_target), kept, seen, alive, done = found
     alive = alive & (np.cumsum(done, axis=1) - done == 0)[..., None]
     reaches = target >= 0
     aims = reaches & (kept | (targets == "closest"))  # or else whom to shoot at is drawn
@@ -394,3 +407,9 @@ def test_scripts_choose_alike(name):
 @pytest.mark.parametrize(("shoots", "targets"), [(False, "closest"), (True, "random")])
 def test_other_scripts_choose_alike(shoots, targets):
     compare_scripts("2s3z", shoots, targets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "targets"), [("5m_vs_6m", "closest"), ("smacv2_5_units", "random")])
+def test_the_script_in_the_allies_place_chooses_alike(name, targets):
+    compare_scripts(name, targets=targets, team=0)
