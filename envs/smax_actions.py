@@ -7,7 +7,7 @@ from the first enemy on, enemies from the last ally on.
 import jax
 import jax.numpy as jnp
 
-from marljax.envs.smax_battle import Order, Stats, Units, aim
+from marljax.envs.smax_battle import UNROLL, Order, Stats, Units, aim
 
 UP, RIGHT, DOWN, LEFT, STOP = range(5)
 FIRST_ATTACK = 5  # action 5 + k shoots at opponent k
@@ -37,12 +37,15 @@ def continuous(action: jax.Array, draws: jax.Array, own: Units, opponents: Units
     renews, moves, length, turns = jnp.moveaxis(jnp.clip((action + 1) / 2, 0.0, 1.0), 1, 0)
     x, y = length * jnp.cos(2 * jnp.pi * turns), length * jnp.sin(2 * jnp.pi * turns)
     moves = draws[0] < moves
-    nearest = jnp.full_like(x, jnp.inf)
-    shot = jnp.zeros_like(x, jnp.int32)
-    for number in range(opponents.x.shape[0]):
+
+    def look(number: int, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        shot, nearest = best
         distance = (opponents.x[number] - own.x - x) ** 2 + (opponents.y[number] - own.y - y) ** 2
-        shot = jnp.where(distance < nearest, FIRST_ATTACK + number, shot)
-        nearest = jnp.minimum(distance, nearest)
+        return jnp.where(distance < nearest, FIRST_ATTACK + number, shot), jnp.minimum(distance, nearest)
+
+    shape = jnp.broadcast_shapes(x.shape, own.x.shape)
+    start = jnp.zeros(shape, jnp.int32), jnp.full(shape, jnp.inf, x.dtype)
+    shot, _ = jax.lax.fori_loop(0, opponents.x.shape[0], look, start, unroll=UNROLL)
     shot = jnp.where(draws[1] < renews, shot, own.shot)
     return jnp.where(moves, x, 0.0), jnp.where(moves, y, 0.0), jnp.where(moves, 0, shot)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.envs.smax_actions import FIRST_ATTACK
-from marljax.envs.smax_battle import Kinds, Stats, Units
+from marljax.envs.smax_battle import UNROLL, Kinds, Stats, Units
 from marljax.envs.smax_units import NUM_KINDS, SmaxParams
 
 OTHER_FEATURES = 7 + NUM_KINDS
@@ -131,16 +131,18 @@ def conic(seen: Board, first: int, last: int, env_params: SmaxParams) -> jax.Arr
     visible = (dx * dx + dy * dy < 1.0) & me.alive & not_self.reshape(*not_self.shape, *[1] * (seen.x.ndim - 1))
     section = jnp.floor((jnp.arctan2(dy, dx) / (2 * jnp.pi) + 0.5) * SECTIONS).astype(jnp.int32)
     section = jnp.where(visible, jnp.minimum(section, SECTIONS - 1), -1)
-    slots = []
-    for unit in range(size):
-        earlier = jnp.sum(section[:, :unit] == section[:, unit : unit + 1], axis=1)
-        slots.append(jnp.where((section[:, unit] >= 0) & (earlier < SLOTS), section[:, unit] * SLOTS + earlier, -1))
-    slot = jnp.stack(slots, axis=1)
+    number = np.arange(size).reshape(-1, *[1] * (seen.x.ndim - 1))
+
+    def count(unit: int, earlier: jax.Array) -> jax.Array:
+        return earlier + ((section[:, unit, None] == section) & (unit < number))
+
+    earlier = jax.lax.fori_loop(0, size, count, jnp.zeros_like(section), unroll=UNROLL)
+    slot = jnp.where((section >= 0) & (earlier < SLOTS), section * SLOTS + earlier, -1)
     known = [seen.health, seen.move_x, seen.move_y, seen.shot, seen.cooldown, *type_bits(seen.kind)]
     health, *rest = (jnp.broadcast_to(part, dx.shape) for part in known)
     features = jnp.stack([health, dx, dy, *rest], axis=2)
-    number = np.arange(SECTIONS * SLOTS).reshape(1, 1, -1, *[1] * (seen.x.ndim - 1))
-    chosen = (slot[:, :, None] == number).astype(features.dtype)
+    place = np.arange(SECTIONS * SLOTS).reshape(-1, *[1] * (seen.x.ndim - 1))
+    chosen = (slot[:, :, None] == place).astype(features.dtype)
     shown = jnp.einsum("mus...,muf...->msf...", chosen, features, precision=jax.lax.Precision.HIGHEST)
     own = own_features(Board(*(part[first:last] for part in seen)), last - first, env_params)
     return jnp.concatenate([shown.reshape(last - first, -1, *shown.shape[3:]), own], axis=1)
