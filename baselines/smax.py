@@ -167,7 +167,7 @@ def pace_cell(cells: Cells, algo: str, scenario: str) -> Figures | None:
 def race_cell(cells: Cells, algo: str, scenario: str, side: str) -> Figures | None:
     """How soon a side of the race wins."""
     settings = race.settings(side, algo, scenario)
-    limit = race.RIVAL_LIMITS[scenario] if side == "jaxmarl" else race.LIMIT
+    limit = race.RIVAL_LIMITS[algo][scenario] if side == "jaxmarl" else race.LIMIT
     return run_race(cells, f"race {algo} {scenario} {side}", settings, lambda: race.make(side, algo, scenario), limit)
 
 

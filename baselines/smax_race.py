@@ -25,7 +25,10 @@ GOAL = 0.9  # of the episodes that ended in the last ``WINDOW`` steps
 WINDOW = 16_384  # an update of JaxMARL's
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
 LIMIT = 3_000_000  # steps after which a race of ours ends; before, when all seeds have reached the goal
-RIVAL_LIMITS = {"3m": 2_000_000, "2s3z": 600_000}  # of JaxMARL's: about four times as long as ours by the clock
+RIVAL_LIMITS = {  # steps after which JaxMARL's ends: about four times as long as ours by the clock
+    "ippo": {"3m": 2_000_000, "2s3z": 600_000},
+    "mappo": {"3m": 1_600_000, "2s3z": 450_000},
+}
 RULES = {"seeds": SEEDS, "goal": GOAL, "window": WINDOW}
 SAVE_EVERY = 120.0  # s between two checkpoints of a race
 CHUNK = 4  # updates between looks at the clock
