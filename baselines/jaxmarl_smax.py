@@ -38,8 +38,8 @@ def random_step(scenario: str, num_envs: int) -> tuple[Callable[..., Any], Calla
     return start, step
 
 
-def script_against_script(scenario: str, key: jax.Array, episodes: int) -> dict[str, jax.Array]:
-    """``won`` and ``lost`` by the left team, [episodes] each."""
+def script_against_script(scenario: str) -> Callable[[jax.Array, int], dict[str, jax.Array]]:
+    """(key, episodes) -> ``won`` and ``lost`` by the left team, [episodes] each."""
     env = SMAX(scenario=map_name_to_scenario(scenario), max_steps=LAST_STEP)
     teams = (env.agents[: env.num_allies], env.agents[env.num_allies :])
     scripts = [jax.vmap(create_heuristic_policy(env, team)) for team in (0, 1)]
@@ -70,4 +70,4 @@ def script_against_script(scenario: str, key: jax.Array, episodes: int) -> dict[
         _, _, _, won, lost, _ = jax.lax.scan(one_step, (obs, state, memories, no, no, no), steps)[0]
         return {"won": won.astype(jnp.float32), "lost": lost.astype(jnp.float32)}
 
-    return jax.jit(jax.vmap(episode))(jax.random.split(key, episodes))
+    return jax.jit(lambda key, episodes: jax.vmap(episode)(jax.random.split(key, episodes)), static_argnums=1)

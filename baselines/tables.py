@@ -29,6 +29,7 @@ from marljax.progress import say
 Figures = dict[
     str, dict[str, Any]
 ]  # metric → mean and std over episodes, [S] each (S = 1 for scripted policies), and their number
+AT_ONCE = 10_000  # episodes of a scripted policy in one program
 SUITE_SEED = 2_000_003  # scenarios of the tables: the same for every policy, unseen in training and in its evaluations
 
 
@@ -88,10 +89,22 @@ def stands_for(rival: Rival, episodes: int) -> dict[str, Any]:
     return {"env": str(rival.env), "env_params": numbers, "episodes": episodes, "env_version": rival.env.version}
 
 
+def in_parts(play: Callable[[jax.Array, int], Any], episodes: int, at_once: int) -> Figures:
+    """Figures of more episodes than fit into memory: ``play(key, episodes)`` gives metrics [episodes], first of the suite."""
+    parts = []
+    for number, first in enumerate(range(0, episodes, at_once)):
+        key = jax.random.fold_in(suite_key(), number) if number else suite_key()
+        parts.append(jax.device_get(play(key, min(at_once, episodes - first))))
+    return summarise({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
 def play_scripted(rival: Rival, episodes: int) -> Figures:
     """A scripted policy on the frozen scenarios."""
-    evaluator = Evaluator(rival.env, episodes)
-    return summarise(jax.device_get(evaluator.scripted(rival.policy, rival.env_params, suite_key(), rival.carry)))
+
+    def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
+        return Evaluator(rival.env, count).scripted(rival.policy, rival.env_params, key, rival.carry)
+
+    return in_parts(play, episodes, AT_ONCE)
 
 
 def matters(run: settings.Settings) -> dict[str, Any]:

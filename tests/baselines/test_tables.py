@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -48,6 +49,19 @@ def test_intervals_over_episodes_and_over_seeds():
     assert mean_interval(summarise({"x": values[0]})["x"]) == f"{one.value:.1f} ± {one.high - one.value:.1f}"
     seeds = stats.mean(values.mean(1))
     assert mean_interval(summarise({"x": values})["x"], 2) == f"{seeds.value:.2f} ± {seeds.high - seeds.value:.2f}"
+
+
+def test_many_episodes_are_played_in_parts():
+    keys = []
+
+    def play(key, episodes):
+        keys.append(jax.random.key_data(key).tolist())
+        return {"won": np.full(episodes, float(len(keys)))}
+
+    figure = tables.in_parts(play, episodes=25, at_once=10)["won"]
+    assert (figure["count"], figure["mean"]) == (25, [(10 * 1 + 10 * 2 + 5 * 3) / 25])
+    assert keys[0] == jax.random.key_data(tables.suite_key()).tolist()
+    assert len({tuple(key) for key in keys}) == 3
 
 
 def test_rates_are_wilson_over_all_episodes():
