@@ -147,11 +147,11 @@ def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax
 
 
 def critic_network(config: Config) -> Critic:
-    return Critic(config.core, config.hidden, config.activation)
+    return Critic(config.sizes)
 
 
 def both_networks(env: Environment, config: Config) -> ActorCritic:
-    return ActorCritic(num_outputs(env.action_space), config.core, config.hidden, config.activation)
+    return ActorCritic(num_outputs(env.action_space), config.sizes)
 
 
 if __name__ == "__main__":

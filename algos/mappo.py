@@ -179,7 +179,7 @@ def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax
 
 
 def critic_network(config: Config) -> CentralCritic:
-    return CentralCritic(config.core, config.hidden, config.activation)
+    return CentralCritic(config.sizes)
 
 
 if __name__ == "__main__":

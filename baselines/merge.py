@@ -23,7 +23,7 @@ from marljax.environment import EnvParams, TimeStep
 from marljax.envs.merge import IDLE, LEFT, Merge
 from marljax.evaluate import RandomPolicy, Rival
 
-RUNS = Path("runs/tables")
+RUNS = Path(__file__).parents[1] / "runs" / "tables"
 RESULTS = Path(__file__).parent / "results"
 EPISODES = 1_000  # frozen scenarios per density
 DENSITIES = ("easy", "medium", "hard")

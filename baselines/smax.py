@@ -37,7 +37,7 @@ from marljax.envs.smax_units import PUBLISHED
 from marljax.evaluate import RandomPolicy, Rival
 
 RESULTS = Path(__file__).parent / "results"
-RUNS = Path("runs/baselines")  # checkpoints of races that are under way
+RUNS = Path(__file__).parents[1] / "runs" / "baselines"  # checkpoints of races that are under way
 EPISODES = 10_000  # frozen scenarios per battle
 COMPARED_EPISODES = 40_000  # of the script that is compared with JaxMARL's
 RIVAL_EPISODES, RIVAL_AT_ONCE = 4_000, 1_000  # of JaxMARL's
@@ -149,7 +149,8 @@ def training_tables(cells: Cells) -> str:
             raced.append([pair, *goal_columns(pace, theirs, own), steps_until_goal(memory) if memory else "–"])
         found = (("pace", pace), ("JaxMARL", theirs), ("tuned", own), ("memory", memory))
         missing += [f"{pair}: {what}" for what, cell in found if not cell]
-    header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in ("JaxMARL", "same sizes", "tuned"))]
+    sides = ("JaxMARL (GRU)", "same networks", "tuned (MLP)")
+    header = ["", *(f"{side}: {what}" for what in ("steps/s", "first update, s") for side in sides)]
     goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times", "with memory: steps"]
     return tables.with_missing(missing, markdown_table(header, paced), markdown_table(goal, raced))
 
@@ -184,14 +185,15 @@ def run_race(
 
 
 def pace_columns(pace: Figures) -> list[str]:
-    """Medians of the rounds, and what they are of JaxMARL's."""
+    """Medians of the rounds, their range, and what each round's is of JaxMARL's."""
     shown = []
     for what, places in (("steps_per_s", 0), ("first_update_s", 1)):
-        base = float(np.median(pace["jaxmarl"][what]))
-        shown.append(f"{base:,.{places}f}")
-        for side in ("same", "marljax"):
-            value = float(np.median(pace[side][what]))
-            shown.append(f"{value:,.{places}f} ({value / base:.2f}×)")
+        base = np.array(pace["jaxmarl"][what])
+        for side in race.PACED:
+            values = np.array(pace[side][what])
+            middle, low, high = (f"{value:,.{places}f}" for value in (np.median(values), values.min(), values.max()))
+            ratio = "" if side == "jaxmarl" else f"{np.median(values / base):.2f}×; "
+            shown.append(f"{middle} ({ratio}{low}–{high})")
     return shown
 
 
@@ -216,7 +218,10 @@ def goal_columns(pace: Figures | None, theirs: Figures | None, own: Figures | No
 
 def counted(figures: Figures) -> tuple[np.ndarray, int]:
     """Steps that each seed took [S], all that it trained where it was stopped, and how many were."""
-    reached, trained = figures["won"]["steps"], np.shape(figures["won"]["curves"])[1] * figures["won"]["steps_per_update"]
+    curves = np.array(figures["won"]["curves"])
+    per_update = figures["won"]["steps_per_update"]
+    reached = race.steps_to_goal(curves, per_update)
+    trained = curves.shape[1] * race.updates_per_look(per_update) * per_update
     return np.array([trained if count is None else count for count in reached]), reached.count(None)
 
 
@@ -315,24 +320,27 @@ script with the closest target, the enemies' own, and {rival_episodes:,} of JaxM
 
 ## Training
 
-JaxMARL: its published recurrent settings and network sizes on its own environment, in a loop written anew. Same sizes: ours with
-those sizes, epochs and minibatches (IPPO with `algo.share_body=true`). Tuned: `configs/tuned/<algo>_smax.yaml`; with memory: the
-same with `tuned=gru`.
+- JaxMARL: its published recurrent settings, one for all battles, on its own environment, in a loop written anew.
+- Same networks: ours with JaxMARL's networks (GRU, as many parameters), epochs and minibatches, in our environment: what the
+  engine gives.
+- Tuned: `configs/tuned/<algo>_smax.yaml`, a smaller network without memory and settings found on these two battles: what a user
+  gets. With memory: the same with `tuned=gru`.
 
 First table: one seed, {cores} cores, each measurement in a process of its own from a cold start, the sides in turn, medians of
-{rounds} rounds; a first update counts from the start of the process. In brackets, what it is of JaxMARL's.
+{rounds} rounds; in brackets the median of what each round's is of JaxMARL's in that round, and the range. A first update counts
+from the start of the process; the one step in an episode of ours that only restarts it does not count.
 
-Second table: until 90 % of the episodes that end within {window:,} steps are won, {seeds} seeds (mean ± 95 % t interval);
-seconds are those of a seed that trains alone at the pace above. Of ours, one step in an episode restarts it and counts like the
-others. A race of JaxMARL's that has not got there is stopped after about four times our time; its learning rate falls to 0 over
-the published 10 M steps, ours over 3 M.
+Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval), with the
+restarts of ours counted as steps; seconds are those of a seed that trains alone at the pace above. A race of JaxMARL's that has
+not got there is stopped after three to four times our time; its learning rate falls to 0 over the published 10 M steps, ours
+over 3 M.
 
 {training}
 
 ## Options
 
-MAPPO on 2s3z, tuned but for one option and the {options_steps} M steps: steps until 90 % of the episodes that end within
-{window:,} steps are won, and the share won in the last twentieth of training; {seeds} seeds, mean ± 95 % t interval.
+MAPPO on 2s3z, tuned but for one option and the {options_steps} M steps: steps until 90 % of episodes are won, as the mean over
+{window:,} steps, and the share won in the last twentieth of training; {seeds} seeds, mean ± 95 % t interval.
 
 {options}
 

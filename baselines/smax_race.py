@@ -19,25 +19,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 SEEDS = 5
-GOAL = 0.9  # of the episodes that ended in the last ``WINDOW`` steps
-WINDOW = 16_384  # an update of JaxMARL's
+GOAL = 0.9  # share of episodes won, the mean of the looks of the last ``WINDOW`` steps
+LOOK = 16_384  # steps over which episodes are counted, an update of JaxMARL's: both sides are looked at equally often
+WINDOW = 4 * LOOK  # one look wavers by two points
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
 LIMIT = 3_000_000  # steps after which a race of ours ends; before, when all seeds have reached the goal
-RIVAL_LIMITS = {  # steps after which JaxMARL's ends: about four times as long as ours by the clock
+RIVAL_LIMITS = {  # steps after which JaxMARL's ends: three to four times as long as ours by the clock
     "ippo": {"3m": 2_000_000, "2s3z": 600_000},
     "mappo": {"3m": 1_600_000, "2s3z": 450_000},
 }
 RULES = {"seeds": SEEDS, "goal": GOAL, "window": WINDOW}
 SAVE_EVERY = 120.0  # s between two checkpoints of a race
 CHUNK = 4  # updates between looks at the clock
+SAME_CRITIC = {"ippo": "algo.share_body=true", "mappo": "algo.critic_features=id"}  # JaxMARL's
 PACED = ("jaxmarl", "same", "marljax")  # sides whose pace is measured
 PACE_UPDATES = 4
 ROUNDS = 3
-SAME_SIZES = (  # JaxMARL's sizes, epochs and minibatches, IPPO with one body for actor and critic; its heads have a layer more
+SAME_SIZES = (  # JaxMARL's networks, epochs and minibatches
     "algo.core=gru",
     "algo.hidden=[128,128]",
+    "algo.head=[128]",
     "algo.activation=relu",
     "algo.num_envs=128",
     "algo.rollout_length=128",
@@ -95,7 +99,7 @@ def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
 def words_of(side: str, algo: str) -> tuple[str, ...]:
     """What a side of ours changes about the tuned settings."""
     if side == "same":
-        return (*SAME_SIZES, "algo.share_body=true") if algo == "ippo" else SAME_SIZES
+        return (*SAME_SIZES, SAME_CRITIC[algo])
     return {"marljax": (), "gru": ("tuned=gru",)}[side]
 
 
@@ -122,8 +126,10 @@ def say_at_once(line: str) -> None:
 def climb(
     side: Side, folder: Path, say: Callable[[str], None] = say_at_once, limit: int = LIMIT, early: bool = True
 ) -> dict[str, Any]:
-    """Trains until every seed has reached the goal, or else to the limit: ``steps`` [S] until it (null: not yet), and the
-    curves. Without ``early`` it always trains to the limit. ``folder`` holds checkpoints until it is through."""
+    """Trains until every seed has reached the goal, or else to the limit: curves, the share won at every look.
+
+    Without ``early`` it always trains to the limit. ``folder`` holds checkpoints until it is through.
+    """
     import jax
 
     from marljax import checkpoint
@@ -139,27 +145,38 @@ def climb(
     while won.shape[1] * steps_per_update < limit:
         state, *counted = advance(state)
         won, episodes = (np.concatenate(parts, axis=1) for parts in zip((won, episodes), counted, strict=True))
-        curves = recent_rates(won, episodes, max(1, WINDOW // steps_per_update))
-        reached = curves >= GOAL
-        say(f"{curves.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
-        if early and reached.any(axis=1).all():
+        curves = shares(won, episodes, updates_per_look(steps_per_update))
+        say(f"{won.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1:].T, 2)}")
+        if early and None not in steps_to_goal(curves, steps_per_update):
             break
         if time.monotonic() - saved > SAVE_EVERY:
             checkpoint.save(folder, won.shape[1], state, purpose, 1, {"counts": [won.tolist(), episodes.tolist()]})
             saved = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
-    steps = [(int(seed.argmax()) + 1) * steps_per_update if seed.any() else None for seed in reached]
-    return {"steps": steps, "curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}
+    curves = shares(won, episodes, updates_per_look(steps_per_update))
+    return {"curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}
 
 
-def recent_rates(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
-    """[S, U] share won of the episodes of the last ``updates`` updates, both counts [S, U]; 0 before there are as many."""
-    before = np.zeros((len(won), updates))
-    sums = [np.concatenate([before, counts], axis=1).cumsum(axis=1) for counts in (won, episodes)]
-    recent_won, recent = (total[:, updates:] - total[:, :-updates] for total in sums)
-    rates = recent_won / np.maximum(recent, 1)
-    rates[:, : updates - 1] = 0.0
-    return rates
+def updates_per_look(steps_per_update: int) -> int:
+    """Updates between two looks at a race."""
+    return max(1, LOOK // steps_per_update)
+
+
+def shares(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
+    """[S, L] share won of the episodes of every ``updates`` updates, both counts [S, U]; what is over at the end is left out."""
+    looks = won.shape[1] // updates
+    sums = [counts[:, : looks * updates].reshape(len(counts), looks, updates).sum(axis=2) for counts in (won, episodes)]
+    return sums[0] / np.maximum(sums[1], 1)
+
+
+def steps_to_goal(curves: ArrayLike, steps_per_update: int) -> list[int | None]:
+    """[S] steps until the goal, None where it was not reached; curves are [S, L]."""
+    look = updates_per_look(steps_per_update) * steps_per_update
+    curves, span = np.asarray(curves), max(1, WINDOW // look)
+    if curves.shape[1] < span:
+        return [None] * len(curves)
+    reached = np.lib.stride_tricks.sliding_window_view(curves, span, axis=1).mean(axis=-1) >= GOAL
+    return [(int(seed.argmax()) + span) * look if seed.any() else None for seed in reached]
 
 
 def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
@@ -170,12 +187,14 @@ def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
     state = start(jax.random.split(jax.random.key(0), 1))
     state, *_ = advance(state)
     first = time.time() - begun
-    times = []
+    rates = []
     for _ in range(PACE_UPDATES):
         before = time.perf_counter()
-        state, *_ = advance(state)
-        times.append(time.perf_counter() - before)
-    return {"first_update_s": first, "steps_per_s": steps_per_update / float(np.median(times))}
+        state, _, episodes = advance(state)
+        # of ours, one step in an episode only restarts it
+        steps = steps_per_update - (0 if side == "jaxmarl" else float(episodes.sum()))
+        rates.append(steps / (time.perf_counter() - before))
+    return {"first_update_s": first, "steps_per_s": float(np.median(rates))}
 
 
 def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:

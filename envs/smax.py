@@ -16,7 +16,7 @@ from marljax.envs import smax_actions as actions
 from marljax.envs import smax_opponent, smax_scene, smax_spawn, smax_units, smax_view
 from marljax.envs import smax_script as script
 from marljax.envs.smax_actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
-from marljax.envs.smax_battle import Kinds, Order, Stats, Units, battle, push_apart, stats_of
+from marljax.envs.smax_battle import Kinds, Order, Stats, Units, fight, push_apart, stats_of
 from marljax.envs.smax_opponent import Opponent
 from marljax.envs.smax_units import (
     HYDRALISK,
@@ -129,7 +129,7 @@ class Smax(Environment):
     }
 
     def __post_init__(self) -> None:
-        battle = smax_units.find_scenario(self.scenario)
+        scenario = smax_units.find_scenario(self.scenario)
         for option, known in (
             ("mode", MODES),
             ("action_type", ACTION_TYPES),
@@ -144,7 +144,7 @@ class Smax(Environment):
         for option, usual in (("enemy_shoots", True), ("enemy_target", "closest")):
             if self.mode != "scripted" and getattr(self, option) != usual:
                 raise UserError(f"{option} of smax is for mode=scripted; with mode={self.mode} leave it out")
-        smax_opponent.check(self.opponent, self.mode, battle)
+        smax_opponent.check(self.opponent, self.mode, scenario)
 
     @property
     def battle(self) -> Scenario:
@@ -275,7 +275,7 @@ class Smax(Environment):
             order = actions.available_only(order, units, stats, num_allies)
         low, high = env_params.cooldown_noise_low, env_params.cooldown_noise_high
         reload = stats.cooldown + env_params.time_step * (low + (high - low) * noise)
-        after = battle(units, order, stats, reload, num_allies, env_params)
+        after = fight(units, order, stats, reload, num_allies, env_params)
         state = SmaxState(after, state.kind, state.step + 1, memory)
         return state, self._outcome(units, state, stats, env_params)
 

@@ -121,7 +121,7 @@ def push_apart(x: jax.Array, y: jax.Array, alive: jax.Array, radius: jax.Array) 
     return x + push_x / 2, y + push_y / 2
 
 
-def battle(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allies: int, env_params: SmaxParams) -> Units:
+def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allies: int, env_params: SmaxParams) -> Units:
     """Carries out the orders for one decision, eight world steps.
 
     Args:

@@ -15,14 +15,14 @@ from marljax.scene import Boxes, Circles, Colour, Labels, Scene, Segments
 
 # one shade per unit type, from light to dark blue and red
 ALLIES: tuple[Colour, ...] = tuple((0.45 - 0.08 * k, 0.75 - 0.09 * k, 1.0 - 0.06 * k, 1.0) for k in range(6))
-ENEMIES: tuple[Colour, ...] = tuple((1.0 - 0.06 * k, 0.62 - 0.09 * k, 0.45 - 0.07 * k, 1.0) for k in range(6))
+ENEMIES: tuple[Colour, ...] = tuple((1.0 - 0.08 * k, 0.50 - 0.09 * k, 0.45 - 0.08 * k, 1.0) for k in range(6))
 HEALTH: Colour = (0.20, 0.70, 0.25, 1.0)
 LOST: Colour = (0.85, 0.85, 0.85, 1.0)
-SHOT: Colour = (0.35, 0.35, 0.35, 0.9)
+SHOTS: tuple[Colour, Colour] = ((0.10, 0.35, 0.75, 0.9), (0.75, 0.10, 0.10, 0.9))  # of allies and of enemies
 LABEL: Colour = (0.05, 0.05, 0.05, 1.0)
 WALL: Colour = (0.2, 0.2, 0.2, 1.0)
 DEAD: Colour = (0.55, 0.55, 0.55, 0.5)
-LEGEND = (*zip(UNIT_NAMES, ALLIES, strict=True), ("enemies in red", ENEMIES[2]), ("shot", SHOT), ("dead", DEAD))
+LEGEND = (*zip(UNIT_NAMES, ALLIES, strict=True), ("enemies in red", ENEMIES[0]), ("shot", SHOTS[0]), ("dead", DEAD))
 BAR_HEIGHT, BAR_GAP, MARGIN = 0.18, 0.2, 1.0  # map units
 DEAD_SIZE = 0.5  # of the radius
 
@@ -50,6 +50,7 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
     alive = units.alive[:, None]
     centre = jnp.stack([units.x, units.y], axis=1)
     colour = jnp.where(is_ally[:, None], jnp.array(ALLIES)[kind], jnp.array(ENEMIES)[kind])
+    shots = jnp.where(is_ally[:, None], jnp.array(SHOTS[0]), jnp.array(SHOTS[1]))
     number = units.shot - FIRST_ATTACK
     target = jnp.clip(jnp.where(is_ally, num_allies + number, num_allies - 1 - number), 0, size - 1)
     width, height = jnp.asarray(env_params.map_width, float), jnp.asarray(env_params.map_height, float)
@@ -62,7 +63,7 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
             start=jnp.concatenate([corners, centre]),
             end=jnp.concatenate([jnp.roll(corners, -1, axis=0), centre[target]]),
             width=jnp.concatenate([jnp.full(4, 2.0), jnp.full(size, 1.2)]),
-            colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(fires[:, None], jnp.array(SHOT), 0.0)]),
+            colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(fires[:, None], shots, 0.0)]),
         ),
         boxes=_bars(units, stats),
         circles=Circles(centre, jnp.where(units.alive, 1.0, DEAD_SIZE) * stats.radius, jnp.where(alive, colour, jnp.array(DEAD))),

@@ -5,6 +5,7 @@ Axis letters: K unit types, N units of both teams.
 
 import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,12 @@ class SmaxParams(struct.PyTreeNode):
     radius: Any = _table(0.375, 0.5625, 0.625, 0.5, 0.375, 0.625)  # map units
     health: Any = _table(45.0, 125.0, 160.0, 150.0, 35.0, 80.0)  # at the start
     cooldown: Any = _table(0.61, 1.07, 1.87, 0.86, 0.5, 0.59)  # s between shots
-    cooldown_noise_low: Any = -1.0  # added to a cooldown, uniform, in multiples of time_step
-    cooldown_noise_high: Any = 2.0
+    cooldown_noise_low: Any = -1.0  # added to a cooldown, uniform, in multiples of time_step: at least
+    cooldown_noise_high: Any = 2.0  # the same, at most
     time_step: Any = 1 / 16  # s of one world step; a decision lasts eight
     map_width: Any = 32.0  # map units
     map_height: Any = 32.0  # map units
-    spawn_noise: Any = 2.0  # map units either way
+    spawn_noise: Any = 2.0  # map units either way, up to a quarter of the map
     walls_kill: Any = True  # a unit that reaches the edge of the map dies; False: it stops there
     see_opponents_actions: Any = True  # observations show what the other team did last
     win_bonus: Any = 1.0  # reward of a win, beside the damage done; in self-play all there is
@@ -51,6 +52,7 @@ class SmaxParams(struct.PyTreeNode):
 
 TABLES = ("speed", "attack", "range", "sight", "radius", "health", "cooldown")
 _POSITIVE = ("time_step", "map_width", "map_height", "duration")
+LONGEST_STEP = 1.0  # s of a world step; in a longer one units run past what they should meet
 
 
 def check(env_params: SmaxParams) -> None:
@@ -65,6 +67,11 @@ def check(env_params: SmaxParams) -> None:
     for name in _POSITIVE:
         if not float(getattr(env_params, name)) > 0:
             raise UserError(f"{name}={float(getattr(env_params, name)):g} of smax is out of range; it takes a number above 0")
+    if not float(env_params.time_step) <= LONGEST_STEP:
+        raise UserError(f"time_step={float(env_params.time_step):g} of smax is out of range; it takes {LONGEST_STEP:g} s at most")
+    noise, most = float(env_params.spawn_noise), min(float(env_params.map_width), float(env_params.map_height)) / 4
+    if not 0 <= noise <= most:
+        raise UserError(f"spawn_noise={noise:g} of smax is out of range; it takes 0 to {most:g}, a quarter of the map")
     low, high = float(env_params.cooldown_noise_low), float(env_params.cooldown_noise_high)
     if not low <= high:
         raise UserError(f"cooldown_noise_low={low:g} of smax lies above cooldown_noise_high={high:g}")
@@ -86,7 +93,7 @@ class Scenario:
         UserError: for team sizes or types that do not fit.
     """
 
-    unit_types: tuple[int, ...]
+    unit_types: Sequence[int | str]  # kept as numbers
     num_allies: int
     num_enemies: int
     random_types: bool = False
@@ -94,12 +101,11 @@ class Scenario:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unit_types", _kinds(self.unit_types))
+        for team in ("num_allies", "num_enemies"):
+            object.__setattr__(self, team, _size(team, getattr(self, team)))
         for option in ("random_types", "random_positions"):
             if not isinstance(getattr(self, option), bool):
                 raise UserError(f"{option} of a scenario is {getattr(self, option)!r}; give True or False")
-        for team, size in (("num_allies", self.num_allies), ("num_enemies", self.num_enemies)):
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise UserError(f"{team} of a scenario is {size!r}; give an integer of at least 1")
         if len(self.unit_types) != self.num_units:
             raise UserError(
                 f"a scenario of {self.num_allies} allies and {self.num_enemies} enemies has {len(self.unit_types)} unit_types; "
@@ -114,8 +120,19 @@ class Scenario:
     @property
     def mirrored(self) -> "Scenario":
         """The same battle with the teams' parts exchanged."""
-        kinds = self.unit_types[self.num_allies :] + self.unit_types[: self.num_allies]
+        kinds = (*self.unit_types[self.num_allies :], *self.unit_types[: self.num_allies])
         return dataclasses.replace(self, unit_types=kinds, num_allies=self.num_enemies, num_enemies=self.num_allies)
+
+
+def _size(team: str, given: Any) -> int:
+    """A team's size as an integer."""
+    try:
+        size = 0 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        size = 0
+    if size < 1:
+        raise UserError(f"{team} of a scenario is {given!r}; give an integer of at least 1")
+    return size
 
 
 def _kinds(given: Any) -> tuple[int, ...]:

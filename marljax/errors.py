@@ -14,6 +14,7 @@ class UserError(ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest names that do."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    by_letters = {word.lower(): word for word in known}
+    near = [by_letters[word] for word in difflib.get_close_matches(name.lower(), by_letters, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
     return UserError(f"unknown {kind} '{name}'; {hint}")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.environment import Environment, EnvParams, TimeStep, View, is_shared, num_actions
+from marljax.errors import UserError
 from marljax.jaxmarl_library import quiet
 from marljax.spaces import Box, Discrete, MultiDiscrete, Space
 
@@ -139,5 +140,12 @@ def to_jaxmarl(env: Environment, env_params: EnvParams | None = None) -> ToJaxMA
         env = LogWrapper(marljax.to_jaxmarl(marljax.make("smax", scenario="3m")))
         obs, state = env.reset(key)
         obs, state, reward, done, info = env.step(key, state, {agent: … for agent in env.agents})
+
+    Raises:
+        UserError: for what is no environment, and for numbers that it cannot have.
     """
-    return ToJaxMARL(env, env.default_params if env_params is None else env_params)
+    if not isinstance(env, Environment):
+        raise UserError(f"to_jaxmarl got {env!r}; give an environment, such as marljax.make('smax')")
+    env_params = env.default_params if env_params is None else env_params
+    env.check_params(jax.device_get(env_params))
+    return ToJaxMARL(env, env_params)

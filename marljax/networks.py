@@ -3,7 +3,7 @@ and the replay of it in an update run the very same code.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -28,68 +28,75 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
 ACTIVATIONS = ("tanh", "relu", "silu", "gelu")
 
 
-class Core(nn.Module):
-    """Hidden layers; with ``kind="gru"`` the last of them is a GRU over time."""
+class Sizes(NamedTuple):
+    """Of every network of an algorithm."""
 
-    kind: str
-    hidden: tuple[int, ...]
+    core: str  # "mlp" or "gru"
+    hidden: tuple[int, ...]  # widths of the layers of the core
+    head: tuple[int, ...]  # widths of the layers between it and the outputs
     activation: str
+
+
+class Core(nn.Module):
+    """Hidden layers; with ``core="gru"`` the last of them is a GRU over time."""
+
+    sizes: Sizes
 
     @nn.compact
     def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """x [T, …, F], first and alive [T, …] → (carry after the last step, features [T, …, H])."""
-        widths = self.hidden if self.kind == "mlp" else self.hidden[:-1]
-        for width in widths:
-            x = activation(self.activation)(dense(width)(x))
-        if self.kind == "mlp":
-            return carry, x
-        return GRU(self.hidden[-1])(carry, x, first, alive)
+        remembers = self.sizes.core == "gru"
+        for width in self.sizes.hidden[:-1] if remembers else self.sizes.hidden:
+            x = activation(self.sizes.activation)(dense(width)(x))
+        return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if remembers else (carry, x)
+
+
+def read_out(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
+    """The layers of a head: x […, H] → […, outputs]. For use inside a compact method."""
+    for number, width in enumerate(sizes.head):
+        x = activation(sizes.activation)(dense(width, name=name and f"{name}_{number}")(x))
+    return dense(outputs, scale, name=name)(x)
 
 
 class Actor(nn.Module):
     """Distribution parameters from local observations."""
 
     num_outputs: int
-    core: str
-    hidden: tuple[int, ...]
-    activation: str
+    sizes: Sizes
 
     @nn.compact
     def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """obs [T, …, O] → outputs [T, …, num_outputs]."""
-        carry, x = Core(self.core, self.hidden, self.activation)(carry, obs, first, alive)
-        return carry, dense(self.num_outputs, 0.01)(x)
+        carry, x = Core(self.sizes)(carry, obs, first, alive)
+        return carry, read_out(x, self.sizes, self.num_outputs, 0.01)
 
 
 class ActorCritic(nn.Module):
     """Both from one body; its parameters serve an ``Actor`` of the same sizes, too."""
 
     num_outputs: int
-    core: str
-    hidden: tuple[int, ...]
-    activation: str
+    sizes: Sizes
 
     @nn.compact
     def __call__(
         self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array
     ) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
         """obs [T, …, O] → (outputs [T, …, num_outputs], values [T, …])."""
-        carry, x = Core(self.core, self.hidden, self.activation)(carry, obs, first, alive)
-        return carry, (dense(self.num_outputs, 0.01)(x), dense(1, 1.0, name="value")(x)[..., 0])
+        carry, x = Core(self.sizes)(carry, obs, first, alive)
+        outputs = read_out(x, self.sizes, self.num_outputs, 0.01)
+        return carry, (outputs, read_out(x, self.sizes, 1, 1.0, name="value")[..., 0])
 
 
 class Critic(nn.Module):
     """State values from an agent's own inputs."""
 
-    core: str
-    hidden: tuple[int, ...]
-    activation: str
+    sizes: Sizes
 
     @nn.compact
     def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """x [T, …, F] → values [T, …]."""
-        carry, x = Core(self.core, self.hidden, self.activation)(carry, x, first, alive)
-        return carry, dense(1, 1.0)(x)[..., 0]
+        carry, x = Core(self.sizes)(carry, x, first, alive)
+        return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
 
 
 class CentralCritic(nn.Module):
@@ -99,24 +106,22 @@ class CentralCritic(nn.Module):
     two concatenated, without the state tiled A times.
     """
 
-    core: str
-    hidden: tuple[int, ...]
-    activation: str
+    sizes: Sizes
 
     @nn.compact
     def __call__(
         self, carry: Carry, state: jax.Array, features: jax.Array, first: jax.Array, alive: jax.Array
     ) -> tuple[Carry, jax.Array]:
         """state [T, E, G], features [T, E, A, F], first and alive [T, E, A] → values [T, E, A]."""
-        shared = dense(self.hidden[0], name="state")(state)[..., None, :]
+        width, *rest = self.sizes.hidden
+        shared = dense(width, name="state")(state)[..., None, :]
         if features.shape[-1]:
-            shared = shared + dense(self.hidden[0], name="features", use_bias=False)(features)
+            shared = shared + dense(width, name="features", use_bias=False)(features)
         # Without features of their own, every agent has the same value.
-        x = activation(self.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], self.hidden[0])))
-        rest = self.hidden[1:]
+        x = activation(self.sizes.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], width)))
         if rest:
-            carry, x = Core(self.core, rest, self.activation)(carry, x, first, alive)
-        return carry, dense(1, 1.0)(x)[..., 0]
+            carry, x = Core(self.sizes._replace(hidden=tuple(rest)))(carry, x, first, alive)
+        return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
 
 
 def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:

@@ -12,7 +12,7 @@ from marljax.config import Hyperparameters, Scalar, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
 from marljax.environment import Environment, EnvParams, TimeStep, is_shared
 from marljax.errors import UserError
-from marljax.networks import ACTIVATIONS, Actor, agent_ids, apply_per_agent
+from marljax.networks import ACTIVATIONS, Actor, Sizes, agent_ids, apply_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.rollout import Learner
@@ -31,7 +31,8 @@ class PPOConfig(Hyperparameters):
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers, actor and critic alike
-    activation: str = static("tanh", choices=ACTIVATIONS)  # of the hidden layers
+    head: tuple[int, ...] = static((), low=1)  # widths of layers of each output's own behind them
+    activation: str = static("tanh", choices=ACTIVATIONS)  # of all these layers
     share_parameters: bool = static(True)  # False: every agent has networks of its own
     agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
     normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
@@ -65,6 +66,11 @@ class PPOConfig(Hyperparameters):
         else:
             samples = self.num_envs * self.rollout_length
             divide(samples, self.num_minibatches, "samples (num_envs × rollout_length)", "minibatches (num_minibatches)")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of the networks."""
+        return Sizes(self.core, self.hidden, self.head, self.activation)
 
     @property
     def num_updates(self) -> int:
@@ -143,7 +149,7 @@ def features(config: PPOConfig, obs: jax.Array, stats: RunningStats) -> jax.Arra
 
 
 def actor_network(env: Environment, config: PPOConfig) -> Actor:
-    return Actor(num_outputs(env.action_space), config.core, config.hidden, config.activation)
+    return Actor(num_outputs(env.action_space), config.sizes)
 
 
 def policy(env: Environment, config: PPOConfig, params: Any, inputs: Inputs, carry: Any) -> tuple[Any, Distribution]:

@@ -32,7 +32,7 @@ def check_numbers(given: Any, usual: Any, where: str) -> None:
             takes = f"{np.size(wanted)} numbers" if np.ndim(wanted) else "one number"
             raise UserError(f"{shown} has shape {list(array.shape)}; give {takes}")
         if array.dtype.kind not in "biuf" or not (np.abs(array.astype(np.float64)) <= np.finfo(np.float32).max).all():
-            raise UserError(f"{shown} is out of range; it takes finite numbers")
+            raise UserError(f"{shown} is out of range; it takes {'true or false' if kind == 'b' else 'finite numbers'}")
         if kind in "iu" and not ((array % 1 == 0) & (np.abs(array.astype(np.float64)) < 2**31)).all():
             raise UserError(f"{shown} is out of range; it takes an integer")
         if kind == "b" and not ((array == 0) | (array == 1)).all():

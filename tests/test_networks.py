@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.gru import GRU
-from marljax.networks import Actor, CentralCritic, Core, apply_per_agent, init_per_agent, initial_carry
+from marljax.networks import Actor, CentralCritic, Core, Sizes, apply_per_agent, init_per_agent, initial_carry
 from marljax.products import orthogonal
 
 INITIALISE_MANY_SEEDS = """
 import jax, jax.numpy as jnp
-from marljax.networks import Core, initial_carry
+from marljax.networks import Core, Sizes, initial_carry
 
-model, x, flags = Core("gru", (32, 32, 32), "tanh"), jnp.zeros((1, 2, 3, 5)), jnp.ones((1, 2, 3), bool)
+model, x, flags = Core(Sizes("gru", (32, 32, 32), (), "tanh")), jnp.zeros((1, 2, 3, 5)), jnp.ones((1, 2, 3), bool)
 init = jax.jit(jax.vmap(lambda key: model.init(key, initial_carry("gru", 32, (2, 3)), x, flags, flags)))
 jax.block_until_ready(init(jax.random.split(jax.random.key(0), 4)))
 """
@@ -37,7 +37,7 @@ def test_central_critic_is_a_layer_on_state_and_features_concatenated():
     key_state, key_features, key_init = jax.random.split(jax.random.key(0), 3)
     state, features = jax.random.normal(key_state, (2, 3, 7)), jax.random.normal(key_features, (2, 3, 4, 5))
     flags = jnp.ones((2, 3, 4), bool)
-    critic = CentralCritic("mlp", (16, 8), "tanh")
+    critic = CentralCritic(Sizes("mlp", (16, 8), (), "tanh"))
     params = critic.init(key_init, (), state, features, flags, flags)
     _, values = critic.apply(params, (), state, features, flags, flags)
     layers = params["params"]
@@ -50,7 +50,7 @@ def test_central_critic_is_a_layer_on_state_and_features_concatenated():
 
 
 def _gru():
-    model = Core("gru", (8, 6), "tanh")
+    model = Core(Sizes("gru", (8, 6), (), "tanh"))
     x = jax.random.normal(jax.random.key(0), (5, 1, 2, 3))
     alive = jnp.ones((5, 1, 2), bool)
     first = jnp.zeros((5, 1, 2), bool)
@@ -122,7 +122,7 @@ def test_gru_and_its_gradient_are_those_of_flax():
 
 
 def test_parameters_per_agent():
-    actor = Actor(4, "gru", (8, 6), "relu")
+    actor = Actor(4, Sizes("gru", (8, 6), (5,), "relu"))
     x, flags = jax.random.normal(jax.random.key(0), (2, 3, 5, 7)), jnp.ones((2, 3, 5), bool)
     carry = initial_carry("gru", 6, (3, 5))
     params = init_per_agent(actor, jax.random.key(1), 5, carry, x, flags, flags)

@@ -1,16 +1,26 @@
-"""How the races of ``smax`` are counted, on made-up figures."""
+"""How the races of ``smax`` are counted, on made-up figures, and whether the rival is what it is said to be."""
 
+import functools
+
+import jax
 import numpy as np
 import pytest
 
-from marljax.baselines import smax
+from marljax.baselines import jaxmarl_rnn, smax
 from marljax.baselines import smax_race as race
 
 
-def test_rates_are_of_the_episodes_of_the_last_updates():
-    won, episodes = np.array([[1, 0, 3, 4]]), np.array([[2, 2, 4, 4]])
-    np.testing.assert_allclose(race.recent_rates(won, episodes, 1), [[0.5, 0.0, 0.75, 1.0]])
-    np.testing.assert_allclose(race.recent_rates(won, episodes, 2), [[0.0, 0.25, 0.5, 0.875]])
+def test_a_look_is_at_the_episodes_of_its_updates():
+    won, episodes = np.array([[1, 0, 3, 4, 9]]), np.array([[2, 2, 4, 4, 9]])
+    np.testing.assert_allclose(race.shares(won, episodes, 1), [[0.5, 0.0, 0.75, 1.0, 1.0]])
+    np.testing.assert_allclose(race.shares(won, episodes, 2), [[0.25, 0.875]])
+
+
+def test_the_goal_is_a_mean_over_looks():
+    curves = [[0.95, 0.8, 0.9, 0.95, 0.96, 0.5], [0.99, 0.5, 0.99, 0.99, 0.99, 0.5]]
+    assert race.steps_to_goal(curves, race.LOOK // 2) == [5 * race.LOOK, None]
+    assert race.steps_to_goal([[1.0, 1.0, 1.0]], race.LOOK) == [None]
+    assert race.steps_to_goal([[0.8, 1.0, 0.8]], 2 * race.LOOK) == [2 * 2 * race.LOOK]
 
 
 def side(rates, steps_per_update):
@@ -23,20 +33,27 @@ def side(rates, steps_per_update):
     return lambda keys: np.array(0), advance, steps_per_update
 
 
-def test_a_race_ends_when_all_seeds_have_won_often_enough(tmp_path, monkeypatch):
+@pytest.fixture
+def race_of_two(monkeypatch):
     monkeypatch.setattr(race, "SEEDS", 2)
-    rates = [[0.2, 0.9, 0.9, 0.9, 0.0], [0.2, 0.5, 0.85, 0.95, 0.0]]
-    found = race.climb(side(rates, race.WINDOW // 2), tmp_path, lambda line: None)
-    assert found["steps"] == [3 * race.WINDOW // 2, 2 * race.WINDOW]
+    monkeypatch.setattr(race, "WINDOW", 2 * race.LOOK)
+
+
+RATES = [[0.2, 0.9, 0.9, 0.9, 0.0], [0.2, 0.5, 0.85, 0.96, 0.0]]
+
+
+def test_a_race_ends_when_all_seeds_have_won_often_enough(tmp_path, race_of_two):
+    found = race.climb(side(RATES, race.LOOK), tmp_path, lambda line: None)
     assert np.shape(found["curves"]) == (2, 4)
-    stopped = race.climb(side(rates, race.WINDOW), tmp_path, lambda line: None, limit=3 * race.WINDOW)
-    assert stopped["steps"] == [2 * race.WINDOW, None]
+    assert race.steps_to_goal(found["curves"], race.LOOK) == [3 * race.LOOK, 4 * race.LOOK]
+    stopped = race.climb(side(RATES, race.LOOK), tmp_path, lambda line: None, limit=3 * race.LOOK)
+    assert race.steps_to_goal(stopped["curves"], race.LOOK) == [3 * race.LOOK, None]
+    assert np.shape(race.climb(side(RATES, race.LOOK), tmp_path, lambda line: None, 5 * race.LOOK, False)["curves"]) == (2, 5)
 
 
-def test_a_race_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(race, "SEEDS", 2)
+def test_a_race_goes_on_where_it_was_stopped(tmp_path, race_of_two, monkeypatch):
     monkeypatch.setattr(race, "SAVE_EVERY", 0.0)
-    start, advance, steps = side([[0.2, 0.5, 0.9, 0.95], [0.3, 0.4, 0.5, 0.9]], race.WINDOW)
+    start, advance, steps = side(RATES, race.LOOK)
     seen = []
 
     def interrupted(state):
@@ -49,8 +66,23 @@ def test_a_race_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         race.climb((start, interrupted, steps), tmp_path, lambda line: None)
     found = race.climb((start, interrupted, steps), tmp_path, lambda line: None)
     assert seen == [0, 1, 2, 2, 3]
-    assert found["steps"] == [3 * race.WINDOW, 4 * race.WINDOW]
+    assert np.shape(found["curves"]) == (2, 4)
     assert not tmp_path.exists()
+
+
+def test_a_race_that_was_stopped_beyond_a_lower_limit_is_over(tmp_path, race_of_two, monkeypatch):
+    monkeypatch.setattr(race, "SAVE_EVERY", 0.0)
+    start, advance, steps = side(RATES, race.LOOK)
+
+    def interrupted(state):
+        if state == 2:
+            raise KeyboardInterrupt
+        return advance(state)
+
+    with pytest.raises(KeyboardInterrupt):
+        race.climb((start, interrupted, steps), tmp_path, lambda line: None)
+    found = race.climb((start, interrupted, steps), tmp_path, lambda line: None, limit=race.LOOK)
+    assert np.shape(found["curves"]) == (2, 2)
 
 
 PACE = {
@@ -59,20 +91,80 @@ PACE = {
 }
 
 
-def figures(steps, updates=200):
-    return {"won": {"steps": steps, "steps_per_update": 16_384, "curves": np.zeros((len(steps), updates))}}
+def figures(reached, trained=16_384 * 200):
+    """A cell of five seeds that win every episode from ``reached`` steps on, and none before."""
+    looks = np.arange(1, trained // 16_384 + 1) * 16_384
+    return {"won": {"steps_per_update": 16_384, "curves": np.tile(np.where(looks > reached - 65_536, 1.0, 0.0), (5, 1))}}
 
 
 def test_seconds_count_from_the_start_of_the_process():
-    update = 16_384
-    columns = smax.goal_columns(PACE, figures([update + 1_000_000] * 5), figures([update + 500_000] * 5))
-    assert columns == ["1.02 ± 0.00 M", "0.52 ± 0.00 M", "220 ± 0", "35 ± 0", "0.16"]
+    columns = smax.goal_columns(PACE, figures(61 * 16_384), figures(31 * 16_384))
+    assert columns == ["1.00 ± 0.00 M", "0.51 ± 0.00 M", "217 ± 0", "35 ± 0", "0.16"]
 
 
 def test_a_rival_that_was_stopped_gives_a_bound():
-    columns = smax.goal_columns(PACE, figures([None] * 5, 100), figures([516_384] * 5))
+    never, reached = figures(np.inf, 100 * 16_384), figures(31 * 16_384)
+    columns = smax.goal_columns(PACE, never, reached)
     assert columns[0] == "> 1.64 M (5 of 5 stopped)"
     assert columns[2].startswith("> 344")
     assert columns[4] == "< 0.10"
-    assert smax.goal_columns(PACE, figures([516_384] * 5), figures([None] * 5))[4] == "–"
-    assert smax.goal_columns(None, None, figures([516_384] * 5)) == ["–", "0.52 ± 0.00 M", "–", "–", "–"]
+    assert smax.goal_columns(PACE, reached, never)[4] == "–"
+    assert smax.goal_columns(None, None, reached) == ["–", "0.51 ± 0.00 M", "–", "–", "–"]
+
+
+def test_a_ratio_of_paces_is_of_the_same_round():
+    rounds = {"jaxmarl": [10.0, 100.0, 50.0], "same": [20.0, 150.0, 50.0], "marljax": [40.0, 200.0, 150.0]}
+    columns = smax.pace_columns({side: {"steps_per_s": values, "first_update_s": values} for side, values in rounds.items()})
+    assert columns[:3] == ["50 (10–100)", "50 (1.50×; 20–150)", "150 (3.00×; 40–200)"]
+
+
+def test_a_rate_is_judged_by_the_interval_of_the_rival():
+    def rate(value, count):
+        return {"mean": [value], "count": count}
+
+    assert smax.within(rate(0.46, 40_000), rate(0.5, 1_000))
+    assert not smax.within(rate(0.45, 40_000), rate(0.5, 1_000))
+    assert not smax.within(rate(0.46, 40_000), rate(0.5, 4_000))
+
+
+# --- the rival itself: slow, because it compiles JaxMARL's battles --------------------------------------------------------
+
+
+def count(tree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["ippo", "mappo"])
+def test_same_networks_have_as_many_parameters(algo):
+    theirs = jaxmarl_rnn.Trainer(jaxmarl_rnn.Settings("3m", **jaxmarl_rnn.PUBLISHED[algo]))
+    ours = race.ours(algo, "3m", race.words_of("same", algo))
+    key = jax.random.key(0)
+    rival = jax.eval_shape(theirs.init, key).params
+    members = jax.eval_shape(ours[0], key[None])
+    params = members.state.learner.params
+    assert count(params.actor) + count(params.critic) == count(rival)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["ippo", "mappo"])
+def test_the_rival_counts_episodes_and_forgets_the_dead(algo):
+    settings = jaxmarl_rnn.Settings("3m", num_envs=8, rollout_length=64, width=16, **jaxmarl_rnn.PUBLISHED[algo])
+    trainer = jaxmarl_rnn.Trainer(settings)
+    before = trainer.init(jax.random.key(0))
+    step = functools.partial(trainer.step, before.params)
+    carried, keys = (before.env, before.obs, before.done, before.carry), jax.random.split(jax.random.key(1), 64)
+    _, (rollout, (won, ended)) = jax.jit(lambda carried: jax.lax.scan(step, carried, keys))(carried)
+    over = rollout.done.reshape(64, 3, 8)
+    assert over.any()
+    np.testing.assert_array_equal(ended, over[:, 0])
+    # an episode is won where all of the other team's health is gone: the reward of that step holds the bonus
+    np.testing.assert_array_equal(won > 0, over[:, 0] & (rollout.reward.reshape(64, 3, 8)[:, 0] >= 1))
+    dead = np.asarray(rollout.moment.mask.reshape(64, 3, 8, -1)[..., :4].sum(-1) == 0)
+    first = np.asarray(rollout.moment.first.reshape(64, 3, 8))
+    assert dead.any()
+    assert first[dead].all()
+    after, metrics = jax.jit(trainer.update)(before)
+    assert metrics["episodes"] >= metrics["won"] >= 0
+    moved = jax.tree.map(lambda old, new: float(np.abs(old - new).max()), before.params, after.params)
+    assert all(change > 0 for change in jax.tree.leaves(moved))
