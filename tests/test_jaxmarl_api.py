@@ -148,3 +148,16 @@ def test_shared_parts_of_an_observation_are_repeated_and_actions_are_continuous(
     np.testing.assert_allclose([reward[agent] for agent in wrapped.agents], timestep.reward, rtol=1e-6)
     np.testing.assert_allclose(after["agent_1"][:2], timestep.obs["own"][1], rtol=1e-6)
     assert isinstance(state.done, jax.Array)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "message"),
+    [
+        ("smax", {}, r"to_jaxmarl got 'smax'; give an environment, such as marljax.make\('smax'\)"),
+        (marljax.make("smax"), {"duration": -5}, "duration=-5 of smax is out of range"),
+        (marljax.make("smax"), {"speed": np.ones(5)}, r"speed=.* of smax has shape \[5\]; give 6 numbers"),
+    ],
+)
+def test_what_cannot_be_presented_is_one_line(env, changes, message):
+    with pytest.raises(marljax.UserError, match=message):
+        marljax.to_jaxmarl(env, env.default_params.replace(**changes) if changes else None)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.gru import GRU
-from marljax.networks import Actor, CentralCritic, Core, Sizes, apply_per_agent, init_per_agent, initial_carry
+from marljax.networks import Actor, ActorCritic, CentralCritic, Core, Sizes, apply_per_agent, init_per_agent, initial_carry
 from marljax.products import orthogonal
 
 INITIALISE_MANY_SEEDS = """
@@ -119,6 +119,18 @@ def test_gru_and_its_gradient_are_those_of_flax():
 
     ours, theirs = (jax.value_and_grad(loss, argnums=(1, 2, 3))(apply, params, carry, x) for apply in (GRU(4).apply, flax_gru))
     jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5), ours, theirs)
+
+
+def test_a_body_for_both_serves_the_actor_alone():
+    sizes = Sizes("gru", (8, 6), (5, 4), "relu")
+    x, flags = jax.random.normal(jax.random.key(0), (2, 3, 5, 7)), jnp.ones((2, 3, 5), bool)
+    carry = initial_carry("gru", 6, (3, 5))
+    params = ActorCritic(4, sizes).init(jax.random.key(1), carry, x, flags, flags)
+    _, (outputs, values) = ActorCritic(4, sizes).apply(params, carry, x, flags, flags)
+    assert values.shape == (2, 3, 5)
+    layers = params["params"]
+    assert [layers[name]["kernel"].shape for name in ("value_0", "value_1", "value")] == [(6, 5), (5, 4), (4, 1)]
+    np.testing.assert_array_equal(outputs, Actor(4, sizes).apply(params, carry, x, flags, flags)[1])
 
 
 def test_parameters_per_agent():

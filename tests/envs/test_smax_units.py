@@ -30,11 +30,19 @@ KEY = jax.random.key(0)
         ((3, 1, 1), "unit_types of a scenario is 3; give one type per unit"),
         (((0, 0), 1, 1, "yes"), "random_types of a scenario is 'yes'; give True or False"),
         (((0,), 10**9, 1), "has 1 unit_types; give 1000000001"),
+        (((0, 0), 1.0, 1), "num_allies of a scenario is 1.0; give an integer"),
+        (((0, 0), 1, True), "num_enemies of a scenario is True; give an integer"),
     ],
 )
 def test_wrong_scenarios_say_what_fits(arguments, message):
     with pytest.raises(UserError, match=message):
         Scenario(*arguments)
+
+
+def test_sizes_and_types_may_be_numpys():
+    scenario = Scenario(np.zeros(4, int), np.int64(3), np.int64(1))
+    assert scenario == Scenario(("marine",) * 4, 3, 1)
+    assert hash(scenario) == hash(Scenario((MARINE,) * 4, 3, 1))
 
 
 def test_scenarios_can_be_added_but_not_changed():
@@ -79,6 +87,9 @@ def test_wrong_numbers_are_refused():
         ({"cooldown_noise_low": 3.0}, "lies above"),
         ({"duration": 0}, "above 0"),
         ({"duration": 1.5}, "it takes an integer"),
+        ({"spawn_noise": 100}, "spawn_noise=100 of smax is out of range; it takes 0 to 8"),
+        ({"time_step": 10}, "time_step=10 of smax is out of range; it takes 1 s at most"),
+        ({"walls_kill": "x"}, "walls_kill=x of smax is out of range; it takes true or false"),
         ({"win_bonus": np.nan}, "win_bonus=nan of smax is out of range; it takes finite numbers"),
     ):
         with pytest.raises(UserError, match=message):
