@@ -12,19 +12,25 @@ from jaxmarl.environments.smax import SMAX, HeuristicEnemySMAX, map_name_to_scen
 from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, get_heuristic_policy_initial_state
 
 from marljax.draws import flat
+from marljax.envs.smax import Smax
 
 LAST_STEP = 99  # they test the limit before they count the step, so this gives episodes of 100
 
 
-def random_step(scenario: str, num_envs: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(start(key, _), step(_, carried, key) -> (carried, outputs)) of episodes under uniform available actions that restart by
-    themselves."""
-    env = HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario))
+def random_step(like: Smax, num_envs: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(start(key, _), step(_, carried, key) -> (carried, outputs, environments that moved)) of episodes with the options of
+    ``like``, under uniform available actions, that restart by themselves."""
+    env = HeuristicEnemySMAX(
+        scenario=map_name_to_scenario(like.scenario),
+        observation_type=like.observation,
+        enemy_shoots=like.enemy_shoots,
+        attack_mode=like.enemy_target,
+    )
 
     def start(key: jax.Array, _: Any) -> tuple:
         return jax.vmap(env.reset)(jax.random.split(key, num_envs))
 
-    def step(_: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple]:
+    def step(_: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple, int]:
         obs, state = carried
         key_action, key_step = jax.random.split(key)
         masks = jax.vmap(env.get_avail_actions)(state)
@@ -33,7 +39,7 @@ def random_step(scenario: str, num_envs: int) -> tuple[Callable[..., Any], Calla
         chosen = jnp.argmax(jnp.where(mask > 0, draws, -1.0), axis=-1)
         action = {name: chosen[:, index] for index, name in enumerate(env.agents)}
         obs, state, reward, done, _ = jax.vmap(env.step)(jax.random.split(key_step, num_envs), state, action)
-        return (obs, state), (reward, done, mask)
+        return (obs, state), (reward, done, mask), num_envs
 
     return start, step
 

@@ -171,8 +171,9 @@ class Pair:
         return dict(zip(names, numbers, strict=True)), 2 * numbers[:allies] - 1, enemies
 
     def _episode(self, key):
-        key_reset, key_steps = jax.random.split(key)
+        key_reset, key_steps, key_health = jax.random.split(key, 3)
         _, start = self.theirs.reset(key_reset)
+        start = self._weakened(key_health, start)
 
         def one_step(carry, key):
             key_action, key_step = jax.random.split(key)
@@ -192,6 +193,15 @@ class Pair:
             return (after, own), (drifts, views, (state, action), done["__all__"], outcome.terminated)
 
         return jax.lax.scan(one_step, (start, ours(start, self.scenario.random_types)), jax.random.split(key_steps, 100))[1]
+
+    def _weakened(self, key, start):
+        """In half of the episodes one team has two units left that a hit kills, so that random actions decide them."""
+        number, allies = np.arange(self.scenario.num_units), self.scenario.num_allies
+        place = np.where(number < allies, number, number - allies)
+        case = jax.random.randint(key, (), 0, 4)  # 0 and 1: this team is weak
+        weak = (number >= allies) == case
+        health = jnp.where(weak, jnp.where(place < 2, 1.0, 0.0), start.unit_health)
+        return start.replace(unit_health=health, unit_alive=health > 0)
 
     def gap(self, state, action) -> float:
         """Smallest distance of a living unit from a threshold, in the world steps of one decision."""
@@ -248,10 +258,15 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
     drifted = (drifts & live).sum() / live.sum()
     most = 0.001 * pair.scenario.num_units  # any unit may be pushed
     assert drifted < most, f"rounding grew beyond {DRIFT} in {drifted:.2%} of the steps"
-    assert live.sum() > 30 * num_episodes
+    assert live.sum() > 20 * num_episodes
     hits = ((np.diff(theirs["health"], axis=1) < 0).any(axis=-1) & live[:, 1:]).sum()
-    print(f"{num_episodes} episodes, {live.sum()} steps: {parts.sum()} part at a tie, positions drift in {(drifts & live).sum()}")
-    return SimpleNamespace(hits=int(hits))
+    allies = pair.scenario.num_allies
+    wiped_out = np.stack([(theirs["health"][..., side] <= 0).all(axis=-1) for side in (slice(allies), slice(allies, None))])
+    decided = ((wiped_out[0] != wiped_out[1]) & live).any(axis=1).sum()
+    print(f"{num_episodes} episodes, {decided} decided, {live.sum()} steps, {hits} with hits: ", end="")
+    print(f"{parts.sum()} part at a tie, positions drift in {(drifts & live).sum()}")
+    assert hits > num_episodes
+    assert decided > 0
 
 
 @pytest.mark.parametrize(
@@ -269,14 +284,12 @@ def test_self_play_is_rewarded_alike():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["3m", "2s3z", "smacv2_5_units"])
 def test_continuous_battles_run_alike(name):
-    figures = compare(Pair(name, self_play=True, action_type="continuous"), num_episodes=24)
-    assert figures.hits > 100
+    compare(Pair(name, self_play=True, action_type="continuous"), num_episodes=24)
 
 
 @pytest.mark.slow
 def test_continuous_allies_meet_discrete_enemies_alike():
-    figures = compare(Pair("2s3z", action_type="continuous"), num_episodes=24)
-    assert figures.hits > 100
+    compare(Pair("2s3z", action_type="continuous"), num_episodes=24)
 
 
 @pytest.mark.slow
