@@ -108,7 +108,8 @@ class Smax(Environment):
     - The conic view shows unit 0; theirs never does.
     - An unavailable action acts as the stop; theirs shoots at who comes within range during the decision.
     - The dead stop; theirs go on to give orders, by the script or continuous actions, which the conic view shows.
-    - Continuous actions lie in [−1, 1] and are mapped to their [0, 1].
+    - Continuous actions lie in [−1, 1], are cut off there, and are mapped to their [0, 1]; against the script theirs are not
+      cut off.
     - A learned enemy sees the board mirrored, as if it were the left team; theirs sees it as it is.
     - The noise of a cooldown is drawn once per unit and decision, theirs at every world step: the same unless a weapon
       of less than half a second fires twice within a decision.

@@ -93,6 +93,20 @@ def test_the_conic_view_never_shows_unit_0():
     np.testing.assert_allclose(others["ally_0"][16 * 26 + 1 : 16 * 26 + 3], [2 / 9, 0.1 / 9], atol=1e-5)
 
 
+def test_the_enemies_see_the_board_as_it_is():
+    seen = environment().get_obs(battle(APART))
+    own = np.array([seen[name][-10 + 1] for name in ("ally_0", "enemy_0")])  # x over the map's width
+    np.testing.assert_allclose(own, [4 / 32, 28 / 32])
+
+
+def test_continuous_actions_against_the_script_are_not_cut_off():
+    env = HeuristicEnemySMAX(scenario=map_name_to_scenario("3m"), action_type="continuous")
+    _, state = env.reset(KEYS[0])
+    far = dict.fromkeys(env.agents, jnp.array([0.0, 1.0, 2.0, 0.0]))  # moves by a length of 2 at an angle of 0
+    _, after, *_ = env.step_env(KEYS[0], state, far)
+    np.testing.assert_allclose(after.state.prev_movement_actions[:3], [[2, 0]] * 3, atol=1e-6)
+
+
 def test_the_dead_give_orders():
     env = HeuristicEnemySMAX(scenario=map_name_to_scenario("3m"))
     seen = jnp.zeros((3, env.observation_spaces["ally_0"].shape[0]))  # what the dead see

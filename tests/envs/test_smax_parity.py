@@ -6,7 +6,8 @@ before, a unit has to stand within ``TIE`` of a threshold (range, sight or wall)
 within ``TIE`` of the middle between two opponents, so that rounding decides on which side; such episodes are counted and
 bounded. Units that push each other make rounding errors grow, most where two stand all but in one place: once a position is off
 by ``DRIFT``, ours is set to theirs, and what shows positions may be off by ``PUSHED`` in that step; those steps are bounded too,
-at one in a thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/test_smax_parity.py`` prints both counts.
+at one in a thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/test_smax_parity.py`` prints both counts: with jaxmarl 0.2.0 and
+jaxlib 0.10.2 none of 224 discrete, 96 continuous and 40 other episodes parts at a tie, and positions drift in 46 of 25,436 steps.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from jaxmarl.environments.smax import SMAX, map_name_to_scenario
 from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, get_heuristic_policy_initial_state
 
@@ -335,6 +337,36 @@ def shows_unit_0(theirs: dict) -> np.ndarray:
 @pytest.mark.slow
 def test_conic_views_agree_but_for_unit_0():
     compare(Pair("2s3z", observation="conic"), num_episodes=16, skip=shows_unit_0)
+
+
+# --- how battles begin ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["5m_vs_6m", "smacv2_5_units"])
+def test_battles_begin_alike(name):
+    """Distributions of places, of distances and of types, by Kolmogorov and Smirnov's test."""
+    theirs, env, keys = SMAX(scenario=map_name_to_scenario(name)), Smax(name), jax.random.split(jax.random.key(3), 5000)
+    places = jax.jit(jax.vmap(lambda key: theirs.reset(key)[1]))(keys)
+    own = jax.jit(jax.vmap(lambda key: env.initial(key, PARAMS)))(keys)
+    kinds = places.unit_types if own.kind is None else own.kind
+    ends = [
+        (np.asarray(x), np.asarray(y), np.asarray(kind))
+        for x, y, kind in ((*np.moveaxis(places.unit_positions, -1, 0), places.unit_types), (own.units.x, own.units.y, kinds))
+    ]
+    last = find_scenario(name).num_units - 1
+    for what in (
+        lambda x, y, kind: x[:, 0],
+        lambda x, y, kind: y[:, 1],
+        lambda x, y, kind: x[:, last],
+        lambda x, y, kind: np.hypot(x[:, 0] - x[:, 1], y[:, 0] - y[:, 1]),
+        lambda x, y, kind: np.hypot(x[:, 0] - x[:, last], y[:, 0] - y[:, last]),
+        lambda x, y, kind: np.abs(x[:, 0] + x[:, last - 1] - 32),
+        lambda x, y, kind: kind[:, 0],
+        lambda x, y, kind: (kind[:, 0] == kind[:, 1]).astype(int),
+    ):
+        one, other = (what(*end) for end in ends)
+        assert scipy.stats.ks_2samp(one, other, method="asymp").pvalue > 1e-3
 
 
 # --- the scripted enemy -----------------------------------------------------------------------------------------------
