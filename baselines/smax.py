@@ -102,7 +102,7 @@ def scripted_table(cells: Cells) -> str:
         apart += [f"{scenario} ({what})" for what in ("won", "lost") if not within(played[what], theirs[what])]
     text = markdown_table(header, rows)
     verdict = f"Outside the 99 % interval of JaxMARL's rate: {', '.join(apart) or 'none'}, of {2 * len(rows)} rates."
-    return tables.with_missing(missing, text, verdict)
+    return tables.with_missing(missing, text, verdict if rows else "")
 
 
 def within(own: Mapping[str, Any], theirs: Mapping[str, Any], confidence: float = 0.99) -> bool:

@@ -210,14 +210,16 @@ def _fill(folder: Path, parts: Mapping[str, Part], page: Callable[[dict[str, str
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are right-aligned."""
+    """A Markdown table; all columns but the first are right-aligned. Nothing without rows."""
+    if not rows:
+        return ""
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join([" --- ", *(" ---: " for _ in header[1:])]) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def with_missing(missing: Sequence[str], *paragraphs: str) -> str:
     """Paragraphs of a part, and a last one that names what is not computed yet, if anything."""
-    return "\n\n".join([*paragraphs, *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+    return "\n\n".join([*filter(None, paragraphs), *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
 
 
 def version(package: str) -> str:
