@@ -146,7 +146,7 @@ def climb(
         state, *counted = advance(state)
         won, episodes = (np.concatenate(parts, axis=1) for parts in zip((won, episodes), counted, strict=True))
         curves = shares(won, episodes, updates_per_look(steps_per_update))
-        say(f"{won.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1:].T, 2)}")
+        say(f"{won.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
         if early and None not in steps_to_goal(curves, steps_per_update):
             break
         if time.monotonic() - saved > SAVE_EVERY:
