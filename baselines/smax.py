@@ -315,8 +315,8 @@ Made by `python baselines/smax.py`; {versions}, jaxmarl {jaxmarl}.
 
 Battles won (and lost) against the scripted enemy, Wilson's 95 % interval: {episodes:,} episodes, {compared_episodes:,} of the
 script with the closest target, the enemies' own, and {rival_episodes:,} of JaxMARL's, whose script plays both sides there, too.
-Of rates that are equal, one in seventy lies outside that interval by chance. (With 10,000 and 1,000 episodes one of 3m's did, at
-47.7 % won; hence more of both.)
+Of rates that are equal, one in seventy lies outside that interval by chance. (With 10,000 and 1,000 episodes one of 3m's
+did; hence more of both.)
 
 {scripted}
 
@@ -334,7 +334,7 @@ from the start of the process; the one step in an episode of ours that only rest
 
 Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval), with the
 restarts of ours counted as steps; seconds are those of a seed that trains alone at the pace above. A race of JaxMARL's that has
-not got there is stopped after three to four times our time; its learning rate falls to 0 over the published 10 M steps, ours
+not got there is stopped after at least three times our time; its learning rate falls to 0 over the published 10 M steps, ours
 over 3 M.
 
 {training}

@@ -27,14 +27,13 @@ LOOK = 16_384  # steps over which episodes are counted, an update of JaxMARL's: 
 WINDOW = 4 * LOOK  # one look wavers by two points
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
 LIMIT = 3_000_000  # steps after which a race of ours ends; before, when all seeds have reached the goal
-RIVAL_LIMITS = {  # steps after which JaxMARL's ends: three to four times as long as ours by the clock
+RIVAL_LIMITS = {  # steps after which JaxMARL's ends: at least three times as long as ours by the clock
     "ippo": {"3m": 2_000_000, "2s3z": 600_000},
     "mappo": {"3m": 1_600_000, "2s3z": 450_000},
 }
 RULES = {"seeds": SEEDS, "goal": GOAL, "window": WINDOW}
 SAVE_EVERY = 120.0  # s between two checkpoints of a race
 CHUNK = 4  # updates between looks at the clock
-SAME_CRITIC = {"ippo": "algo.share_body=true", "mappo": "algo.critic_features=id"}  # JaxMARL's
 PACED = ("jaxmarl", "same", "marljax")  # sides whose pace is measured
 PACE_UPDATES = 4
 ROUNDS = 3
@@ -48,6 +47,7 @@ SAME_SIZES = (  # JaxMARL's networks, epochs and minibatches
     "algo.num_epochs=4",
     "algo.num_minibatches=4",
 )
+SAME_CRITIC = {"ippo": "algo.share_body=true", "mappo": "algo.critic_features=id"}
 
 # (start(keys) -> state, advance(state) -> (state, won [S, U], episodes [S, U]), steps per update)
 Side = tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, np.ndarray, np.ndarray]], int]

@@ -86,7 +86,7 @@ def main(words: Sequence[str]) -> None:
     profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in planned or (Duel((), PART_ENVS),)]
     measured: dict[str, list[Row]] = {"start": [], "random": [], "rival": [], "training": []}
     jobs = [("start", 0), *(("random", count) for count in NUM_ENVS), *(("training", count) for count in TRAINING_ENVS)]
-    if chosen.env_name in RIVALS and not duels:
+    if chosen.env_name in RIVALS.keys() - DUELS.keys():
         # The rival is measured before, between and after, so that a change of the machine's load shows.
         jobs = [("rival", 0), *jobs[:5], ("rival", 0), *jobs[5:], ("rival", 0)]
     for kind, count in jobs:

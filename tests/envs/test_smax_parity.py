@@ -236,7 +236,7 @@ class Pair:
         return min(gaps)
 
 
-def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) -> None:
+def assert_alike(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1, fewest_hits: int = 50) -> None:
     """Runs episodes in both and asserts what the module's docstring says; ``skip`` marks entries of ``obs`` to leave out."""
     keys = jax.random.split(jax.random.key(7), num_episodes)
     drifts, (theirs, own), before, done, ended = jax.tree.map(np.asarray, pair.episodes(keys))
@@ -260,14 +260,14 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
     drifted = (drifts & live).sum() / live.sum()
     most = 0.001 * pair.scenario.num_units  # any unit may be pushed
     assert drifted < most, f"rounding grew beyond {DRIFT} in {drifted:.2%} of the steps"
-    assert live.sum() > 20 * num_episodes
+    assert live.sum() > 30 * num_episodes
     hits = ((np.diff(theirs["health"], axis=1) < 0).any(axis=-1) & live[:, 1:]).sum()
     allies = pair.scenario.num_allies
     wiped_out = np.stack([(theirs["health"][..., side] <= 0).all(axis=-1) for side in (slice(allies), slice(allies, None))])
     decided = ((wiped_out[0] != wiped_out[1]) & live).any(axis=1).sum()
     print(f"{num_episodes} episodes, {decided} decided, {live.sum()} steps, {hits} with hits: ", end="")
     print(f"{parts.sum()} part at a tie, positions drift in {(drifts & live).sum()}")
-    assert hits > num_episodes
+    assert hits > fewest_hits
     assert decided > 0
 
 
@@ -275,23 +275,23 @@ def compare(pair: Pair, num_episodes: int, skip=None, most_ties: float = 0.1) ->
     "name", [name if name == "smacv2_5_units" else pytest.param(name, marks=pytest.mark.slow) for name in PUBLISHED]
 )
 def test_battles_run_alike(name):
-    compare(Pair(name), num_episodes=16)
+    assert_alike(Pair(name), num_episodes=16)
 
 
 @pytest.mark.slow
 def test_self_play_is_rewarded_alike():
-    compare(Pair("3m", self_play=True), num_episodes=24)
+    assert_alike(Pair("3m", self_play=True), num_episodes=24)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["3m", "2s3z", "smacv2_5_units"])
 def test_continuous_battles_run_alike(name):
-    compare(Pair(name, self_play=True, action_type="continuous"), num_episodes=24)
+    assert_alike(Pair(name, self_play=True, action_type="continuous"), num_episodes=24, fewest_hits=100)
 
 
 @pytest.mark.slow
 def test_continuous_allies_meet_discrete_enemies_alike():
-    compare(Pair("2s3z", action_type="continuous"), num_episodes=24)
+    assert_alike(Pair("2s3z", action_type="continuous"), num_episodes=24, fewest_hits=100)
 
 
 @pytest.mark.slow
@@ -336,7 +336,7 @@ def shows_unit_0(theirs: dict) -> np.ndarray:
 
 @pytest.mark.slow
 def test_conic_views_agree_but_for_unit_0():
-    compare(Pair("2s3z", observation="conic"), num_episodes=16, skip=shows_unit_0)
+    assert_alike(Pair("2s3z", observation="conic"), num_episodes=16, skip=shows_unit_0)
 
 
 # --- how battles begin ------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def scripted_episodes(name: str, num_episodes: int, shoots: bool, targets: str, 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(5), num_episodes)))
 
 
-def compare_scripts(name: str, shoots: bool = True, targets: str = "closest", team: int = 1) -> None:
+def assert_scripts_alike(name: str, shoots: bool = True, targets: str = "closest", team: int = 1) -> None:
     found = scripted_episodes(name, 40, shoots, targets, team)
     (action, own_action), (target, own_target), kept, seen, alive, done = found
     alive = alive & (np.cumsum(done, axis=1) - done == 0)[..., None]
@@ -445,16 +445,16 @@ UNEVEN = ("5m_vs_6m", "3s5z_vs_3s6z", "6h_vs_8z", "smacv2_10_units")  # teams, r
 
 @pytest.mark.parametrize("name", ["3m", *(pytest.param(name, marks=pytest.mark.slow) for name in UNEVEN)])
 def test_scripts_choose_alike(name):
-    compare_scripts(name)
+    assert_scripts_alike(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("shoots", "targets"), [(False, "closest"), (True, "random")])
 def test_other_scripts_choose_alike(shoots, targets):
-    compare_scripts("2s3z", shoots, targets)
+    assert_scripts_alike("2s3z", shoots, targets)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "targets"), [("5m_vs_6m", "closest"), ("smacv2_5_units", "random")])
 def test_the_script_in_the_allies_place_chooses_alike(name, targets):
-    compare_scripts(name, targets=targets, team=0)
+    assert_scripts_alike(name, targets=targets, team=0)
