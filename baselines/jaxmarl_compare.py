@@ -140,8 +140,14 @@ def figures(plan: Plan, algorithm: Any, config: Any, metrics: dict[str, np.ndarr
 
 def returns_table(cells: Cells, plan: Plan = Plan()) -> str:
     """The trainings and their differences."""
-    about = {"env": NAME, "config": repr(their_config(plan)), "seeds": plan.seeds, "tail": plan.tail, "episodes": EPISODES}
-    mine = about | {"ours": repr(our_config(plan))}
+    about = {
+        "env": NAME,
+        "config": dataclasses.asdict(their_config(plan)),
+        "seeds": plan.seeds,
+        "tail": plan.tail,
+        "episodes": EPISODES,
+    }
+    mine = about | {"ours": dataclasses.asdict(our_config(plan))}
     done = {
         OURS: cells.get("returns ours", mine, lambda: train_ours(plan)),
         TERMINAL: cells.get("returns ours limit ends", mine, lambda: train_ours(plan, limit_ends=True)),
@@ -225,7 +231,12 @@ def their_updates(plan: Plan) -> Callable[[], None]:
 
 def speed_table(cells: Cells, plan: Plan = Plan()) -> str:
     """Training steps per second of both, measured in turns in one process."""
-    about = {"env": NAME, "config": repr(their_config(plan)), "updates": plan.updates, "repetitions": plan.repetitions}
+    about = {
+        "env": NAME,
+        "config": dataclasses.asdict(their_config(plan)),
+        "updates": plan.updates,
+        "repetitions": plan.repetitions,
+    }
     done = cells.get("speed", about, lambda: measure_speed(plan))
     if done is None:
         return "Not computed yet."
