@@ -332,10 +332,10 @@ First table: one seed, {cores} cores, each measurement in a process of its own f
 {rounds} rounds; in brackets the median of what each round's is of JaxMARL's in that round, and the range. A first update counts
 from the start of the process; the one step in an episode of ours that only restarts it does not count.
 
-Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval), with the
-restarts of ours counted as steps; seconds are those of a seed that trains alone at the pace above. A race of JaxMARL's that has
-not got there is stopped after at least three times our time; its learning rate falls to 0 over the published 10 M steps, ours
-over 3 M.
+Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval). Here the
+restarts of ours count as steps, some 3 %, and so do they in the seconds, which are those of a seed that trains alone at the pace
+above. A race of JaxMARL's that has not got there is stopped after at least three times our time; its learning rate falls to 0
+over the published 10 M steps, ours over 3 M.
 
 {training}
 

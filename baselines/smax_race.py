@@ -28,7 +28,7 @@ WINDOW = 4 * LOOK  # one look wavers by two points
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
 LIMIT = 3_000_000  # steps after which a race of ours ends; before, when all seeds have reached the goal
 RIVAL_LIMITS = {  # steps after which JaxMARL's ends: at least three times as long as ours by the clock
-    "ippo": {"3m": 2_000_000, "2s3z": 600_000},
+    "ippo": {"3m": 2_400_000, "2s3z": 600_000},
     "mappo": {"3m": 1_600_000, "2s3z": 450_000},
 }
 RULES = {"seeds": SEEDS, "goal": GOAL, "window": WINDOW}
