@@ -249,7 +249,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "tuned": (),
     "agent id": ("algo.agent_id=true",),
     "the dead leave": ("env.dead=leave",),
-    "memory": ("algo.core=gru",),
+    "the dead leave, masked": ("env.dead=leave", "algo.death=continue"),
+    "memory": ("tuned=gru",),
     "values as they are": ("algo.normalize_values=false",),
     "normalised observations": ("algo.normalize_observations=true",),
 }
@@ -333,9 +334,9 @@ First table: one seed, {cores} cores, each measurement in a process of its own f
 from the start of the process; the one step in an episode of ours that only restarts it does not count.
 
 Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval). Here the
-restarts of ours count as steps, some 3 %, and so do they in the seconds, which are those of a seed that trains alone at the pace
-above. A race of JaxMARL's that has not got there is stopped after at least three times our time; its learning rate falls to 0
-over the published 10 M steps, ours over 3 M.
+restarts of ours count as steps (some 3 %). Seconds are those of a seed that trains alone at the pace above. A race of JaxMARL's
+that has not got there is stopped after at least three times our time; its learning rate falls to 0 over the published 10 M
+steps, ours over 3 M.
 
 {training}
 

@@ -257,7 +257,7 @@ class Smax(Environment):
         stats = stats_of(env_params, self._kind(drawn, x))
         x, y = push_apart(x, y, jnp.ones_like(x, bool), stats.radius)
         zero = jnp.zeros_like(x)
-        units = Units(x, y, zero + stats.health, zero, zero, zero, zero.astype(jnp.int32))
+        units = Units(x, y, zero + stats.health, zero, zero, zero, zero.astype(jnp.int32), zero > 0)
         enemies = slice(self.battle.num_allies, None)
         memory = script.remember(x[enemies], y[enemies], env_params) if self.mode == "scripted" else None
         return SmaxState(units, drawn, zero[0].astype(jnp.int32), memory)

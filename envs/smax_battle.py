@@ -29,6 +29,7 @@ class Units(struct.PyTreeNode):
     move_x: jax.Array  # last movement ordered, a direction of length 1 at most
     move_y: jax.Array
     shot: jax.Array  # int32 last attack action, 0 where there was none
+    fired: jax.Array  # bool: whether it shot in the last decision
 
     @property
     def alive(self) -> jax.Array:
@@ -155,4 +156,5 @@ def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allie
     shape = jnp.broadcast_shapes(units.x.shape, order.move_x.shape, order.target.shape, reload.shape, move_x.shape)
     start = tuple(jnp.broadcast_to(part, shape) for part in (units.x, units.y, units.health, units.cooldown))
     x, y, health, cooldown = jax.lax.fori_loop(0, SUBSTEPS, world_step, start)
-    return Units(x, y, health, cooldown, order.move_x, order.move_y, order.shot)
+    fired = cooldown > units.cooldown - (SUBSTEPS - 0.5) * dt  # else it has only run down
+    return Units(x, y, health, cooldown, order.move_x, order.move_y, order.shot, fired)

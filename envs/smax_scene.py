@@ -10,7 +10,7 @@ import numpy as np
 
 from marljax.envs.smax_actions import FIRST_ATTACK
 from marljax.envs.smax_battle import Kinds, Stats, Units
-from marljax.envs.smax_units import SUBSTEPS, UNIT_NAMES
+from marljax.envs.smax_units import UNIT_NAMES
 from marljax.scene import Boxes, Circles, Colour, Labels, Scene, Segments
 
 # one shade per unit type, from light to dark blue and red
@@ -55,15 +55,12 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
     target = jnp.clip(jnp.where(is_ally, num_allies + number, num_allies - 1 - number), 0, size - 1)
     width, height = jnp.asarray(env_params.map_width, float), jnp.asarray(env_params.map_height, float)
     corners = jnp.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * jnp.stack([width, height])
-    # a shot of this decision has left nearly the whole cooldown
-    since = (SUBSTEPS - 0.5) * env_params.time_step
-    fires = (units.shot >= FIRST_ATTACK) & units.alive & (units.cooldown > stats.cooldown - since)
     return Scene(
         segments=Segments(
             start=jnp.concatenate([corners, centre]),
             end=jnp.concatenate([jnp.roll(corners, -1, axis=0), centre[target]]),
             width=jnp.concatenate([jnp.full(4, 2.0), jnp.full(size, 1.2)]),
-            colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(fires[:, None], shots, 0.0)]),
+            colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(units.fired[:, None], shots, 0.0)]),
         ),
         boxes=_bars(units, stats),
         circles=Circles(centre, jnp.where(units.alive, 1.0, DEAD_SIZE) * stats.radius, jnp.where(alive, colour, jnp.array(DEAD))),

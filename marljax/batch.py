@@ -4,7 +4,7 @@ On a CPU the innermost axis fills the vector units. Six units of a battle leave 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,9 +18,11 @@ def batch_last(function: Function) -> Function:
     """``function`` with every ``jax.vmap`` around it turned into a trailing axis.
 
     ``function`` takes and returns pytrees of arrays and is written for ``[N, …]`` with any number of trailing axes: every
-    argument has as many of them as there are vmaps around the call, of size 1 where the argument is not mapped. What it returns
-    has to have them too. Under nested vmaps the axis of the innermost, the instances of a batch, comes last, whatever goes around
-    it (seeds) before. Without vmap it is ``function`` itself.
+    argument has as many of them as there are vmaps around the call. What it returns has to have them too. Where the first
+    arguments are mapped and the last, the numbers that all instances share, are not, the axis of those has size 1; in all other
+    cases every leaf has it whole, mapped or not, so that leaves of one argument always agree. Under nested vmaps the axis of the
+    innermost, the instances of a batch, comes last, whatever goes around it (seeds) before. Without vmap it is ``function``
+    itself.
 
     Reductions and indices count axes from the left; anything that draws random numbers stays outside. Numbers have to be finite,
     because they pass through a product with zeros.
@@ -34,7 +36,8 @@ def batch_last(function: Function) -> Function:
 
         @call.def_vmap
         def rule(axis_size: int, in_batched: Any, *args: Any) -> tuple[Any, Any]:
-            moved = jax.tree.map(functools.partial(_inwards, vmaps), list(args), list(in_batched))
+            size = 1 if _numbers_last(in_batched) else axis_size
+            moved = jax.tree.map(functools.partial(_inwards, vmaps, size), list(args), list(in_batched))
             results = jax.tree.map(functools.partial(_outwards, vmaps, axis_size), under(vmaps + 1)(*moved))
             return results, jax.tree.map(lambda _: True, results)
 
@@ -47,12 +50,23 @@ def batch_last(function: Function) -> Function:
     return wrapped
 
 
-def _inwards(vmaps: int, leaf: jax.Array, batched: bool) -> jax.Array:
-    """The mapped axis before the ``vmaps`` last ones, of size 1 where the leaf is not mapped."""
+def _numbers_last(in_batched: Sequence[Any]) -> bool:
+    """Whether arguments are mapped as a whole or not at all, those that are before those that are not."""
+    mapped = [set(jax.tree.leaves(argument)) for argument in in_batched]
+    whole = [kinds for kinds in mapped if kinds]
+    return all(len(kinds) == 1 for kinds in whole) and whole == sorted(whole, key=lambda kinds: kinds == {False})
+
+
+def _inwards(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array:
+    """The mapped axis before the ``vmaps`` last ones; where the leaf is not mapped, one of that size."""
     if batched and not vmaps and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
         # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not
         return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
-    return jnp.moveaxis(leaf, 0, -1 - vmaps) if batched else jnp.expand_dims(leaf, -1 - vmaps)
+    if batched:
+        return jnp.moveaxis(leaf, 0, -1 - vmaps)
+    alone = jnp.expand_dims(leaf, -1 - vmaps)
+    place = alone.ndim - 1 - vmaps
+    return jnp.broadcast_to(alone, (*alone.shape[:place], size, *alone.shape[place + 1 :]))
 
 
 def _outwards(vmaps: int, axis_size: int, leaf: jax.Array) -> jax.Array:

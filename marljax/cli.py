@@ -180,7 +180,7 @@ def _evaluate(words: Sequence[str]) -> int:
     screen = Console()
     part = driver.fresh_part(options.suite)
     rows = report.compare(wanted, params, part, options.episodes, lambda line: say(screen, line))
-    title = pooled(options.episodes, "fresh", wanted.run.seeds)
+    title = pooled(options.episodes, "fresh", wanted.run.seeds, wanted.env.competitive)
     screen.print(comparison(title, rows, screen.width, wanted.env.figures, wanted.env.units))
     return 0
 

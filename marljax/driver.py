@@ -271,11 +271,14 @@ def due(before: int, after: int, every: float, total: int) -> bool:
 
 
 def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
-    """Metrics [S, episodes] of the current greedy policies on the frozen suite; keeps the best parameters of every member."""
+    """Metrics [S, episodes] of the current greedy policies on the frozen suite; keeps the best parameters of every member.
+
+    A policy that plays itself wins what it loses: where teams compete the newest parameters count as the best.
+    """
     params = run.members.state.learner.params
     results = play(run.settings, evaluator, params, 0)
     score = score_of(results).mean(-1).astype(np.float32)
-    better = (score > run.best.score) & ~run.diverged
+    better = ((score > run.best.score) | run.settings.env.competitive) & ~run.diverged
     if better.any():
         kept = choose(better, params, run.best.params)
         updates = np.where(better, run.update, run.best.update).astype(np.int32)

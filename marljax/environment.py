@@ -144,6 +144,11 @@ class Environment(abc.ABC):
         return (0,) * self.num_agents
 
     @property
+    def competitive(self) -> bool:
+        """Whether there are several teams."""
+        return len(set(self.teams)) > 1
+
+    @property
     def noop(self) -> int:
         """The action of an agent that has nothing to decide (discrete actions only)."""
         return 0

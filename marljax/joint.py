@@ -27,7 +27,7 @@ class Joint(Environment):
     env: Environment
 
     def __post_init__(self) -> None:
-        if len(set(self.env.teams)) > 1:
+        if self.env.competitive:
             raise UserError(
                 f"{type(self.env).__name__} has {len(set(self.env.teams))} teams; joint takes an environment of one team"
             )

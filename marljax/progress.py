@@ -92,9 +92,10 @@ def headline(figures: Mapping[str, float], first: Sequence[str] = (), count: int
     return {name: figures[name] for name in known[:count]}
 
 
-def pooled(episodes: int, kind: str, seeds: int) -> str:
+def pooled(episodes: int, kind: str, seeds: int, competitive: bool = False) -> str:
     """The title of a comparison: what its figures are taken over."""
-    return f"mean and 95 % interval over {episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
+    title = f"mean and 95 % interval over {episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
+    return f"{title}; every policy plays itself" if competitive else title
 
 
 def comparison(
@@ -131,13 +132,13 @@ def comparison(
 def key_figures(metrics: Sequence[Mapping[str, np.ndarray]], figures: Sequence[str] = (), count: int = COLUMNS) -> list[str]:
     """Names for the columns of a comparison, at most ``count``: ``figures``, headline figures, then all others, the length last.
 
-    Left out are ``finished`` where every episode did, a figure that is 0 throughout, and one that repeats an earlier one in
-    every policy.
+    Left out are ``finished`` where every episode did, a figure that is 0 throughout unless it is the first of ``figures``, and
+    one that repeats an earlier one in every policy.
     """
     names = list(dict.fromkeys(name for policy in metrics for name in policy))
     if all(np.all(policy.get("finished", 1) == 1) for policy in metrics):
         names = [name for name in names if name != "finished"]
-    names = [name for name in names if any(np.any(policy.get(name, 0)) for policy in metrics)] or names
+    names = [name for name in names if name in figures[:1] or any(np.any(policy.get(name, 0)) for policy in metrics)] or names
     order = list(dict.fromkeys([*figures, *(name for name in SHOWN if name != "length"), "finished"]))
     names.sort(key=lambda name: order.index(name) if name in order else len(order) + (name == "length"))
     kept: list[str] = []

@@ -31,7 +31,7 @@ def finish(run: Run, console: Console) -> None:
     episodes = settings.run.eval.final_episodes
     rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line))
     write(run, rows)
-    title = pooled(episodes, "frozen", settings.run.seeds)
+    title = pooled(episodes, "frozen", settings.run.seeds, settings.env.competitive)
     console.print(comparison(title, rows, console.width, settings.env.figures, settings.env.units))
     if settings.run.render:
         draw(run, params, rows, console)

@@ -45,10 +45,10 @@ def check_env(
     """Raises ``AssertionError``, with one sentence that says what is wrong, unless ``env`` keeps the contract.
 
     Checked: equality and hash cover structure only; presets share one program; ``reset``, ``step`` and the steps of
-    ``vectorize`` have the same tree, shapes and dtypes; jit, vmap and scan work and trace once; the spaces hold the
-    observations; everything is finite; unavailable actions and the actions of absent agents act as the noop; absent
-    agents get no reward; episodes end, restart on the next step and nowhere else; the same key gives the same bits;
-    ``global_state`` and ``scene`` (if there is one) have fixed sizes.
+    ``vectorize`` have the same tree, shapes and dtypes; jit, vmap (over some numbers alone, too) and scan work and trace
+    once; the spaces hold the observations; everything is finite; unavailable actions and the actions of absent agents act
+    as the noop; absent agents get no reward; episodes end, restart on the next step and nowhere else; the same key gives the
+    same bits; ``global_state`` and ``scene`` (if there is one) have fixed sizes.
 
     Args:
         env: the environment.
@@ -63,6 +63,7 @@ def check_env(
     check(not first_nan(env_params), f"env_params hold NaN in {first_nan(env_params)}")
     key_shapes, key_walk, key_rollout = jax.random.split(jax.random.key(seed), 3)
     has_scene = _check_shapes(env, env_params, key_shapes, check)
+    _check_mapped(env, env_params, key_shapes)
     _check_presets(env, env_params, key_shapes, check)
     programs = Programs(env, has_scene)
     _walk(programs, env_params, num_steps, key_walk, check)
@@ -137,6 +138,20 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check
     coloured = all(isinstance(name, str) and len(colour) == 4 for name, colour in env.legend)
     check(coloured, "legend is not a tuple of (name, RGBA) pairs")
     return True
+
+
+def _check_mapped(env: Environment, env_params: EnvParams, key: jax.Array) -> None:
+    """Sweeps map some leaves of env_params and leave the others, keys and states alone: every other leaf, then the rest."""
+    state, _ = jax.eval_shape(env.reset, key, env_params)
+    action = _action_shape(env)
+    leaves, tree = jax.tree.flatten(env_params)
+    for first in range(min(2, len(leaves))):
+        axes = [0 if place % 2 == first else None for place in range(len(leaves))]
+        mapped = [leaf if axis is None else jnp.stack([leaf, leaf]) for leaf, axis in zip(leaves, axes, strict=True)]
+        numbers, in_axes = tree.unflatten(mapped), tree.unflatten(axes)
+        _abstract(env, "reset", jax.vmap(env.reset, (None, in_axes)), key, numbers)
+        _abstract(env, "step", jax.vmap(env.step, (None, None, None, in_axes)), key, state, action, numbers)
+        _abstract(env, "global_state", jax.vmap(env.global_state, (None, in_axes)), state, numbers)
 
 
 def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:

@@ -23,7 +23,7 @@ from marljax.config import as_traced, is_static
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError, unknown
 from marljax.rollout import TrainState
-from marljax.trees import strong
+from marljax.trees import shape_difference, strong
 
 Metrics = dict[str, jax.Array]
 
@@ -270,9 +270,12 @@ def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any
 
 
 def _check_shape(name: str, value: Any, current: Any) -> None:
-    """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a number of the environment."""
+    """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a leaf or a tree of env_params."""
     if not jax.tree_util.all_leaves([current]):
-        raise UserError(f"'env.{name}' is a table, not a number; only single numbers and arrays can be overridden")
+        difference = shape_difference(strong(current), strong(value))
+        if difference:
+            raise UserError(f"'env.{name}' differs from the environment's own: {difference} (under jax.vmap, per member)")
+        return
     try:
         shape = jnp.asarray(value).shape
     except (TypeError, ValueError):

@@ -95,7 +95,7 @@ class VecEnv:
         for team in sorted(set(teams)):
             present = state.present & jnp.array([member == team for member in teams])
             mean = jnp.sum(state.returns * present) / jnp.maximum(jnp.sum(present), 1)
-            metrics["return" if len(set(teams)) == 1 else f"return_{team}"] = mean
+            metrics[f"return_{team}" if self.env.competitive else "return"] = mean
         return metrics
 
 

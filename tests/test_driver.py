@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import tiny
 from rich.console import Console
+from toys import Corridor
 
 import marljax
 from marljax import checkpoint, driver, logs, registry, report, runfolder, settings, trained
@@ -258,6 +260,20 @@ def test_a_run_stops_when_every_seed_has_diverged_and_keeps_what_was_good(tmp_pa
 def test_only_seeds_without_an_evaluation_fall_back_on_their_last_parameters():
     best = driver.Best({"w": np.array([[1.0], [2.0]])}, np.array([3.0, -np.inf], np.float32), np.array([4, 0]))
     np.testing.assert_array_equal(driver.best_or_last(best, {"w": np.array([[5.0], [6.0]])})["w"], [[1.0], [6.0]])
+
+
+@pytest.mark.parametrize("compete", [False, True])
+def test_where_teams_compete_the_newest_parameters_count_as_the_best(monkeypatch, compete):
+    monkeypatch.setattr(driver, "play", lambda *_: {"return": np.zeros((1, 4))})
+    kept = driver.Best({"w": np.array([[1.0]])}, np.array([3.0], np.float32), np.array([4]))
+    newest = {"w": np.array([[2.0]])}
+    state = SimpleNamespace(learner=SimpleNamespace(params=newest))
+    settings = SimpleNamespace(env=Corridor(compete=compete))
+    run = SimpleNamespace(
+        members=SimpleNamespace(state=state), settings=settings, best=kept, diverged=np.array([False]), update=9
+    )
+    driver.evaluate(run, None)
+    assert (run.best.params["w"].item(), run.best.update.item()) == ((2.0, 9) if compete else (1.0, 4))
 
 
 def test_the_driver_traces_an_update_once(tmp_path, monkeypatch):

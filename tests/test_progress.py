@@ -56,6 +56,8 @@ def test_a_figure_is_left_out_only_if_it_says_nothing_for_any_policy():
     assert "finished" not in progress.key_figures([one, other])
     assert "own_return" not in progress.key_figures([one, other], count=20)
     assert progress.key_figures([one, other], ["own_return"])[0] == "own_return"
+    never = {"won": np.zeros(8), "lost": np.zeros(8)}
+    assert progress.key_figures([one | never, other | never], ["won", "lost"])[:2] == ["won", "return"]
     cut = other | {"finished": np.zeros(8), "own_return": np.ones(8)}
     assert progress.key_figures([one, cut])[:3] == ["return", "crash", "finished"]
     assert "own_return" in progress.key_figures([one, cut], count=20)

@@ -47,7 +47,12 @@ def battle(places, health=45.0, memory=True, **others) -> SmaxState:
     """A state of 3m with units at ``places`` (six pairs, allies first) and other columns as given."""
     x, y = np.array(places, np.float32).T
     zero, none = jnp.zeros(6), jnp.zeros(6, jnp.int32)
-    columns = {"health": jnp.broadcast_to(jnp.asarray(health, jnp.float32), (6,)), "cooldown": zero, "shot": none} | others
+    columns = {
+        "health": jnp.broadcast_to(jnp.asarray(health, jnp.float32), (6,)),
+        "cooldown": zero,
+        "shot": none,
+        "fired": none > 0,
+    } | others
     units = Units(x=jnp.array(x), y=jnp.array(y), move_x=zero, move_y=zero, **columns)
     idle = Memory(units.x[3:] * 0, units.y[3:] * 0, jnp.full(3, -1, jnp.int32))
     return SmaxState(units, None, jnp.zeros((), jnp.int32), idle if memory else None)
@@ -450,6 +455,37 @@ def test_populations_of_opponents_are_a_vmap():
     assert units.x.shape == (3, 2, 6)
     moves = np.asarray(units.move_x[:, :, 3:] + 2 * units.move_y[:, :, 3:])
     assert len({moves[i].tobytes() for i in range(3)}) > 1
+    alone = jax.jit(play)
+    for member in range(3):
+        found = alone(PARAMS.replace(opponent={"matrix": population.opponent["matrix"][member]}))
+        jax.tree.map(lambda one, every, i=member: np.testing.assert_allclose(one, every[i], rtol=1e-6), found, units)
+
+
+def test_training_meets_a_population_of_opponents_in_one_program():
+    env = Smax("3m", mode="learned", opponent=Opponent(Smax("3m"), mirrored_play, functools.partial(jnp.zeros, ())))
+    weights = {"matrix": jax.random.normal(KEY, (3, 75, 8))}
+    first = jax.tree.map(lambda leaf: leaf[0], weights)
+    config = ippo.Config(total_steps=16, num_envs=2, rollout_length=8, num_minibatches=1, hidden=(8,))
+    train = marljax.make_train(ippo, env, config, PARAMS.replace(opponent=first))
+    result = jax.eval_shape(jax.vmap(train), jax.random.split(KEY, 3), {"env.opponent": weights})
+    assert result.state.learner.env_params.opponent["matrix"].shape == (3, 75, 8)
+    with pytest.raises(UserError, match="'env.opponent' differs .* matrix is missing"):
+        train(KEY, {"env.opponent": {"vector": jnp.zeros(3)}})
+
+
+def test_a_sweep_over_a_table_gives_what_its_members_give():
+    """Keys and states are shared, one leaf of env_params is mapped."""
+    tables = jnp.stack([PARAMS.attack, 3 * PARAMS.attack])
+
+    def health(attack: jax.Array):
+        numbers = PARAMS.replace(attack=attack)
+        return ENV.step(KEY, battle(FACING), jnp.full(3, FIRST_ATTACK), numbers)[0].units.health
+
+    together = jax.jit(jax.vmap(health))(tables)
+    np.testing.assert_array_equal(together, [health(table) for table in tables])
+    lost = 45.0 - np.asarray(together)
+    assert lost[0].max() > 0
+    np.testing.assert_allclose(lost[1], 3 * lost[0])
 
 
 def test_the_picture_shows_who_lives_and_who_shoots_at_whom():

@@ -66,9 +66,8 @@ def _no_noise():
 def ours(state, random_types: bool) -> SmaxState:
     """JaxMARL's state as ours."""
     shot = state.prev_attack_actions.astype(jnp.int32)
-    units = Units(
-        *state.unit_positions.T, state.unit_health, state.unit_weapon_cooldowns, *state.prev_movement_actions.T, shot=shot
-    )
+    seen = *state.unit_positions.T, state.unit_health, state.unit_weapon_cooldowns, *state.prev_movement_actions.T
+    units = Units(*seen, shot=shot, fired=shot < 0)
     return SmaxState(units, state.unit_types.astype(jnp.int32) if random_types else None, state.step, None)
 
 
