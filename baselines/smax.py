@@ -209,7 +209,7 @@ def goal_columns(pace: Figures | None, theirs: Figures | None, own: Figures | No
         counts, late = counted(figures)
         per_update = figures["won"]["steps_per_update"]
         taken = np.median(pace[side]["first_update_s"]) + (counts - per_update) / np.median(pace[side]["steps_per_s"])
-        seconds[place], means[place] = spread(taken, 0, "", late), (taken.mean(), late)
+        seconds[place], means[place] = f"> {taken.mean():,.0f}" if late else spread(taken, 0, ""), (taken.mean(), late)
     (base, base_late), (value, late) = means
     bound = "< " if base_late else ""  # their seconds, counted to the limit, are too few
     known = np.isfinite([base, value]).all() and not late
@@ -226,22 +226,24 @@ def counted(figures: Figures) -> tuple[np.ndarray, int]:
 
 
 def steps_until_goal(figures: Figures) -> str:
-    """Over seeds."""
+    """Over seeds; where some were stopped, the lower bound of the mean and what they won when they were."""
     counts, late = counted(figures)
-    return spread(counts / 1e6, 2, " M", late)
+    if not late:
+        return spread(counts / 1e6, 2, " M")
+    looks = race.WINDOW // race.LOOK
+    won = np.array(figures["won"]["curves"])[:, -looks:].mean()
+    return f"> {counts.mean() / 1e6:.2f} M ({late} of {len(counts)} stopped; {100 * won:.0f} % won)"
 
 
 def won_at_the_end(figures: Figures) -> str:
     """Share won in the last twentieth of training, over seeds."""
     curves = np.array(figures["won"]["curves"])
-    return spread(100 * curves[:, -max(1, curves.shape[1] // 20) :].mean(axis=1), 1, " %", 0)
+    return spread(100 * curves[:, -max(1, curves.shape[1] // 20) :].mean(axis=1), 1, " %")
 
 
-def spread(values: np.ndarray, places: int, unit: str, late: int) -> str:
-    """Mean with a 95 % t interval over seeds; a lower bound of the mean where ``late`` seeds stopped at the limit."""
+def spread(values: np.ndarray, places: int, unit: str) -> str:
+    """Mean with a 95 % t interval over seeds."""
     estimate = stats.mean(values)
-    if late:
-        return f"> {estimate.value:.{places}f}{unit} ({late} of {len(values)} stopped)"
     return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
 
 
@@ -334,9 +336,9 @@ First table: one seed, {cores} cores, each measurement in a process of its own f
 from the start of the process; the one step in an episode of ours that only restarts it does not count.
 
 Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval). Here the
-restarts of ours count as steps (some 3 %). Seconds are those of a seed that trains alone at the pace above. A race of JaxMARL's
-that has not got there is stopped after at least three times our time; its learning rate falls to 0 over the published 10 M
-steps, ours over 3 M.
+restarts of ours, one step in an episode, count as steps. Seconds are those of a seed that trains alone at the pace above. A race
+of JaxMARL's that has not got there is stopped after at least three times our time; its learning rate falls to 0 over the
+published 10 M steps, ours over 3 M.
 
 {training}
 

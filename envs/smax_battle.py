@@ -141,15 +141,12 @@ def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allie
         x, y, health, cooldown = now
         alive = health > 0
         fires = alive & (cooldown <= 0) & (aim(units.replace(x=x, y=y, health=health), order.target, num_allies) < reach)
-        fires = jax.lax.optimization_barrier(fires)
-        force = jax.lax.optimization_barrier(jnp.where(fires, stats.attack, 0.0))
-        taken = damage(order.target, force, num_allies)
+        taken = damage(order.target, jnp.where(fires, stats.attack, 0.0), num_allies)
         cooldown = jnp.where(fires, reload, cooldown - dt)
         x = jnp.where(alive, jnp.clip(x + move_x, 0.0, width), x)
         y = jnp.where(alive, jnp.clip(y + move_y, 0.0, height), y)
         at_wall = (x <= 0) | (x >= width) | (y <= 0) | (y >= height)
         health = jnp.where(at_wall & env_params.walls_kill, 0.0, jnp.maximum(health - taken, 0.0))
-        x, y, health = jax.lax.optimization_barrier((x, y, health))
         x, y = push_apart(x, y, health > 0, stats.radius)
         return x, y, health, cooldown
 

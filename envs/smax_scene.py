@@ -19,10 +19,10 @@ ENEMIES: tuple[Colour, ...] = tuple((1.0 - 0.08 * k, 0.50 - 0.09 * k, 0.45 - 0.0
 HEALTH: Colour = (0.20, 0.70, 0.25, 1.0)
 LOST: Colour = (0.85, 0.85, 0.85, 1.0)
 SHOTS: tuple[Colour, Colour] = ((0.10, 0.35, 0.75, 0.9), (0.75, 0.10, 0.10, 0.9))  # of allies and of enemies
-LABEL: Colour = (0.05, 0.05, 0.05, 1.0)
+LABELS: tuple[Colour, Colour] = ((0.05, 0.05, 0.05, 1.0), (1.0, 1.0, 1.0, 1.0))  # on light and on dark shades
 WALL: Colour = (0.2, 0.2, 0.2, 1.0)
 DEAD: Colour = (0.55, 0.55, 0.55, 0.5)
-LEGEND = (*zip(UNIT_NAMES, ALLIES, strict=True), ("enemies in red", ENEMIES[0]), ("shot", SHOTS[0]), ("dead", DEAD))
+LEGEND = (*zip(UNIT_NAMES, ALLIES, strict=True), ("enemies in red", ENEMIES[0]), ("dead", DEAD))
 BAR_HEIGHT, BAR_GAP, MARGIN = 0.18, 0.2, 1.0  # map units
 DEAD_SIZE = 0.5  # of the radius
 
@@ -67,12 +67,12 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
         labels=Labels(
             position=centre,
             value=jnp.where(is_ally, jnp.arange(size), jnp.arange(size) - num_allies),
-            colour=jnp.where(alive, jnp.array(LABEL), 0.0),
+            colour=jnp.where(alive, jnp.array(LABELS)[(kind >= len(UNIT_NAMES) // 2).astype(int)], 0.0),
         ),
         bounds=jnp.stack([-MARGIN + 0 * width, width + MARGIN, -MARGIN + 0 * height, height + MARGIN]),
         time=step.astype(float),
         status=Living(units.alive[:num_allies].sum(), units.alive[num_allies:].sum()),
-        listed=jnp.concatenate([jnp.any(kind == jnp.arange(len(UNIT_NAMES))[:, None], axis=1), jnp.ones(3, bool)]),
+        listed=jnp.concatenate([jnp.any(kind == jnp.arange(len(UNIT_NAMES))[:, None], axis=1), jnp.ones(2, bool)]),
     )
 
 

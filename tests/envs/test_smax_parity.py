@@ -12,6 +12,7 @@ jaxlib 0.10.2 none of 224 discrete, 96 continuous and 40 other episodes parts at
 Axis letters: T time, E episodes, N units, M enemies.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -40,7 +41,7 @@ from marljax.envs.smax import (
     register_scenario,
 )
 from marljax.envs.smax_battle import Units
-from marljax.envs.smax_script import Memory
+from marljax.envs.smax_script import remember
 from marljax.envs.smax_units import PUBLISHED, find_scenario
 
 TOLERANCE, TIE, DRIFT, PUSHED = 1e-4, 1e-4, 1e-5, 1e-3
@@ -390,19 +391,20 @@ def scripted_episodes(name: str, num_episodes: int, shoots: bool, targets: str, 
 
     def choose(key, state, memory, opponents_actions):
         if team == 0:
-            action, memory = Script(env, targets)(PARAMS, key, state, SimpleNamespace(first=False), memory)
+            first = state.step == 0
+            memory = jax.tree.map(lambda kept: jnp.where(first, 0, kept), memory)  # which the first timestep sets right
+            action, memory = Script(env, targets)(PARAMS, key, state, SimpleNamespace(first=first), memory)
             return action, memory.target
         after, _ = env.transition(key, state.replace(memory=memory), opponents_actions, PARAMS)
         return enemy_actions(after.units, allies), after.memory.target
 
-    def one_step(carry, key):
+    def one_step(begun, carry, key):
         key_opponents, key_team, key_step, key_ours = jax.random.split(key, 4)
         state, policy = carry
         obs = stacked(whole.get_obs(state), names)
         chosen, policy_after = script(jax.random.split(key_team, len(names)), policy, obs)
         others = random_available(key_opponents, whole.get_avail_actions(state), opponents)
-        home = policy_after.default_target
-        memory = Memory(home[:, 0], home[:, 1], policy.last_attacked_enemy)
+        memory = begun.replace(target=policy.last_attacked_enemy)
         own_chosen, own_target = choose(key_ours, ours(state, scenario.random_types), memory, stacked(others, opponents))
         actions = others | {name: chosen[index] for index, name in enumerate(names)}
         _, after, _, done, _ = whole.step_env(key_step, state, actions)
@@ -417,7 +419,8 @@ def scripted_episodes(name: str, num_episodes: int, shoots: bool, targets: str, 
         key_reset, key_steps = jax.random.split(key)
         _, start = whole.reset(key_reset)
         policy = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * len(names)), get_heuristic_policy_initial_state())
-        return jax.lax.scan(one_step, (start, policy), jax.random.split(key_steps, 60))[1]
+        begun = remember(*(start.unit_positions[allies:] if team else start.unit_positions[:allies]).T, PARAMS)
+        return jax.lax.scan(functools.partial(one_step, begun), (start, policy), jax.random.split(key_steps, 60))[1]
 
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(5), num_episodes)))
 
