@@ -148,7 +148,7 @@ def _check_mapped(env: Environment, env_params: EnvParams, key: jax.Array) -> No
     for first in range(min(2, len(leaves))):
         axes = [0 if place % 2 == first else None for place in range(len(leaves))]
         mapped = [leaf if axis is None else jnp.stack([leaf, leaf]) for leaf, axis in zip(leaves, axes, strict=True)]
-        numbers, in_axes = tree.unflatten(mapped), tree.unflatten(axes)
+        numbers, in_axes = (jax.tree.unflatten(tree, parts) for parts in (mapped, axes))
         _abstract(env, "reset", jax.vmap(env.reset, (None, in_axes)), key, numbers)
         _abstract(env, "step", jax.vmap(env.step, (None, None, None, in_axes)), key, state, action, numbers)
         _abstract(env, "global_state", jax.vmap(env.global_state, (None, in_axes)), state, numbers)
