@@ -230,7 +230,7 @@ def steps_until_goal(figures: Figures) -> str:
     counts, late = counted(figures)
     if not late:
         return spread(counts / 1e6, 2, " M")
-    looks = race.WINDOW // race.LOOK
+    looks = race.looks_per_window(figures["won"]["steps_per_update"])
     won = np.array(figures["won"]["curves"])[:, -looks:].mean()
     return f"> {counts.mean() / 1e6:.2f} M ({late} of {len(counts)} stopped; {100 * won:.0f} % won)"
 

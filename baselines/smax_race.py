@@ -162,6 +162,11 @@ def updates_per_look(steps_per_update: int) -> int:
     return max(1, LOOK // steps_per_update)
 
 
+def looks_per_window(steps_per_update: int) -> int:
+    """Looks whose mean has to reach the goal."""
+    return max(1, WINDOW // (updates_per_look(steps_per_update) * steps_per_update))
+
+
 def shares(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
     """[S, L] share won of the episodes of every ``updates`` updates, both counts [S, U]; what is over at the end is left out."""
     looks = won.shape[1] // updates
@@ -172,7 +177,7 @@ def shares(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
 def steps_to_goal(curves: ArrayLike, steps_per_update: int) -> list[int | None]:
     """[S] steps until the goal, None where it was not reached; curves are [S, L]."""
     look = updates_per_look(steps_per_update) * steps_per_update
-    curves, span = np.asarray(curves), max(1, WINDOW // look)
+    curves, span = np.asarray(curves), looks_per_window(steps_per_update)
     if curves.shape[1] < span:
         return [None] * len(curves)
     reached = np.lib.stride_tricks.sliding_window_view(curves, span, axis=1).mean(axis=-1) >= GOAL

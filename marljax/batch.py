@@ -52,9 +52,9 @@ def batch_last(function: Function) -> Function:
 
 def _numbers_last(in_batched: Sequence[Any]) -> bool:
     """Whether arguments are mapped as a whole or not at all, those that are before those that are not."""
-    mapped = [set(jax.tree.leaves(argument)) for argument in in_batched]
-    whole = [kinds for kinds in mapped if kinds]
-    return all(len(kinds) == 1 for kinds in whole) and whole == sorted(whole, key=lambda kinds: kinds == {False})
+    arguments = [leaves for leaves in map(jax.tree.leaves, in_batched) if leaves]
+    mapped = [all(leaves) for leaves in arguments]
+    return mapped == [any(leaves) for leaves in arguments] and mapped == sorted(mapped, reverse=True)
 
 
 def _inwards(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array:
@@ -62,11 +62,7 @@ def _inwards(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array
     if batched and not vmaps and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
         # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not
         return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
-    if batched:
-        return jnp.moveaxis(leaf, 0, -1 - vmaps)
-    alone = jnp.expand_dims(leaf, -1 - vmaps)
-    place = alone.ndim - 1 - vmaps
-    return jnp.broadcast_to(alone, (*alone.shape[:place], size, *alone.shape[place + 1 :]))
+    return jnp.moveaxis(leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape)), 0, -1 - vmaps)
 
 
 def _outwards(vmaps: int, axis_size: int, leaf: jax.Array) -> jax.Array:

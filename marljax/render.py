@@ -222,6 +222,7 @@ def _add_legend(figure: Any, legend: tuple, corner: tuple[float, float]) -> None
     if not legend:
         return
     handles = [Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.5, label=name) for name, colour in legend]
+    # eight entries have to fit into a row
     spacing = {"columnspacing": 1.4 if len(handles) < 7 else 0.9, "handlelength": 1.2, "borderaxespad": 0.0, "borderpad": 0.0}
     style = {"ncols": len(handles), "frameon": False, "fontsize": 9, "labelcolor": INK}
     figure.legend(handles=handles, loc="center left", bbox_to_anchor=corner, **style, **spacing)
