@@ -217,5 +217,7 @@ def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit("this measures one side for another script; run python baselines/smax.py training")
     side, algo, scenario, begun = sys.argv[1:]
     print(json.dumps(pace(side, algo, scenario, float(begun))))

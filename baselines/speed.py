@@ -373,7 +373,10 @@ def profile_section(profiles: Sequence[tuple[Duel, Row]]) -> list[str]:
 
     names = [name for name in profiles[0][1] if name != "peak_mib"]
     rows = [[" ".join(duel.words), f"{duel.num_envs:,}", *(f"{row[name]:.2f}" for name in names)] for duel, row in profiles]
-    about = "Milliseconds of a step of all environments, and of its parts run by themselves: in one program they share some work."
+    about = (
+        "Milliseconds of a step of all environments, and of its parts run by themselves: in one program they share some work. "
+        "A step resets every environment and keeps that for those whose episode has ended."
+    )
     return ["## Where the time goes", about, markdown_table(["", "environments", *names], rows)]
 
 

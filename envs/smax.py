@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.batch import batch_last
+from marljax.batch import batch_last, beside
 from marljax.draws import row
 from marljax.environment import Environment, Outcome, View
 from marljax.envs import smax_actions as actions
@@ -211,17 +211,16 @@ class Smax(Environment):
         key_draws, key_opponent = jax.random.split(key)
         draws = row(jax.random.uniform, key_draws, sum(self._draws))
         enemies, carry = smax_opponent.act(self._learned, key_opponent, state, self._types, self.battle.num_allies, env_params)
-        numbers = _numbers(env_params)
-        after, outcome = batch_last(self._transition)(draws, state.replace(memory=None), action, enemies, numbers)
+        after, outcome = batch_last(self._transition)(draws, state, action, enemies, _numbers(env_params))
         return after.replace(memory=carry), outcome
 
     def observe(self, state: SmaxState, env_params: SmaxParams) -> View:
-        obs, mask, metrics = batch_last(self._observe)(state.replace(memory=None), _numbers(env_params))
+        obs, mask, metrics = batch_last(self._observe)(state, _numbers(env_params))
         alive = state.units.alive[: self.num_agents] if self.dead == "leave" else jnp.ones(self.num_agents, bool)
         return View(obs=obs, action_mask=mask, alive=alive, metrics=metrics)
 
     def global_state(self, state: SmaxState, env_params: SmaxParams) -> jax.Array:
-        return batch_last(self._global_state)(state.replace(memory=None), _numbers(env_params))
+        return batch_last(self._global_state)(state, _numbers(env_params))
 
     def scene(self, state: SmaxState, env_params: SmaxParams) -> Scene:
         kind = self._kind(state.kind, state.units.x)
@@ -240,17 +239,20 @@ class Smax(Environment):
 
     def _kind(self, kind: Any, like: jax.Array) -> Kinds:
         """[N, …] int32; static where the scenario fixes the types."""
-        return smax_view.column(self._types, like) if kind is None else kind
+        return beside(self._types, like) if kind is None else kind
 
     @property
     def _draws(self) -> tuple[int, int, int]:
         """Uniform numbers per decision: for cooldowns, the script, continuous actions."""
         scripted = {"closest": 1, "random": 2}[self.enemy_target] * self.battle.num_enemies
-        return (
-            self.battle.num_units,
-            scripted if self.mode == "scripted" else 0,
-            2 * self.num_agents if self.action_type == "continuous" else 0,
-        )
+        return self.battle.num_units, scripted if self.mode == "scripted" else 0, 2 * int(self._continuous.sum())
+
+    @property
+    def _continuous(self) -> np.ndarray:
+        """[N] bool: units that are led by continuous actions."""
+        allies = self.action_type == "continuous"
+        enemies = allies if self.mode == "self_play" else self._learned is not None and not self._learned.discrete
+        return np.repeat([allies, enemies], [self.battle.num_allies, self.battle.num_enemies])
 
     def _initial(self, draws: jax.Array, env_params: SmaxParams) -> SmaxState:
         x, y, drawn = smax_spawn.spawn(draws, self.battle, env_params)
@@ -272,8 +274,9 @@ class Smax(Environment):
         if self.mode == "scripted":
             enemies, memory = self._script(scripted, state, stats)
         order = self._order(chosen, units, action, enemies)
-        if self.action_type == "discrete":
-            order = actions.available_only(order, units, stats, num_allies)
+        free = self._continuous
+        if not free.all():
+            order = actions.available_only(order, units, stats, num_allies, beside(free, units.x))
         low, high = env_params.cooldown_noise_low, env_params.cooldown_noise_high
         reload = stats.cooldown + env_params.time_step * (low + (high - low) * noise)
         after = fight(units, order, stats, reload, num_allies, env_params)
@@ -294,18 +297,20 @@ class Smax(Environment):
         )
 
     def _order(self, draws: jax.Array, units: Units, action: jax.Array, enemies: jax.Array | None) -> Order:
-        """Of all units: ``action`` [A, …] of the agents, ``enemies`` [num_enemies] discrete actions unless they are agents."""
-        num_allies = self.battle.num_allies
-        if self.action_type == "discrete":
-            enemies = action[num_allies:] if enemies is None else enemies
-            return actions.combine(units, actions.discrete(action[:num_allies]), actions.discrete(enemies))
-        draws = draws.reshape(2, self.num_agents, *draws.shape[1:])
+        """Of all units: ``action`` of the agents, ``enemies`` of a script or a policy, None where they are agents, too."""
+        num_allies, free = self.battle.num_allies, self._continuous
+        enemies = action[num_allies:] if enemies is None else enemies
+        draws = draws.reshape(2, int(free.sum()), *draws.shape[1:])
         own, other = self._sides(units)
-        allies = actions.continuous(action[:num_allies], draws[:, :num_allies], own, other)
-        if enemies is not None:
-            return actions.combine(units, allies, actions.discrete(enemies))
-        turned = jax.tree.map(lambda part: part[::-1], own)
-        return actions.combine(units, allies, actions.continuous(action[num_allies:], draws[:, num_allies:], other, turned))
+        reversed_allies = jax.tree.map(lambda part: part[::-1], own)
+        parts = [
+            actions.continuous(chosen, of_team, *sides) if continuous else actions.discrete(chosen)
+            for continuous, chosen, of_team, sides in (
+                (free[0], action[:num_allies], draws[:, :num_allies], (own, other)),
+                (free[-1], enemies, draws[:, -len(enemies) :], (other, reversed_allies)),
+            )
+        ]
+        return actions.combine(units, *parts)
 
     def _outcome(self, before: Units, state: SmaxState, stats: Stats, env_params: SmaxParams) -> Outcome:
         won, lost, over = self._result(state.units)
@@ -313,7 +318,7 @@ class Smax(Environment):
         if self.mode == "self_play":
             reward = jnp.where(won, bonus, 0.0) - jnp.where(lost, bonus, 0.0)
             sign = np.where(np.array(self.teams) == 0, 1.0, -1.0).astype(np.float32)
-            reward = jnp.asarray(smax_view.column(sign, before.x)) * reward
+            reward = jnp.asarray(beside(sign, before.x)) * reward
         else:
             loss = self._sides((before.health - state.units.health) / stats.health)[1]
             reward = jnp.sum(loss, axis=0) / self.battle.num_enemies + jnp.where(won, bonus, 0.0)

@@ -6,6 +6,7 @@ from the first enemy on, enemies from the last ally on.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from marljax.envs.smax_battle import UNROLL, Order, Stats, Units, aim
 
@@ -50,6 +51,18 @@ def continuous(action: jax.Array, draws: jax.Array, own: Units, opponents: Units
     return jnp.where(moves, x, 0.0), jnp.where(moves, y, 0.0), jnp.where(moves, 0, shot)
 
 
+def mirrored(action: jax.Array, num_opponents: int) -> jax.Array:
+    """Discrete actions [M] int32 chosen on the mirrored board, where the opponents are counted the other way; its own inverse."""
+    moves = jnp.where(action == LEFT, RIGHT, jnp.where(action == RIGHT, LEFT, action))
+    return jnp.where(action >= FIRST_ATTACK, 2 * FIRST_ATTACK + num_opponents - 1 - action, moves)
+
+
+def mirrored_continuous(action: jax.Array) -> jax.Array:
+    """Continuous actions [M, 4] chosen on the mirrored board: the angle is reflected; its own inverse."""
+    turns = (jnp.clip(action[:, 3:], -1.0, 1.0) + 1) / 2
+    return jnp.concatenate([action[:, :3], 2 * ((0.5 - turns) % 1.0) - 1], axis=1)
+
+
 def combine(units: Units, allies: Part, enemies: Part) -> Order:
     """The orders of all units; the dead get none."""
     num_allies = allies[0].shape[0]
@@ -74,7 +87,7 @@ def _join(allies: jax.Array, enemies: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.broadcast_to(team, (team.shape[0], *trailing)) for team in (allies, enemies)])
 
 
-def available_only(order: Order, units: Units, stats: Stats, num_allies: int) -> Order:
-    """The orders without shots at opponents that are out of range now."""
-    legal = aim(units, order.target, num_allies) < stats.range**2
+def available_only(order: Order, units: Units, stats: Stats, num_allies: int, free: np.ndarray) -> Order:
+    """The orders without shots at opponents that are out of range now, but those of units that are ``free`` to, [N, …] bool."""
+    legal = free | (aim(units, order.target, num_allies) < stats.range**2)
     return order._replace(target=jnp.where(legal, order.target, -1), shot=jnp.where(legal, order.shot, 0))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from marljax.batch import beside
 from marljax.envs.smax_units import NUM_KINDS, SUBSTEPS, SmaxParams
 
 Kinds = jax.Array | np.ndarray  # [N, …] int32 unit types, static where the scenario fixes them
@@ -97,7 +98,7 @@ def damage(target: jax.Array, force: jax.Array, num_allies: int) -> jax.Array:
     num_units = target.shape[0]
     taken = []
     for first, last, victims in ((num_allies, num_units, num_allies), (0, num_allies, num_units - num_allies)):
-        number = jnp.arange(victims).reshape(-1, *[1] * (target.ndim - 1))
+        number = jnp.asarray(beside(np.arange(victims, dtype=np.int32), target))
 
         def shoot(shooter: int, total: jax.Array, number: jax.Array = number) -> jax.Array:
             return total + jnp.where(target[shooter] == number, force[shooter], 0.0)

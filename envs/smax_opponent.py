@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.environment import Environment, Outcome, TimeStep, timestep
-from marljax.envs.smax_actions import FIRST_ATTACK, LEFT, RIGHT
+from marljax.envs.smax_actions import CONTINUOUS_SIZE, FIRST_ATTACK, mirrored, mirrored_continuous
 from marljax.envs.smax_battle import Units
 from marljax.envs.smax_units import Scenario
 from marljax.errors import UserError
@@ -26,14 +26,19 @@ LONGEST_REASON = 160  # characters of another library's error in a message
 class Opponent:
     """A policy for the enemies; its weights stay apart, in ``env_params.opponent``.
 
-    ``env`` is the ``Smax`` it was trained in: discrete actions, as many allies as there are enemies now, and the reverse.
+    ``env`` is the ``Smax`` it was trained in, with as many allies as there are enemies now, and the reverse. Its actions and its
+    observations may be of another type than those of the agents.
     """
 
     env: Environment
-    act: Callable[
-        [Any, TimeStep, Any, jax.Array], tuple[jax.Array, Any]
-    ]  # (weights, timestep, carry, key) -> (action [M], carry)
+    # (weights, timestep, carry, key) -> (action [M] or [M, 4], carry)
+    act: Callable[[Any, TimeStep, Any, jax.Array], tuple[jax.Array, Any]]
     initial_carry: Callable[[], Any] = tuple  # what it remembers at the start of an episode
+
+    @property
+    def discrete(self) -> bool:
+        """Whether its actions are."""
+        return isinstance(self.env.action_space, Discrete)
 
     @classmethod
     def of(cls, algorithm: ModuleType, env: Environment, config: Any, greedy: bool = False) -> "Opponent":
@@ -91,8 +96,6 @@ def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:
     trained = getattr(opponent.env, "battle", None)
     if not isinstance(trained, Scenario):
         raise UserError(f"the opponent of smax was trained in {_called(opponent.env)}; give one trained in smax")
-    if not isinstance(opponent.env.action_space, Discrete):
-        raise UserError("the opponent of smax was trained with continuous actions; give one trained with discrete actions")
     sizes, needed = (trained.num_allies, trained.num_enemies), (scenario.num_enemies, scenario.num_allies)
     if sizes != needed:
         raise UserError(
@@ -128,11 +131,12 @@ def check_weights(opponent: Opponent, env_params: Any) -> None:
         raise UserError(
             f"env_params.opponent of smax {has}; set those it was trained to with env_params.replace(opponent=weights) ({reason})"
         ) from error
-    members = opponent.env.num_agents
-    if action.shape != (members,) or not jnp.issubdtype(action.dtype, jnp.integer):
-        raise UserError(
-            f"the opponent of smax returns {action.dtype}{list(action.shape)}; give an act that returns int32[{members}]"
-        )
+    shape, kind = [opponent.env.num_agents], jnp.integer
+    if not opponent.discrete:
+        shape, kind = [*shape, CONTINUOUS_SIZE], jnp.floating
+    if list(action.shape) != shape or not jnp.issubdtype(action.dtype, kind):
+        wanted = f"{'int32' if opponent.discrete else 'float32'}{shape}"
+        raise UserError(f"the opponent of smax returns {action.dtype}{list(action.shape)}; give an act that returns {wanted}")
     if _shapes(before) != _shapes(after):
         raise UserError(
             f"the opponent of smax starts with a memory of {_shapes(before)} and goes on with {_shapes(after)}; "
@@ -156,7 +160,7 @@ def mirror(units: Units, num_allies: int, width: Any) -> Units:
 def act(
     opponent: Opponent, key: jax.Array, state: Any, types: np.ndarray, num_allies: int, env_params: Any
 ) -> tuple[jax.Array, Any]:
-    """[M] actions of the enemies in their own numbering, and what the policy remembers.
+    """[M] actions of the enemies in their own numbering, or [M, 4] continuous ones, and what the policy remembers.
 
     Args:
         opponent: the policy.
@@ -167,14 +171,13 @@ def act(
         env_params: the numbers, with the weights.
     """
     kind = jnp.roll(jnp.asarray(types) if state.kind is None else state.kind, -num_allies)
-    mirrored = state.replace(units=mirror(state.units, num_allies, env_params.map_width), kind=kind, memory=None)
+    board = state.replace(units=mirror(state.units, num_allies, env_params.map_width), kind=kind, memory=None)
     members = opponent.env.num_agents
     outcome = Outcome(jnp.zeros(members), jnp.array(False), jnp.array(False))
-    seen = timestep(opponent.env.observe(mirrored, env_params), outcome, first=state.step == 0)
+    seen = timestep(opponent.env.observe(board, env_params), outcome, first=state.step == 0)
     try:
         action, carry = opponent.act(env_params.opponent, seen, state.memory, key)
     except Exception:
         check_weights(opponent, env_params)  # says it in one line where the weights are the cause
         raise
-    turned = jnp.where(action == LEFT, RIGHT, jnp.where(action == RIGHT, LEFT, action))
-    return jnp.where(action >= FIRST_ATTACK, 2 * FIRST_ATTACK + num_allies - 1 - action, turned), carry
+    return mirrored(action, num_allies) if opponent.discrete else mirrored_continuous(action), carry

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from marljax.batch import beside
 from marljax.envs.smax_actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
 from marljax.envs.smax_battle import Stats, Units
 from marljax.envs.smax_units import SmaxParams
@@ -49,7 +50,7 @@ def act(
     squared = (x - own.x) ** 2 + (y - own.y) ** 2
     seen = opponents.alive[:, None] & own.alive & (squared < stats.sight**2)
     reached = seen & (squared < stats.range**2)
-    number = np.arange(x.shape[0], dtype=np.int32).reshape(-1, *[1] * (x.ndim - 1))
+    number = beside(np.arange(x.shape[0], dtype=np.int32), x)
 
     new = _closest(reached, squared) if targets == "closest" else _drawn(reached, draws[1])
     kept = jnp.any(reached & (memory.target == number), axis=0)

@@ -5,7 +5,9 @@ Axis letters: N units of both teams; trailing axes are free. One draw of uniform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from marljax.batch import beside
 from marljax.envs.smax_units import NUM_KINDS, Scenario, SmaxParams
 
 CORNERS = 4
@@ -36,8 +38,8 @@ def spawn(draws: jax.Array, scenario: Scenario, env_params: SmaxParams) -> tuple
     return x, y, kind
 
 
-def _is_ally(scenario: Scenario, like: jax.Array) -> jax.Array:
-    return (jnp.arange(scenario.num_units) < scenario.num_allies).reshape(-1, *[1] * (like.ndim - 1))
+def _is_ally(scenario: Scenario, like: jax.Array) -> np.ndarray:
+    return beside(np.arange(scenario.num_units) < scenario.num_allies, like)
 
 
 def _group_and_type(lot: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -4,13 +4,14 @@ Axis letters: N units of both teams, M units of the team that looks, K its oppon
 axes are free. A board lists all units in the order in which a team counts them: its own first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from marljax.batch import beside
 from marljax.envs.smax_actions import FIRST_ATTACK
 from marljax.envs.smax_battle import UNROLL, Kinds, Stats, Units
 from marljax.envs.smax_units import NUM_KINDS, SmaxParams
@@ -36,11 +37,6 @@ class Board(NamedTuple):
     kind: jax.Array  # int32
 
 
-def column(values: np.ndarray, like: jax.Array) -> np.ndarray:
-    """Static [N] values beside an array [N, …]."""
-    return np.asarray(values).reshape(-1, *[1] * (like.ndim - 1))
-
-
 def board(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> Board:
     """Everything about all units, allies first."""
     size = units.x.shape[0]
@@ -55,7 +51,7 @@ def board(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> Board:
         health=units.health / stats.health,
         move_x=units.move_x,
         move_y=units.move_y,
-        shot=units.shot / column(largest.astype(np.float32), units.x),
+        shot=units.shot / beside(largest.astype(np.float32), units.x),
         cooldown=jnp.clip(units.cooldown / stats.cooldown, 0.0, 1.0),
         kind=jnp.asarray(kind),
     )
@@ -68,7 +64,7 @@ def reverse(seen: Board) -> Board:
 
 def hide_actions(seen: Board, own: np.ndarray, env_params: SmaxParams) -> Board:
     """The board without the opponents' last actions, unless those may be seen; ``own`` is static [N] bool."""
-    shown = env_params.see_opponents_actions | column(own, seen.x)
+    shown = env_params.see_opponents_actions | beside(own, seen.x)
     hidden = {name: jnp.where(shown, getattr(seen, name), 0.0) for name in ("move_x", "move_y", "shot")}
     return seen._replace(**hidden)
 
@@ -77,7 +73,7 @@ def others(part: jax.Array, num_observers: int) -> jax.Array:
     """[M, N - 1, …]: for each of the first M units the row of all units but itself."""
     number = np.arange(part.shape[0] - 1)
     before = number < np.arange(num_observers)[:, None]
-    return jnp.where(before.reshape(*before.shape, *[1] * (part.ndim - 1)), part[:-1], part[1:])
+    return jnp.where(beside(before, part), part[:-1], part[1:])
 
 
 def type_bits(kind: Kinds) -> list[jax.Array]:
@@ -92,6 +88,13 @@ def shown_where(shown: jax.Array, groups: Sequence[Sequence[jax.Array]], axis: i
     shape = shown.shape
     stacks = [jnp.stack([jnp.broadcast_to(feature, shape) for feature in group], axis) for group in groups]
     return jnp.concatenate([jnp.where(jnp.expand_dims(shown, axis), stack, 0.0) for stack in stacks], axis)
+
+
+def _features(seen: Board, dx: jax.Array, dy: jax.Array, spread: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
+    """13 features of other units, at ``dx`` and ``dy`` over the own sight; ``spread`` gives columns of the board their shape."""
+    shown = (seen.health, seen.move_x, seen.move_y, seen.shot, seen.cooldown, *type_bits(seen.kind))
+    health, *rest = map(spread, shown)
+    return [health, dx, dy, *rest]
 
 
 def own_features(seen: Board, num_observers: int, env_params: SmaxParams) -> jax.Array:
@@ -110,9 +113,7 @@ def unit_list(seen: Board, num_observers: int, env_params: SmaxParams) -> jax.Ar
     me = Board(*(part[:num_observers, None] for part in seen))
     dx, dy = others(seen.x, num_observers) - me.x, others(seen.y, num_observers) - me.y
     visible = (dx * dx + dy * dy < me.sight**2) & me.alive & others(seen.alive, num_observers)
-    known = [seen.health, seen.move_x, seen.move_y, seen.shot, seen.cooldown, *type_bits(seen.kind)]
-    health, *rest = (others(part, num_observers) for part in known)
-    rows = [health, dx / me.sight, dy / me.sight, *rest]
+    rows = _features(seen, dx / me.sight, dy / me.sight, lambda part: others(part, num_observers))
     features = jnp.stack([jnp.where(visible, row, 0.0) for row in rows], axis=2)
     listed = features.reshape(num_observers, -1, *features.shape[3:])
     return jnp.concatenate([listed, own_features(seen, num_observers, env_params)], axis=1)
@@ -128,20 +129,18 @@ def conic(seen: Board, first: int, last: int, env_params: SmaxParams) -> jax.Arr
     me = Board(*(part[first:last, None] for part in seen))
     dx, dy = (seen.x - me.x) / me.sight, (seen.y - me.y) / me.sight
     not_self = np.arange(size) != np.arange(first, last)[:, None]
-    visible = (dx * dx + dy * dy < 1.0) & me.alive & not_self.reshape(*not_self.shape, *[1] * (seen.x.ndim - 1))
+    visible = (dx * dx + dy * dy < 1.0) & me.alive & beside(not_self, seen.x)
     section = jnp.floor((jnp.arctan2(dy, dx) / (2 * jnp.pi) + 0.5) * SECTIONS).astype(jnp.int32)
     section = jnp.where(visible, jnp.minimum(section, SECTIONS - 1), -1)
-    number = np.arange(size).reshape(-1, *[1] * (seen.x.ndim - 1))
+    number = beside(np.arange(size), seen.x)
 
     def count(unit: int, earlier: jax.Array) -> jax.Array:
         return earlier + ((section[:, unit, None] == section) & (unit < number))
 
     earlier = jax.lax.fori_loop(0, size, count, jnp.zeros_like(section), unroll=UNROLL)
     slot = jnp.where((section >= 0) & (earlier < SLOTS), section * SLOTS + earlier, -1)
-    known = [seen.health, seen.move_x, seen.move_y, seen.shot, seen.cooldown, *type_bits(seen.kind)]
-    health, *rest = (jnp.broadcast_to(part, dx.shape) for part in known)
-    features = jnp.stack([health, dx, dy, *rest], axis=2)
-    place = np.arange(SECTIONS * SLOTS).reshape(-1, *[1] * (seen.x.ndim - 1))
+    features = jnp.stack(_features(seen, dx, dy, lambda part: jnp.broadcast_to(part, dx.shape)), axis=2)
+    place = beside(np.arange(SECTIONS * SLOTS), seen.x)
     chosen = (slot[:, :, None] == place).astype(features.dtype)
     shown = jnp.einsum("mus...,muf...->msf...", chosen, features, precision=jax.lax.Precision.HIGHEST)
     own = own_features(Board(*(part[first:last] for part in seen)), last - first, env_params)
@@ -164,6 +163,6 @@ def global_state(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> ja
     """[12·N, …]: ten features of each unit (0 for the dead), then all team numbers, then all types."""
     changing = units.health / stats.health, units.x, units.y, units.cooldown
     living = shown_where(units.alive, (changing, type_bits(kind)), axis=1)
-    team = jnp.broadcast_to(column(np.arange(units.x.shape[0]) >= num_allies, units.x), units.x.shape).astype(units.x.dtype)
+    team = jnp.broadcast_to(beside(np.arange(units.x.shape[0]) >= num_allies, units.x), units.x.shape).astype(units.x.dtype)
     kinds = jnp.broadcast_to(kind, units.x.shape).astype(units.x.dtype)
     return jnp.concatenate([living.reshape(-1, *units.x.shape[1:]), team, kinds])

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 
 Function = Callable[..., Any]
@@ -50,6 +51,11 @@ def batch_last(function: Function) -> Function:
     return wrapped
 
 
+def beside(values: np.ndarray, like: jax.Array) -> np.ndarray:
+    """Static values of any shape with as many trailing axes as ``like`` [N, …] has after its first."""
+    return values.reshape(*values.shape, *[1] * (like.ndim - 1))
+
+
 def _numbers_last(in_batched: Sequence[Any]) -> bool:
     """Whether arguments are mapped as a whole or not at all, those that are before those that are not."""
     arguments = [leaves for leaves in map(jax.tree.leaves, in_batched) if leaves]
@@ -62,7 +68,7 @@ def _inwards(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array
     if batched and not vmaps and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
         # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not
         return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
-    return jnp.moveaxis(leaf if batched else jnp.broadcast_to(leaf, (size, *leaf.shape)), 0, -1 - vmaps)
+    return jnp.moveaxis(leaf if batched else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), 0, -1 - vmaps)
 
 
 def _outwards(vmaps: int, axis_size: int, leaf: jax.Array) -> jax.Array:

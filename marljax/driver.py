@@ -238,7 +238,8 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if run.update - before in compiled:
             speed = (run.update - before) * trainer.steps_per_update / seconds
         compiled.add(run.update - before)
-        progress.update(run.update * trainer.steps_per_update, speed, headline(mean_row(rows), trainer.env.figures))
+        figures = headline(mean_row(rows), trainer.env.figures, trainer.env.units)
+        progress.update(run.update * trainer.steps_per_update, speed, figures)
         if run.diverged.all():
             save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
             return "diverged"

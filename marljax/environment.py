@@ -134,6 +134,14 @@ class Environment(abc.ABC):
             raise unknown("preset", preset, self.presets)
         raise UserError(f"{type(self).__name__} lists presets but does not implement preset_params")
 
+    def numbers(self, env_params: EnvParams | None) -> EnvParams:
+        """``env_params``, or the default ones for None; raises ``UserError`` for another kind of record."""
+        usual = self.default_params
+        if env_params is not None and not isinstance(env_params, type(usual)):
+            given, kind = type(env_params).__name__, type(usual).__name__
+            raise UserError(f"env_params are {given}; give {kind}, such as env.default_params with changes")
+        return usual if env_params is None else env_params
+
     def check_params(self, env_params: EnvParams) -> None:
         """Raises ``UserError`` for numbers that make no sense; called with concrete ones only, before a run starts."""
         del env_params
@@ -155,7 +163,7 @@ class Environment(abc.ABC):
 
     def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[State, TimeStep]:
         """The first state of an episode and what is seen in it."""
-        env_params = self.default_params if env_params is None else env_params
+        env_params = self.numbers(env_params)
         state = self.initial(key, env_params)
         outcome = Outcome(jnp.zeros(self.num_agents), jnp.array(False), jnp.array(False))
         return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(True))
@@ -163,8 +171,13 @@ class Environment(abc.ABC):
     def step(
         self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams | None = None
     ) -> tuple[State, TimeStep]:
-        """One decision of every agent. The episode is not restarted: see ``vectorize``."""
-        env_params = self.default_params if env_params is None else env_params
+        """One decision of every agent. The episode is not restarted: see ``vectorize``.
+
+        Raises:
+            UserError: for actions of another shape than [A] (discrete) or [A, …] (continuous).
+        """
+        check_action(self, action)
+        env_params = self.numbers(env_params)
         state, outcome = self.transition(key, state, action, env_params)
         return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(False))
 
@@ -181,6 +194,13 @@ def timestep(view: View, outcome: Outcome, first: jax.Array) -> TimeStep:
         alive=view.alive,
         metrics=view.metrics,
     )
+
+
+def check_action(env: Environment, action: jax.Array, *batch: int) -> None:
+    """Raises ``UserError`` for actions of a shape that ``env`` does not take: XLA would stretch or cut off some of them."""
+    wanted, given = (*batch, env.num_agents, *env.action_space.shape), jnp.shape(action)
+    if given != wanted:
+        raise UserError(f"{type(env).__name__} got actions of shape {list(given)}; give {list(wanted)}, one for each agent")
 
 
 def is_shared(path: tuple[Any, ...]) -> bool:

@@ -146,6 +146,6 @@ def to_jaxmarl(env: Environment, env_params: EnvParams | None = None) -> ToJaxMA
     """
     if not isinstance(env, Environment):
         raise UserError(f"to_jaxmarl got {env!r}; give an environment, such as marljax.make('smax')")
-    env_params = env.default_params if env_params is None else env_params
+    env_params = env.numbers(env_params)
     env.check_params(jax.device_get(env_params))
     return ToJaxMARL(env, env_params)

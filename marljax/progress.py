@@ -48,13 +48,13 @@ class LiveProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def update(self, steps: int, speed: float | None, figures: Mapping[str, float]) -> None:
+    def update(self, steps: int, speed: float | None, figures: str) -> None:
         """Shows that every seed has done ``steps`` environment steps, ``speed`` of them per second if that is known yet."""
         parts: dict[str, Any] = {
             "steps": f"{short(steps)}/{short(self._total)} steps",
             "speed": f"{short(speed)} steps/s" + (f" × {self._seeds} seeds" if self._seeds > 1 else "") if speed else "",
             "left": f"{clock((self._total - steps) / speed)} left" if speed else "",
-            "figures": "  ".join(f"{name} {value:.3g}" for name, value in figures.items()),
+            "figures": figures,
         }
         self._bar.update(self._task, completed=steps, **parts)
         now = time.monotonic()
@@ -86,10 +86,16 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{left:02d}" if minutes >= 60 else f"{minutes}:{left:02d}"
 
 
-def headline(figures: Mapping[str, float], first: Sequence[str] = (), count: int = 2) -> dict[str, float]:
+def headline(
+    figures: Mapping[str, float], first: Sequence[str] = (), units: Mapping[str, str] = Environment.units, count: int = 2
+) -> str:
     """The figures that say most, at most ``count``: those of ``first`` (an environment's ``figures``), then common ones."""
     known = [name for name in dict.fromkeys([*first, *SHOWN]) if np.isfinite(figures.get(name, np.nan))]
-    return {name: figures[name] for name in known[:count]}
+    return "  ".join(_with_unit(name, figures[name], units.get(name, "")) for name in known[:count])
+
+
+def _with_unit(name: str, value: float, unit: str) -> str:
+    return f"{name} {100 * value:.0f} %" if unit == "%" else f"{name} {value:.3g} {unit}".rstrip()
 
 
 def pooled(episodes: int, kind: str, seeds: int, competitive: bool = False) -> str:

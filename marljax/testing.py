@@ -59,7 +59,7 @@ def check_env(
     """
     check = functools.partial(_require, env)
     _check_structure(env, check)
-    env_params = strong(env.default_params if env_params is None else env_params)
+    env_params = strong(env.numbers(env_params))
     check(not first_nan(env_params), f"env_params hold NaN in {first_nan(env_params)}")
     key_shapes, key_walk, key_rollout = jax.random.split(jax.random.key(seed), 3)
     has_scene = _check_shapes(env, env_params, key_shapes, check)

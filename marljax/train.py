@@ -193,9 +193,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
         results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
     """
-    _check_given(algorithm, env, config, env_params)
-    mesh = parallel.make_mesh()
-    numbers = env.default_params if env_params is None else env_params
+    _check_given(algorithm, env, config)
+    mesh, numbers = parallel.make_mesh(), env.numbers(env_params)
 
     def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
         state = algorithm.init(env, env_params, config, key)
@@ -221,7 +220,7 @@ def as_traced_params(env_params: EnvParams) -> EnvParams:
     return jax.tree.map(jnp.asarray, env_params)
 
 
-def _check_given(algorithm: ModuleType, env: Environment, config: Any, env_params: EnvParams | None) -> None:
+def _check_given(algorithm: ModuleType, env: Environment, config: Any) -> None:
     """Raises ``UserError`` where an argument of ``make_train`` is another thing than it should be."""
     needs = [name for name in ("Config", "init", "update") if not hasattr(algorithm, name)]
     if needs:
@@ -234,11 +233,6 @@ def _check_given(algorithm: ModuleType, env: Environment, config: Any, env_param
     for field in dataclasses.fields(config):
         if not is_static(field):
             _check_single(field.name, getattr(config, field.name))
-    numbers = env.default_params
-    if env_params is not None and not isinstance(env_params, type(numbers)):
-        raise UserError(
-            f"env_params are {type(env_params).__name__}; give {type(numbers).__name__}, such as env.default_params with changes"
-        )
 
 
 def _check_single(name: str, value: Any) -> None:
@@ -271,15 +265,13 @@ def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any
 
 def _check_shape(name: str, value: Any, current: Any) -> None:
     """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a leaf or a tree of env_params."""
-    if not jax.tree_util.all_leaves([current]):
-        difference = shape_difference(strong(current), strong(value))
-        if difference:
-            raise UserError(f"'env.{name}' differs from the environment's own: {difference} (under jax.vmap, per member)")
-        return
     try:
-        shape = jnp.asarray(value).shape
-    except (TypeError, ValueError):
-        shape = None
-    if shape != jnp.shape(current):
-        given = "no array" if shape is None else f"of shape {list(shape)}"
-        raise UserError(f"'env.{name}' is {given}; it takes shape {list(jnp.shape(current))} (under jax.vmap, per member)")
+        given, usual = strong(value), strong(current)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"'env.{name}' is {value!r}; give numbers or arrays") from error
+    if jax.tree_util.all_leaves([given, usual]):
+        if given.shape != usual.shape:
+            shapes = f"of shape {list(given.shape)}; it takes shape {list(usual.shape)}"
+            raise UserError(f"'env.{name}' is {shapes} (under jax.vmap, per member)")
+    elif difference := shape_difference(usual, given):
+        raise UserError(f"'env.{name}' differs from the environment's own: {difference} (under jax.vmap, per member)")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, Outcome, TimeStep, timestep
+from marljax.environment import Environment, EnvParams, Outcome, TimeStep, check_action, timestep
 
 
 class VecState(struct.PyTreeNode):
@@ -37,15 +37,16 @@ class VecEnv:
 
     def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[VecState, TimeStep]:
         """First timesteps of E episodes; every field gains a leading [E]."""
-        env_params = self.env.default_params if env_params is None else env_params
+        env_params = self.env.numbers(env_params)
         keys = jax.random.split(key, self.num_envs)
         return jax.vmap(self._reset, in_axes=(0, None))(keys, env_params)
 
     def step(
         self, key: jax.Array, state: VecState, action: jax.Array, env_params: EnvParams | None = None
     ) -> tuple[VecState, TimeStep]:
-        """One step of every instance; ``action`` is [E, A, …]."""
-        env_params = self.env.default_params if env_params is None else env_params
+        """One step of every instance; ``action`` is [E, A, …], another shape raises ``UserError``."""
+        check_action(self.env, action, self.num_envs)
+        env_params = self.env.numbers(env_params)
         keys = jax.random.split(key, self.num_envs)
         return jax.vmap(self._step, in_axes=(0, 0, 0, None))(keys, state, action, env_params)
 

@@ -49,6 +49,16 @@ def test_batches_last_give_what_batches_first_give(name):
     assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, wanted)
 
 
+def test_numbers_that_a_loop_holds_fixed_meet_arguments_mapped_in_parts():
+    add = batch_last(lambda pair, number: {"moves": pair["moves"] + number, "stays": pair["stays"] * number})
+
+    def run(moves):
+        start = {"moves": moves, "stays": jnp.zeros(())}
+        return jax.lax.scan(lambda pair, _: (add(pair, 1.0), None), start, length=3)[0]["moves"]
+
+    np.testing.assert_array_equal(jax.jit(jax.vmap(run))(jnp.arange(4.0)), jnp.arange(4.0) + 3)
+
+
 def test_instances_come_last_and_seeds_before():
     seen = []
     look = batch_last(lambda x: (seen.append(x.shape), x)[1])

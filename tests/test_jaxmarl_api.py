@@ -153,11 +153,12 @@ def test_shared_parts_of_an_observation_are_repeated_and_actions_are_continuous(
 @pytest.mark.parametrize(
     ("env", "changes", "message"),
     [
-        ("smax", {}, r"to_jaxmarl got 'smax'; give an environment, such as marljax.make\('smax'\)"),
+        ("smax", None, r"to_jaxmarl got 'smax'; give an environment, such as marljax.make\('smax'\)"),
         (marljax.make("smax"), {"duration": -5}, "duration=-5 of smax is out of range"),
         (marljax.make("smax"), {"speed": np.ones(5)}, r"speed=.* of smax has shape \[5\]; give 6 numbers"),
+        (marljax.make("smax"), "hard", "env_params are str; give SmaxParams, such as env.default_params with changes"),
     ],
 )
 def test_what_cannot_be_presented_is_one_line(env, changes, message):
     with pytest.raises(marljax.UserError, match=message):
-        marljax.to_jaxmarl(env, env.default_params.replace(**changes) if changes else None)
+        marljax.to_jaxmarl(env, env.default_params.replace(**changes) if isinstance(changes, dict) else changes)

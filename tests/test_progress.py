@@ -51,6 +51,12 @@ def test_all_of_a_column_stands_in_the_unit_that_its_header_names():
     assert intervals[-3] == "44.6–55.4"
 
 
+def test_the_headline_gives_units():
+    figures = {"won": 0.474, "return": 1.2345, "speed": 24.26, "lost": np.nan, "length": 31.0}
+    assert progress.headline(figures, ["lost", "won"], {"won": "%"}) == "won 47 %  return 1.23"
+    assert progress.headline(figures, ["speed"], {"speed": "m/s"}, count=1) == "speed 24.3 m/s"
+
+
 def test_a_figure_is_left_out_only_if_it_says_nothing_for_any_policy():
     one, other = played(8), played(8)
     assert "finished" not in progress.key_figures([one, other])

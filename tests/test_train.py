@@ -58,7 +58,9 @@ def test_only_the_member_that_diverges_says_so(train):
         ({"learning_rate": jnp.array([1e-3, 2e-3])}, r"'learning_rate' is of shape \[2\]; it takes one number"),
         ({"gamma": None}, "gamma=null has the wrong type"),
         ({"gamma": jnp.float32(2.0)}, "gamma=2.0 is out of range"),
-        ({"env.variant": None}, "'env.variant' is no array"),
+        ({"env.variant": None}, "'env.variant' differs from the environment's own: value is missing"),
+        ({"env.variant": "truncated"}, "'env.variant' is 'truncated'; give numbers or arrays"),
+        ({"env.variant": jnp.ones(2)}, r"'env.variant' is of shape \[2\]; it takes shape \[\]"),
     ],
 )
 def test_impossible_overrides_say_why(train, overrides, words):

@@ -72,3 +72,20 @@ def test_env_params_may_be_vmapped():
         return vec.step(jax.random.key(1), state, jnp.zeros((2, 2), int), env_params)[1].last
 
     np.testing.assert_array_equal(jax.vmap(rewards)(values)[:, 0], [True, False])
+
+
+@pytest.mark.parametrize("shape", [(2,), (4, 1), (2, 4), (4, 2, 1)])
+def test_actions_of_another_shape_are_refused(shape):
+    vec = marljax.vectorize(probes.Probe(), 4)
+    state, _ = jax.eval_shape(vec.reset, jax.random.key(0))
+    with pytest.raises(marljax.UserError, match=r"Probe got actions of shape .*; give \[4, 2\], one for each agent"):
+        jax.eval_shape(vec.step, jax.random.key(1), state, jnp.zeros(shape, int))
+
+
+def test_a_step_alone_takes_one_action_for_each_agent():
+    env = probes.Probe()
+    state, _ = env.reset(jax.random.key(0))
+    with pytest.raises(marljax.UserError, match=r"got actions of shape \[\]; give \[2\]"):
+        env.step(jax.random.key(1), state, jnp.zeros((), int))
+    with pytest.raises(marljax.UserError, match="env_params are str; give ProbeParams"):
+        env.reset(jax.random.key(0), "hard")

@@ -362,23 +362,66 @@ def symmetric(units: Units) -> Units:
     return jax.tree.map(lambda own, twin: jnp.concatenate([own[:3], twin[3:]]), units, mirror(units, 3, 32.0))
 
 
-def test_a_learned_enemy_is_at_home_on_the_right():
+def mirrored_aim(weights, seen, carry, key):
+    """A continuous policy that draws nothing: even units shoot at who stands next to where it points, odd ones walk there."""
+    del key
+    length, angle = jnp.tanh(seen.obs @ weights["matrix"][:, :2]).T
+    surely = jnp.where(jnp.arange(len(angle)) % 2, 1.0, -1.0)
+    return jnp.stack([-surely, surely, length, angle], axis=1), carry + 1
+
+
+def recurrent() -> tuple[Opponent, dict]:
+    """A GRU that sees the conic view, and weights drawn for it."""
+    env = Smax("3m", observation="conic")
+    members = jax.eval_shape(Trainer(ippo, env, GRU, make_mesh()).init, KEY[None], PARAMS)
+    draw = np.random.default_rng(0).normal
+    weights = jax.tree.map(lambda leaf: draw(size=leaf.shape[1:]).astype(leaf.dtype), members.state.learner.params)
+    return Opponent.of(ippo, env, GRU, greedy=True), weights
+
+
+GRU = ippo.Config(core="gru", hidden=(8, 8), num_envs=4)
+MATRIX = {"matrix": jax.random.normal(KEY, (75, 8))}
+START = functools.partial(jnp.zeros, ())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: (Opponent(Smax("3m"), mirrored_play, START), MATRIX),
+        lambda: (Opponent(Smax("3m", action_type="continuous"), mirrored_aim, START), MATRIX),
+        recurrent,
+    ],
+    ids=["discrete", "continuous", "gru"],
+)
+def test_a_learned_enemy_is_at_home_on_the_right(given):
     """In a symmetric battle with the same policy on both sides both do the same, decision after decision."""
-    opponent = Opponent(Smax("3m"), mirrored_play, functools.partial(jnp.zeros, ()))
-    env = Smax("3m", mode="learned", opponent=opponent)
-    params = PARAMS.replace(opponent={"matrix": jax.random.normal(KEY, (75, 8))}, cooldown_noise_low=0.0, cooldown_noise_high=0.0)
+    opponent, weights = given()
+    trained = opponent.env
+    env = Smax("3m", "learned", trained.action_type, trained.observation, opponent=opponent)
+    params = PARAMS.replace(opponent=weights, cooldown_noise_low=0.0, cooldown_noise_high=0.0)
     env.check_params(params)
-    state = battle([(14, 14), (13, 16), (14.5, 19), (1, 1), (1, 1), (1, 1)]).replace(memory=jnp.zeros(()))
-    advance, see, shots = jax.jit(env.step), jax.jit(env.observe), 0
-    for _ in range(12):
-        state = state.replace(units=symmetric(state.units))
-        action, _ = mirrored_play(params.opponent, see(state, params), 0, KEY)
-        state, _ = advance(KEY, state, action, params)
-        for name, column in vars(mirror(state.units, 3, 32.0)).items():
-            np.testing.assert_allclose(column, getattr(state.units, name), atol=1e-3, err_msg=name)
-        shots += int(jnp.sum(state.units.shot > 0))
-    assert float(state.memory) == 12
-    assert shots > 0
+    state = battle([(14, 14), (13, 16), (14.5, 19), (1, 1), (1, 1), (1, 1)]).replace(memory=opponent.initial_carry())
+    state, own = state.replace(units=symmetric(state.units)), opponent.initial_carry()
+
+    @jax.jit
+    def decide(state, carry, first):
+        _, seen = env.reset(KEY, params)
+        view = env.observe(state, params)
+        seen = seen.replace(obs=view.obs, action_mask=view.action_mask, first=first)
+        action, carry = opponent.act(weights, seen, carry, KEY)
+        return env.step(KEY, state, action, params)[0], carry
+
+    orders, shots = set(), 0
+    for time in range(12):
+        after, own = decide(state, own, jnp.array(time == 0))
+        for name, column in vars(mirror(after.units, 3, 32.0)).items():
+            np.testing.assert_allclose(column, getattr(after.units, name), atol=1e-3, err_msg=name)
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-3), own, after.memory)
+        shots += int(jnp.sum(after.units.shot > 0))
+        orders |= set(np.asarray(after.units.move_x).round(3).tolist())
+        state = after.replace(units=symmetric(after.units))
+    assert len(orders) > 2
+    assert shots > 0 or opponent.act is not mirrored_play
 
 
 def still(weights, seen, carry, key):
@@ -392,7 +435,6 @@ def still(weights, seen, carry, key):
         ({"scenario": "5m_vs_6m", "opponent": Opponent(ENV, still)}, "as 3 against 3 units; here it leads 6 against 5"),
         ({"mode": "scripted", "opponent": Opponent(ENV, still)}, "is for mode=learned"),
         ({"opponent": Opponent(Smax(mode="self_play"), still)}, "give the opponent the same env with mode=scripted"),
-        ({"opponent": Opponent(Smax(action_type="continuous"), still)}, "give one trained with discrete actions"),
         ({"opponent": Opponent(marljax.make("merge"), still)}, "trained in Merge; give one trained in smax"),
         ({"opponent": Opponent(Smax, still)}, "trained in <class .*; give one trained in smax"),
         ({"opponent": still}, "give: opponent=Opponent.of"),
@@ -409,6 +451,7 @@ def test_opponents_that_do_not_fit_are_refused(options, message):
         (Opponent(ENV, mirrored_play), (), "holds no weights for this opponent; set those .* .TypeError"),
         (Opponent(ENV, mirrored_play), {"matrix": np.ones((80, 8))}, "does not fit this opponent; .*75.*80"),
         (Opponent(ENV, lambda weights, seen, carry, key: (seen.obs, carry)), (), r"returns float32\[3, 75\]; give .* int32\[3\]"),
+        (Opponent(Smax(action_type="continuous"), still), (), r"returns int32\[3\]; give .* float32\[3, 4\]"),
         (Opponent(ENV, lambda *given: (still(*given)[0], given[3])), (), r"starts with a memory of \(\) and goes on with key"),
     ],
 )
@@ -419,12 +462,9 @@ def test_weights_that_do_not_fit_are_refused(opponent, weights, message):
 
 def test_policies_with_a_memory_and_another_view_lead_the_enemies():
     """A GRU that was trained with the conic observation, against agents that see a list."""
-    trained = Smax(observation="conic")
-    config = ippo.Config(core="gru", hidden=(8, 8), num_envs=4)
-    members = jax.eval_shape(Trainer(ippo, trained, config, make_mesh()).init, KEY[None], PARAMS)
-    weights = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), members.state.learner.params)
-    env = Smax(mode="learned", opponent=Opponent.of(ippo, trained, config))
-    assert env == Smax(mode="learned", opponent=Opponent.of(ippo, trained, config))  # one program serves both
+    opponent, weights = recurrent()
+    env = Smax(mode="learned", opponent=opponent)
+    assert env == Smax(mode="learned", opponent=Opponent.of(ippo, opponent.env, GRU, greedy=True))  # one program serves both
     params = PARAMS.replace(opponent=weights)
     env.check_params(params)
     state, _ = jax.eval_shape(env.reset, KEY, params)
@@ -433,11 +473,11 @@ def test_policies_with_a_memory_and_another_view_lead_the_enemies():
     assert jax.tree.structure(after) == jax.tree.structure(state)
     with pytest.raises(UserError, match="holds no weights for this opponent; set those"):
         jax.eval_shape(env.step, KEY, state, jnp.full(3, STOP), PARAMS)
-    other = dataclasses.replace(config, hidden=(8, 16))
+    other = dataclasses.replace(GRU, hidden=(8, 16))
     with pytest.raises(UserError, match="does not fit this opponent"):
-        Smax(mode="learned", opponent=Opponent.of(ippo, trained, other)).check_params(params)
+        Smax(mode="learned", opponent=Opponent.of(ippo, opponent.env, other)).check_params(params)
     with pytest.raises(UserError, match="got 'ippo' as its algorithm; give the module"):
-        Opponent.of("ippo", trained, config)
+        Opponent.of("ippo", opponent.env, GRU)
 
 
 def test_populations_of_opponents_are_a_vmap():

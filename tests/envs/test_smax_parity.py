@@ -40,6 +40,7 @@ from marljax.envs.smax import (
     SmaxState,
     register_scenario,
 )
+from marljax.envs.smax_actions import mirrored
 from marljax.envs.smax_battle import Units
 from marljax.envs.smax_script import remember
 from marljax.envs.smax_units import PUBLISHED, find_scenario
@@ -72,16 +73,10 @@ def ours(state, random_types: bool) -> SmaxState:
     return SmaxState(units, state.unit_types.astype(jnp.int32) if random_types else None, state.step, None)
 
 
-def turned(action, num_allies: int):
-    """An enemy's action as the mirrored view numbers it; its own inverse."""
-    moves = jnp.where(action == LEFT, RIGHT, jnp.where(action == RIGHT, LEFT, action))
-    return jnp.where(action >= FIRST_ATTACK, 2 * FIRST_ATTACK + num_allies - 1 - action, moves)
-
-
 def replay(scenario: Scenario, name: str, **options) -> Smax:
     """Our environment, whose enemies take the actions that stand in ``env_params.opponent``."""
     register_scenario(f"mirrored {name}", scenario.mirrored)
-    opponent = Opponent(Smax(f"mirrored {name}"), lambda weights, seen, carry, key: (turned(weights, scenario.num_allies), ()))
+    opponent = Opponent(Smax(f"mirrored {name}"), lambda weights, seen, carry, key: (mirrored(weights, scenario.num_allies), ()))
     return Smax(name, mode="learned", opponent=opponent, **options)
 
 
@@ -107,10 +102,13 @@ def random_continuous(key, state):
 
 
 def plain_enemies(key, state, num_allies: int):
-    """Random moves, stops and shots at the closest ally: continuous [M, 4] and discrete [M]."""
+    """Random moves, stops and shots at the closest ally, if available: continuous [M, 4] and discrete [M]."""
     enemies, allies = state.unit_positions[num_allies:], state.unit_positions[:num_allies]
-    action = jax.random.randint(key, enemies.shape[:1], 0, FIRST_ATTACK + 1)
-    closest = jnp.argmin(jnp.linalg.norm(allies - enemies[:, None], axis=-1), axis=1)
+    distance = jnp.linalg.norm(allies - enemies[:, None], axis=-1)
+    closest, reach = jnp.argmin(distance, axis=1), jnp.asarray(PARAMS.range)[state.unit_types[num_allies:]]
+    legal = state.unit_alive[closest] & (distance.min(axis=1) < reach)
+    drawn = jax.random.randint(key, enemies.shape[:1], 0, FIRST_ATTACK + 1)
+    action = jnp.where(legal | (drawn < FIRST_ATTACK), drawn, STOP)
     moves = (action < FIRST_ATTACK) * 1.0
     numbers = [jnp.ones_like(moves), moves, (action < STOP) * 1.0, (1 - action) % 4 / 4]
     return jnp.stack(numbers, axis=1), jnp.where(action < FIRST_ATTACK, action, FIRST_ATTACK + num_allies - 1 - closest)
@@ -123,10 +121,18 @@ def stacked(of: dict, names: list[str]):
 class Pair:
     """One scenario in both packages, and a compiled episode that records what each shows."""
 
-    def __init__(self, name: str, observation: str = "unit_list", self_play: bool = False, action_type: str = "discrete"):
-        self.scenario = find_scenario(name)
+    def __init__(
+        self,
+        name: str,
+        observation: str = "unit_list",
+        self_play: bool = False,
+        action_type: str = "discrete",
+        params: SmaxParams = PARAMS,
+    ):
+        self.scenario, self.params = find_scenario(name), params
         options = {"observation_type": observation, "use_self_play_reward": self_play, "action_type": action_type}
-        self.theirs = SMAX(scenario=map_name_to_scenario(name), **options)
+        rules = {"walls_cause_death": params.walls_kill, "see_enemy_actions": params.see_opponents_actions}
+        self.theirs = SMAX(scenario=map_name_to_scenario(name), **options, **rules)
         self.learned = replay(self.scenario, name, observation=observation, action_type=action_type)
         self.both = Smax(name, mode="self_play", observation=observation, action_type=action_type)
         self.self_play = self_play
@@ -152,9 +158,9 @@ class Pair:
         return seen | {"mask": jnp.stack(padded).astype(bool)}
 
     def _our_view(self, state, reward):
-        seen = self.both.observe(state, PARAMS)
+        seen = self.both.observe(state, self.params)
         units = {name: getattr(state.units, name) for name in ("x", "y", "health", "cooldown")}
-        shown = {"obs": seen.obs, "mask": seen.action_mask, "global_state": self.both.global_state(state, PARAMS)}
+        shown = {"obs": seen.obs, "mask": seen.action_mask, "global_state": self.both.global_state(state, self.params)}
         return units | shown | {"reward": reward}
 
     def _actions(self, key, state):
@@ -183,9 +189,9 @@ class Pair:
             action, allies, enemies = self._actions(key_action, state)
             obs, after, reward, done, _ = self.theirs.step_env(key_step, state, action)
             if self.self_play:
-                own, outcome = self.both.transition(key_step, own, jnp.concatenate([allies, enemies]), PARAMS)
+                own, outcome = self.both.transition(key_step, own, jnp.concatenate([allies, enemies]), self.params)
             else:
-                numbers = PARAMS.replace(opponent=enemies)
+                numbers = self.params.replace(opponent=enemies)
                 own, outcome = self.learned.transition(key_step, own.replace(memory=()), allies, numbers)
                 own = own.replace(memory=None)
             views = self._their_view(after, obs, reward), self._our_view(own, outcome.reward)
@@ -281,6 +287,11 @@ def test_battles_run_alike(name):
 @pytest.mark.slow
 def test_self_play_is_rewarded_alike():
     assert_alike(Pair("3m", self_play=True), num_episodes=24)
+
+
+@pytest.mark.slow
+def test_harmless_walls_and_hidden_actions_are_alike():
+    assert_alike(Pair("3s_vs_5z", params=PARAMS.replace(walls_kill=False, see_opponents_actions=False)), num_episodes=24)
 
 
 @pytest.mark.slow
