@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, Outcome, View
+from marljax.environment import Environment, Outcome, View, available
 from marljax.envs import merge_params, merge_scene
 from marljax.envs import merge_reward as rewards
 from marljax.envs import merge_road as road
@@ -208,7 +208,7 @@ class Merge(Environment):
         before = state.vehicles
         acting = self._present(before)
         mask = action_mask(before, acting, env_params)
-        action = jnp.where(jnp.take_along_axis(mask, action[:, None], axis=1)[:, 0], action, IDLE)
+        action = jnp.where(available(mask, action), action, IDLE)
         decided = self._supervise(key_safety, before, action, mask, env_params)
         vehicles = self._drive(before, decided, env_params)
 

@@ -107,6 +107,7 @@ class Smax(Environment):
     - Enemies in surplus of a scenario with random types get a type drawn for them; theirs are always marines.
     - The conic view shows unit 0; theirs never does.
     - An unavailable action acts as the stop; theirs shoots at who comes within range during the decision.
+    - The dead are alive as agents to the end, or with ``dead=leave`` get no more rewards; theirs are done and do.
     - The dead stop; theirs go on to give orders, by the script or continuous actions, which the conic view shows.
     - Continuous actions lie in [−1, 1], are cut off there, and are mapped to their [0, 1]; against the script theirs are not
       cut off.

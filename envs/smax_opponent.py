@@ -4,6 +4,7 @@ Axis letters: N units of both teams, M enemies, O observation, n actions.
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,10 +17,10 @@ from marljax.environment import Environment, Outcome, TimeStep, timestep
 from marljax.envs.smax_actions import CONTINUOUS_SIZE, FIRST_ATTACK, mirrored, mirrored_continuous
 from marljax.envs.smax_battle import Units
 from marljax.envs.smax_units import Scenario
-from marljax.errors import UserError
+from marljax.errors import UserError, in_short
 from marljax.spaces import Discrete
 
-LONGEST_REASON = 160  # characters of another library's error in a message
+LONGEST_REASON = 400  # characters of another library's error in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Opponent:
     """A policy for the enemies; its weights stay apart, in ``env_params.opponent``.
 
     ``env`` is the ``Smax`` it was trained in, with as many allies as there are enemies now, and the reverse. Its actions and its
-    observations may be of another type than those of the agents.
+    observations may be of another type than those of the agents, and its battle of other units.
     """
 
     env: Environment
@@ -53,7 +54,9 @@ class Opponent:
             env_params = env.default_params.replace(opponent=enemy.params)
         """
         if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
-            raise UserError(f"Opponent.of got {algorithm!r} as its algorithm; give the module, such as marljax.algos.ippo")
+            raise UserError(
+                f"Opponent.of got {in_short(algorithm)} as its algorithm; give the module, such as marljax.algos.ippo"
+            )
         return cls(env, _Act(algorithm, env, config, greedy), _InitialCarry(algorithm, env, config))
 
 
@@ -90,8 +93,9 @@ def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:
             raise UserError(f"opponent of smax is for mode=learned; with mode={mode} leave it out")
         return
     if not isinstance(opponent, Opponent):
+        got = "" if opponent is None else f", not {in_short(opponent)}"
         raise UserError(
-            "mode=learned of smax needs a policy, which only Python can give: opponent=Opponent.of(algorithm, env, config)"
+            f"mode=learned of smax needs a policy, which only Python can give: opponent=Opponent.of(algorithm, env, config){got}"
         )
     trained = getattr(opponent.env, "battle", None)
     if not isinstance(trained, Scenario):
@@ -127,21 +131,26 @@ def check_weights(opponent: Opponent, env_params: Any) -> None:
         before, (action, after) = jax.eval_shape(act, env_params.opponent)
     except Exception as error:  # whatever a policy's networks raise for sizes that do not fit
         has = "does not fit this opponent" if jax.tree.leaves(env_params.opponent) else "holds no weights for this opponent"
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON, placeholder=" …")
         raise UserError(
             f"env_params.opponent of smax {has}; set those it was trained to with env_params.replace(opponent=weights) ({reason})"
         ) from error
-    shape, kind = [opponent.env.num_agents], jnp.integer
-    if not opponent.discrete:
-        shape, kind = [*shape, CONTINUOUS_SIZE], jnp.floating
-    if list(action.shape) != shape or not jnp.issubdtype(action.dtype, kind):
-        wanted = f"{'int32' if opponent.discrete else 'float32'}{shape}"
-        raise UserError(f"the opponent of smax returns {action.dtype}{list(action.shape)}; give an act that returns {wanted}")
+    _check_action(opponent, action)
     if _shapes(before) != _shapes(after):
         raise UserError(
             f"the opponent of smax starts with a memory of {_shapes(before)} and goes on with {_shapes(after)}; "
             "give an initial_carry of the shapes that its act returns"
         )
+
+
+def _check_action(opponent: Opponent, action: Any) -> None:
+    shape: list[int] = [opponent.env.num_agents]
+    kind: Any = jnp.integer
+    if not opponent.discrete:
+        shape, kind = [*shape, CONTINUOUS_SIZE], jnp.floating
+    if list(action.shape) != shape or not jnp.issubdtype(action.dtype, kind):
+        wanted = f"{'int32' if opponent.discrete else 'float32'}{shape}"
+        raise UserError(f"the opponent of smax returns {action.dtype}{list(action.shape)}; give an act that returns {wanted}")
 
 
 def _shapes(carry: Any) -> str:
@@ -180,4 +189,5 @@ def act(
     except Exception:
         check_weights(opponent, env_params)  # says it in one line where the weights are the cause
         raise
+    _check_action(opponent, action)
     return mirrored(action, num_allies) if opponent.discrete else mirrored_continuous(action), carry

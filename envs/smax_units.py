@@ -213,5 +213,6 @@ def find_scenario(name: str) -> Scenario:
     """The scenario of a name; an unknown one raises ``UserError`` with the nearest and how to add one."""
     if not isinstance(name, str) or name not in _SCENARIOS:
         error = unknown("scenario of smax", str(name), _SCENARIOS)
-        raise UserError(f"{error} add your own with marljax.envs.smax.register_scenario(name, Scenario(...))")
+        how = "register_scenario(name, Scenario(...)) of marljax.envs.smax"
+        raise UserError(f"{error} add your own with {how}; help(register_scenario) says how the command line learns of it")
     return _SCENARIOS[name]

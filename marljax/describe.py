@@ -38,7 +38,7 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
         tree, options = wanted.tree, {name: fields.plain(getattr(wanted.env, name)) for name in options}
         values = fields.readable_leaves(wanted.env_params)
         numbers = _section(f"env.* ({env_name}): numbers", "env.", values, _leaf_notes(wanted.env_params))
-    name = settings.tuned_name(algo, env_name, tree["tuned"]) if changes.get("resume") is None else None
+    name = settings.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None
     tuned = f", {name}.yaml" if name else ""
     run = {key: value for key, value in tree.items() if key in fields.names(settings.RunSettings)}
     sections = [

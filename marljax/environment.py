@@ -5,6 +5,7 @@ Axis letters: A agents, E environments, O observation, n actions.
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -162,22 +163,27 @@ class Environment(abc.ABC):
         return 0
 
     def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[State, TimeStep]:
-        """The first state of an episode and what is seen in it."""
-        env_params = self.numbers(env_params)
-        state = self.initial(key, env_params)
-        outcome = Outcome(jnp.zeros(self.num_agents), jnp.array(False), jnp.array(False))
-        return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(True))
+        """The first state of an episode and what is seen in it; compiled once for environments of equal structure."""
+        return self._reset(key, self.numbers(env_params))
 
     def step(
         self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams | None = None
     ) -> tuple[State, TimeStep]:
-        """One decision of every agent. The episode is not restarted: see ``vectorize``.
+        """One decision of every agent, compiled like ``reset``. The episode is not restarted: see ``vectorize``.
 
         Raises:
-            UserError: for actions of another shape than [A] (discrete) or [A, …] (continuous).
+            UserError: for actions that are not [A] integers (discrete) or [A, …] numbers (continuous).
         """
-        check_action(self, action)
-        env_params = self.numbers(env_params)
+        return self._step(key, state, checked_action(self, action), self.numbers(env_params))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _reset(self, key: jax.Array, env_params: EnvParams) -> tuple[State, TimeStep]:
+        state = self.initial(key, env_params)
+        outcome = Outcome(jnp.zeros(self.num_agents), jnp.array(False), jnp.array(False))
+        return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(True))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def _step(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, TimeStep]:
         state, outcome = self.transition(key, state, action, env_params)
         return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(False))
 
@@ -196,11 +202,22 @@ def timestep(view: View, outcome: Outcome, first: jax.Array) -> TimeStep:
     )
 
 
-def check_action(env: Environment, action: jax.Array, *batch: int) -> None:
-    """Raises ``UserError`` for actions of a shape that ``env`` does not take: XLA would stretch or cut off some of them."""
-    wanted, given = (*batch, env.num_agents, *env.action_space.shape), jnp.shape(action)
-    if given != wanted:
-        raise UserError(f"{type(env).__name__} got actions of shape {list(given)}; give {list(wanted)}, one for each agent")
+def checked_action(env: Environment, action: Any, *batch: int) -> jax.Array:
+    """[*batch, A, …] actions as an array; raises ``UserError`` for another shape, which XLA might stretch or cut off, and for
+    fractions where actions are discrete."""
+    action, space = jnp.asarray(action), env.action_space
+    wanted = (*batch, env.num_agents, *space.shape)
+    if action.shape != wanted:
+        given = f"actions of shape {list(action.shape)}"
+        raise UserError(f"{type(env).__name__} got {given}; give {list(wanted)}, one for each agent")
+    if not isinstance(space, Box) and not jnp.issubdtype(action.dtype, jnp.integer):
+        raise UserError(f"{type(env).__name__} got actions of {action.dtype}; give integers, such as int32")
+    return action
+
+
+def available(mask: jax.Array, action: jax.Array) -> jax.Array:
+    """[…] bool: whether ``mask`` […, n] has the discrete ``action`` […]; one that lies outside of the space it has not."""
+    return jnp.any(mask & (action[..., None] == jnp.arange(mask.shape[-1])), axis=-1)
 
 
 def is_shared(path: tuple[Any, ...]) -> bool:

@@ -1,6 +1,7 @@
 """The one exception for mistakes that a user can mend."""
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -9,6 +10,11 @@ class UserError(ValueError):
 
     The command line prints it without a traceback; in Python it is an ordinary ``ValueError``.
     """
+
+
+def in_short(value: object) -> str:
+    """What somebody gave, short enough for a line."""
+    return " ".join(reprlib.repr(value).split())
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.environment import Environment, EnvParams, TimeStep, View, is_shared, num_actions
-from marljax.errors import UserError
+from marljax.errors import UserError, in_short
 from marljax.jaxmarl_library import quiet
 from marljax.spaces import Box, Discrete, MultiDiscrete, Space
 
@@ -33,10 +33,11 @@ class ToJaxMARL(MultiAgentEnv):
     """An environment as JaxMARL's ``MultiAgentEnv``; made by ``to_jaxmarl``.
 
     Agents are ``agent_0`` …; ``step`` restarts a finished episode at once and then returns the observation of the new one, as
-    all of JaxMARL's environments do, ``step_env`` does not. An agent is done when the episode is, or when it is alive no more
-    (the dead of ``smax`` with ``dead=leave``, as in JaxMARL's). Observations are one flat vector per agent, what the agents share
-    included, and the dictionary holds ``world_state``, the global state, as SMAX's does. ``info`` has the environment's
-    metrics, ``terminated`` and ``truncated``, all [A], since JaxMARL's loops expect that shape.
+    all of JaxMARL's environments do, ``step_env`` does not. An agent is done when the episode is, or when it is alive no more:
+    the dead of ``smax`` with ``dead=leave``, who get no more rewards then. (The dead of JaxMARL's SMAX are done and share the
+    team's reward on.) Observations are one flat vector per agent, what the agents share included, and the dictionary holds
+    ``world_state``, the global state, as SMAX's does. ``info`` has the environment's metrics, ``terminated`` and ``truncated``,
+    all [A], since JaxMARL's loops expect that shape.
     """
 
     def __init__(self, env: Environment, env_params: EnvParams) -> None:
@@ -145,7 +146,7 @@ def to_jaxmarl(env: Environment, env_params: EnvParams | None = None) -> ToJaxMA
         UserError: for what is no environment, and for numbers that it cannot have.
     """
     if not isinstance(env, Environment):
-        raise UserError(f"to_jaxmarl got {env!r}; give an environment, such as marljax.make('smax')")
+        raise UserError(f"to_jaxmarl got {in_short(env)}; give an environment, such as marljax.make('smax')")
     env_params = env.numbers(env_params)
     env.check_params(jax.device_get(env_params))
     return ToJaxMARL(env, env_params)

@@ -205,6 +205,8 @@ def width(space: Any) -> int:
 def theirs(name: str, options: tuple[tuple[str, Any], ...]) -> Theirs:
     """The environment with these options; traces its reset and one step."""
     env = _make(name, options)
+    if getattr(env, "auto_reset", False):  # MABrax
+        raise UserError(f"jaxmarl's {name} restarts episodes inside their last step, so their ends cannot be seen here")
     agents = tuple(env.agents)
     refusal = f"jaxmarl's {name} does not keep JaxMARL's own API"
     try:

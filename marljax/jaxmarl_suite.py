@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.environment import Environment, Outcome, View
+from marljax.environment import Environment, Outcome, View, available
 from marljax.errors import UserError, unknown
 from marljax.jaxmarl_library import PLAIN, RIVALS, Theirs, family, names, options_of, quiet, theirs, width
 from marljax.spaces import Box, Discrete, Space
@@ -201,7 +201,7 @@ class JaxMARL(Environment):
         if own.discrete:
             allowed = self._mask(state)
             instead = jnp.where(allowed[:, self.noop], self.noop, jnp.argmax(allowed, axis=-1))
-            free = jnp.take_along_axis(allowed, action[:, None], axis=-1)[:, 0] & state.alive
+            free = available(allowed, action) & state.alive
             action = jnp.where(free, action, instead)
             return {agent: action[index] for index, agent in enumerate(own.agents)}
         action = jnp.where(state.alive[:, None], action, 0.0)

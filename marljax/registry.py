@@ -94,9 +94,20 @@ def build(cls: type[Environment], name: str, options: dict[str, Any]) -> Environ
     """``cls(**options)``, with one clear line for an option that it does not have."""
     fields = [field.name for field in dataclasses.fields(cls) if field.init]
     for option in options:
-        if option not in fields:
-            raise unknown(f"option of {name}", option, fields)
+        if option in fields:
+            continue
+        numbers = cls(**{key: value for key, value in options.items() if key in fields}).default_params
+        if dataclasses.is_dataclass(numbers) and option in vars(numbers):
+            change = f"env.default_params.replace({option}=…)"
+            raise UserError(f"'{option}' of {name} is a number, not an option; give env.reset and env.step {change}")
+        raise unknown(f"option of {name}", option, fields)
     return cls(**options)
+
+
+def name_of(cls: type[Environment]) -> str | None:
+    """The name that a class is registered by."""
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    return next((name for name, known in ENVIRONMENTS.items() if known == target), None)
 
 
 def algorithm(name: str) -> ModuleType:

@@ -161,11 +161,12 @@ def config_folder() -> Path:
     return Path(marljax.configs.__file__).parent
 
 
-def tuned_name(algo: str, env_name: str, variant: Any) -> str | None:
+def tuned_name(algo: str, env_name: str, cls: type[Environment], variant: Any) -> str | None:
     """The file in ``configs/tuned`` that holds a variant of the pair's tuned values, without its ending; None where none does.
 
     Raises ``UserError`` for a variant that is neither there nor "standard" or "none".
     """
+    env_name = registry.name_of(cls) or env_name  # a user's module may offer a class of ours, such as Smax with new scenarios
     pair = f"{algo}_{node_name(env_name)}"
     name = pair if variant == STANDARD else f"{pair}_{variant}"
     folder = config_folder() / "tuned"
@@ -282,7 +283,7 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
     store = ConfigStore.instance()
     store.store(group="algo", name=algo, node=fields.defaults(registry.algorithm(algo).Config))
     store.store(group="env", name=node, node=fields.defaults(cls))
-    tuned_file = tuned_name(algo, env_name, changes.get("tuned", STANDARD))
+    tuned_file = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
     overrides = [f"algo={algo}", f"env={node}", f"tuned={tuned_file}" if tuned_file else "~tuned"]
     try:
         with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):

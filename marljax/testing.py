@@ -174,12 +174,14 @@ def _check_presets(env: Environment, env_params: EnvParams, key: jax.Array, chec
         difference = shape_difference(env_params, other)
         check(not difference, f"the env_params of preset '{preset}' need another program: {difference}")
         check(not first_nan(other), f"the env_params of preset '{preset}' hold NaN in {first_nan(other)}")
-    shapes = jax.eval_shape(env.reset, key, env_params)
+    # not env.reset, which is compiled once for environments that are equal
+    shapes = jax.eval_shape(vectorize(env, 1).reset, key, env_params)
     chosen = [field.name for field in dataclasses.fields(env) if field.init and getattr(env, field.name) in (*env.presets,)]
     for name in chosen:
         for preset in env.presets:
             other_env = dataclasses.replace(env, **{name: preset})
-            alike = not shape_difference(shapes, jax.eval_shape(other_env.reset, key, strong(other_env.default_params)))
+            others = jax.eval_shape(vectorize(other_env, 1).reset, key, strong(other_env.default_params))
+            alike = not shape_difference(shapes, others)
             equal = other_env == env and hash(other_env) == hash(env)
             check(alike or not equal, f"{name}='{preset}' changes shapes, but not equality; drop compare=False")
             check(equal or not alike, f"{name}='{preset}' changes equality, but no shape; declare it with compare=False")

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, PartitionSpec
 from marljax import parallel
 from marljax.config import as_traced, is_static
 from marljax.environment import Environment, EnvParams
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError, in_short, unknown
 from marljax.rollout import TrainState
 from marljax.trees import shape_difference, strong
 
@@ -224,9 +224,11 @@ def _check_given(algorithm: ModuleType, env: Environment, config: Any) -> None:
     """Raises ``UserError`` where an argument of ``make_train`` is another thing than it should be."""
     needs = [name for name in ("Config", "init", "update") if not hasattr(algorithm, name)]
     if needs:
-        raise UserError(f"{algorithm!r} is no algorithm; give its module, such as mappo after: from marljax.algos import mappo")
+        raise UserError(
+            f"{in_short(algorithm)} is no algorithm; give its module, such as mappo after: from marljax.algos import mappo"
+        )
     if not isinstance(env, Environment):
-        raise UserError(f"{env!r} is no environment; make one, such as marljax.make('merge')")
+        raise UserError(f"{in_short(env)} is no environment; make one, such as marljax.make('merge')")
     if not isinstance(config, algorithm.Config):
         given = f"{type(config).__module__}.{type(config).__qualname__}"
         raise UserError(f"config is a {given}; give a {algorithm.__name__}.Config")
@@ -268,7 +270,7 @@ def _check_shape(name: str, value: Any, current: Any) -> None:
     try:
         given, usual = strong(value), strong(current)
     except (TypeError, ValueError) as error:
-        raise UserError(f"'env.{name}' is {value!r}; give numbers or arrays") from error
+        raise UserError(f"'env.{name}' is {in_short(value)}; give numbers or arrays") from error
     if jax.tree_util.all_leaves([given, usual]):
         if given.shape != usual.shape:
             shapes = f"of shape {list(given.shape)}; it takes shape {list(usual.shape)}"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, Outcome, TimeStep, check_action, timestep
+from marljax.environment import Environment, EnvParams, Outcome, TimeStep, checked_action, timestep
 
 
 class VecState(struct.PyTreeNode):
@@ -45,7 +45,7 @@ class VecEnv:
         self, key: jax.Array, state: VecState, action: jax.Array, env_params: EnvParams | None = None
     ) -> tuple[VecState, TimeStep]:
         """One step of every instance; ``action`` is [E, A, …], another shape raises ``UserError``."""
-        check_action(self.env, action, self.num_envs)
+        action = checked_action(self.env, action, self.num_envs)
         env_params = self.env.numbers(env_params)
         keys = jax.random.split(key, self.num_envs)
         return jax.vmap(self._step, in_axes=(0, 0, 0, None))(keys, state, action, env_params)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import marljax
-from marljax import registry, settings
+from marljax import jaxmarl_library, registry, settings
 from marljax.algos import ippo, mappo
 from marljax.errors import UserError
 from marljax.jaxmarl_library import quiet
@@ -186,6 +186,22 @@ def test_a_mistake_is_one_line(line, message):
         settings.compose("ippo", line.split())
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_environments_that_hide_how_episodes_end_are_refused(monkeypatch):
+    made = jaxmarl.make("switch_riddle")
+    made.auto_reset = True
+    monkeypatch.setattr(jaxmarl_library, "_make", lambda name, options: made)
+    with pytest.raises(UserError, match="jaxmarl's ant_4x2 restarts episodes inside their last step"):
+        jaxmarl_library.theirs("ant_4x2", ())
+
+
+def test_actions_outside_of_the_space_are_the_noop():
+    env = marljax.make("jaxmarl/switch_riddle")
+    state, _ = env.reset(jax.random.key(0))
+    steps = [env.step(jax.random.key(1), state, jnp.full(3, action))[0].inner for action in (env.noop, 3, 7, -1)]
+    for other in steps[1:]:
+        jax.tree.map(np.testing.assert_array_equal, steps[0], other)
 
 
 def test_options_that_only_python_can_give_are_refused_too():

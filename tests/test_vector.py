@@ -87,5 +87,9 @@ def test_a_step_alone_takes_one_action_for_each_agent():
     state, _ = env.reset(jax.random.key(0))
     with pytest.raises(marljax.UserError, match=r"got actions of shape \[\]; give \[2\]"):
         env.step(jax.random.key(1), state, jnp.zeros((), int))
+    with pytest.raises(marljax.UserError, match="got actions of float32; give integers"):
+        env.step(jax.random.key(1), state, jnp.zeros(2))
+    one, other = (env.step(jax.random.key(1), state, action) for action in ([1, 0], jnp.array([1, 0])))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
     with pytest.raises(marljax.UserError, match="env_params are str; give ProbeParams"):
         env.reset(jax.random.key(0), "hard")

@@ -75,7 +75,7 @@ FACING = [(10, 4), (10, 14), (10, 24), (14, 4), (14, 14), (14, 24)]  # each sees
         ({"dead": "go"}, "unknown value of dead of smax 'go'; known: leave, stay"),
         ({"mode": "self_play", "enemy_target": "random"}, "enemy_target of smax is for mode=scripted"),
         ({"mode": "learned"}, "needs a policy, which only Python can give"),
-        ({"mode": "learned", "opponent": "runs/ippo_smax"}, "needs a policy, which only Python can give"),
+        ({"mode": "learned", "opponent": "runs/ippo_smax"}, r"opponent=Opponent.of\(.*, not 'runs/ippo_smax'"),
     ],
 )
 def test_wrong_options_name_the_nearest(options, message):
@@ -421,12 +421,26 @@ def test_a_learned_enemy_is_at_home_on_the_right(given):
         orders |= set(np.asarray(after.units.move_x).round(3).tolist())
         state = after.replace(units=symmetric(after.units))
     assert len(orders) > 2
-    assert shots > 0 or opponent.act is not mirrored_play
+    assert shots > 0 or trained.observation == "conic"  # nobody chose the GRU's weights
 
 
 def still(weights, seen, carry, key):
     """Every unit stops; no weights are needed."""
     return jnp.full(seen.obs.shape[0], STOP), carry
+
+
+@pytest.mark.parametrize(
+    ("env", "action", "message"),
+    [
+        (ENV, jnp.zeros(4, int), r"returns int32\[4\]; give an act that returns int32\[3\]"),
+        (ENV, jnp.zeros((3, 4)), r"returns float32\[3, 4\]; give an act that returns int32\[3\]"),
+        (Smax(action_type="continuous"), jnp.zeros(4), r"returns float32\[4\]; give an act that returns float32\[3, 4\]"),
+    ],
+)
+def test_opponents_that_return_something_else_are_refused_in_a_step(env, action, message):
+    led = Smax(mode="learned", opponent=Opponent(env, lambda weights, seen, carry, key: (action, carry)))
+    with pytest.raises(UserError, match=message):
+        jax.eval_shape(led.step, KEY, battle(APART).replace(memory=()), jnp.full(3, STOP))
 
 
 @pytest.mark.parametrize(

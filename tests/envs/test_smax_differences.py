@@ -107,6 +107,16 @@ def test_continuous_actions_against_the_script_are_not_cut_off():
     np.testing.assert_allclose(after.state.prev_movement_actions[:3], [[2, 0]] * 3, atol=1e-6)
 
 
+def test_the_dead_are_done_and_share_the_reward():
+    env = HeuristicEnemySMAX(scenario=map_name_to_scenario("3m"))
+    _, start = env.reset(KEYS[0])
+    start = start.replace(state=battle(FACING, health=[0, 45, 45, 45, 45, 45]))
+    actions = {"ally_0": STOP, "ally_1": FIRST_ATTACK + 1, "ally_2": STOP}
+    _, _, reward, done, _ = jax.jit(env.step_env)(KEYS[0], start, actions)
+    np.testing.assert_allclose([reward[name] for name in actions], 9 / 45 / 3 * jnp.ones(3), rtol=1e-5)
+    assert [bool(done[name]) for name in (*actions, "__all__")] == [True, False, False, False]
+
+
 def test_the_dead_give_orders():
     env = HeuristicEnemySMAX(scenario=map_name_to_scenario("3m"))
     seen = jnp.zeros((3, env.observation_spaces["ally_0"].shape[0]))  # what the dead see

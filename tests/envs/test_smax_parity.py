@@ -173,7 +173,7 @@ class Pair:
         key_allies, key_enemies = jax.random.split(key)
         numbers = random_continuous(key_allies, state)
         enemies = 2 * numbers[allies:] - 1
-        if not self.self_play:  # a learned enemy of ours is discrete
+        if not self.self_play:  # here the enemies of ours are discrete
             plain, enemies = plain_enemies(key_enemies, state, allies)
             numbers = jnp.concatenate([numbers[:allies], plain])
         return dict(zip(names, numbers, strict=True)), 2 * numbers[:allies] - 1, enemies

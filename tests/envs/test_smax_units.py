@@ -45,6 +45,13 @@ def test_sizes_and_types_may_be_numpys():
     assert hash(scenario) == hash(Scenario((MARINE,) * 4, 3, 1))
 
 
+def test_numbers_are_no_options():
+    with pytest.raises(UserError, match=r"'duration' of smax is a number, .* env.default_params.replace\(duration=…\)"):
+        marljax.make("smax", scenario="8m", duration=50)
+    with pytest.raises(UserError, match="unknown option of smax 'scenari'; did you mean scenario"):
+        marljax.make("smax", scenari="8m")
+
+
 def test_scenarios_can_be_added_but_not_changed():
     register_scenario("one zealot", Scenario((0, 0, 3), 2, 1))
     env = marljax.make("smax", scenario="one zealot")
