@@ -336,7 +336,7 @@ from the start of the process; the one step in an episode of ours that only rest
 Second table: until 90 % of episodes are won, as the mean over {window:,} steps, {seeds} seeds (mean ± 95 % t interval). Here the
 restarts of ours, one step in an episode, count as steps. Seconds are those of a seed that trains alone at the pace above. A race
 of JaxMARL's that has not got there is stopped after at least three times our time; its learning rate falls to 0 over the
-published 10 M steps, ours over 3 M.
+published 10 M steps, ours over 3 M, where a race of ours ends.
 
 {training}
 
