@@ -148,10 +148,10 @@ def test_a_mistake_is_one_line_and_exit_status_2(line, message, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def printed(capsys, *words, algo="tiny"):
+def printed(capsys, *words):
     """What ``--help`` says to these words, without its spacing."""
     with pytest.raises(SystemExit) as stopped:
-        cli.main(algo, [*words, "--help"])
+        cli.main("tiny", [*words, "--help"])
     assert stopped.value.code == 0
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
@@ -190,13 +190,6 @@ class Maze(Corridor):
 """
 
 
-OWN_BATTLES = """
-from marljax.envs.smax import Scenario, Smax, register_scenario
-
-register_scenario("2m_vs_1z", Scenario(("marine", "marine", "zealot"), 2, 1))
-"""
-
-
 def test_help_and_runs_find_a_class_in_the_current_folder_and_say_what_it_needs(tmp_path, monkeypatch, capsys):
     (tmp_path / "own_maze.py").write_text(OWN_MODULE)
     monkeypatch.chdir(tmp_path)
@@ -209,18 +202,6 @@ def test_help_and_runs_find_a_class_in_the_current_folder_and_say_what_it_needs(
         compose("tiny", words)
     with pytest.raises(UserError, match=r"^env.size=10 leaves no room$"):
         compose("tiny", [*words, "env.size=10"])
-
-
-def test_a_module_that_offers_one_of_our_classes_gets_its_tuned_values(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_battles.py").write_text(OWN_BATTLES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    words = ["env=custom", "env.target=my_battles:Smax", "env.scenario=2m_vs_1z"]
-    assert any("ippo_smax.yaml" in line for line in printed(capsys, *words, algo="ippo"))
-    own, usual = compose("ippo", words), compose("ippo", ["env=smax"])
-    assert own.env.battle.num_allies == 2
-    assert own.config == usual.config
-    assert compose("ippo", [*words, "tuned=gru"]).config == compose("ippo", ["env=smax", "tuned=gru"]).config
 
 
 def test_help_shows_what_the_tuned_file_sets(capsys):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import marljax
-from marljax import settings
+from marljax import cli, settings
 from marljax.envs.smax import FIRST_ATTACK, MARINE, Scenario, Smax, SmaxParams, register_scenario, scenario_names
 from marljax.envs.smax_units import PUBLISHED, UNIT_NAMES
 from marljax.errors import UserError
@@ -66,15 +66,22 @@ def test_scenarios_can_be_added_but_not_changed():
         register_scenario("a tuple", (0, 3))
 
 
-def test_the_command_line_takes_scenarios_of_a_users_module(tmp_path, monkeypatch):
+def test_the_command_line_takes_scenarios_of_a_users_module(tmp_path, monkeypatch, capsys):
+    """And trains there with the values that are tuned for smax."""
     source = """
         from marljax.envs.smax import Scenario, Smax, register_scenario
         register_scenario("2m_vs_1s", Scenario((0, 0, 2), 2, 1))
     """
     (tmp_path / "my_battles.py").write_text(textwrap.dedent(source))
     monkeypatch.syspath_prepend(tmp_path)
-    run = settings.compose("ippo", ["env=custom", "env.target=my_battles:Smax", "env.scenario=2m_vs_1s"])
+    words = ["env=custom", "env.target=my_battles:Smax", "env.scenario=2m_vs_1s"]
+    run = settings.compose("ippo", words)
     assert run.env == Smax("2m_vs_1s")
+    for more in ([], ["tuned=gru"]):
+        assert settings.compose("ippo", [*words, *more]).config == marljax.tuned("ippo", "smax", *more).config
+    with pytest.raises(SystemExit):
+        cli.main("ippo", [*words, "--help"])
+    assert "ippo_smax.yaml" in capsys.readouterr().out
 
 
 def test_sizes_of_the_published_scenarios():
