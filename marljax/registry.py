@@ -8,7 +8,11 @@ from typing import Any
 from marljax.environment import Environment
 from marljax.errors import UserError, unknown
 
-ENVIRONMENTS: dict[str, str] = {"merge": "marljax.envs.merge:Merge", "smax": "marljax.envs.smax:Smax"}
+ENVIRONMENTS: dict[str, str] = {
+    "merge": "marljax.envs.merge:Merge",
+    "smax": "marljax.envs.smax:Smax",
+    "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
+}
 SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
 ALGORITHMS: dict[str, str] = {"ippo": "marljax.algos.ippo", "mappo": "marljax.algos.mappo"}
 

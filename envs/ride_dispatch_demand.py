@@ -1,0 +1,143 @@
+"""Who wants to go where, and when: zones of a city, rates by minute and an origin–destination table.
+
+The embedded demand is Manhattan's: shares of 69 taxi zones computed from public trip records of New York's Taxi and Limousine
+Commission (yellow taxis), destinations by a gravity model, rates by the weekday share of each hour.
+
+Axis letters: Z zones, M orders.
+"""
+
+import csv
+import functools
+import importlib.resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.errors import UserError
+
+MINUTES = 24 * 60
+GRAVITY_KM = 3.0  # distance over which a destination's weight falls by e
+ORDERS_AT_19 = 7_452.0  # orders per hour at 19 h, 3,726 in the half hour of the papers' logs
+HOURLY_SHARE = np.array(  # per cent of a weekday's orders, 0–23 h
+    [1.8, 0.8, 0.7, 0.4, 0.4, 0.7, 2.7, 4.4, 6.3, 5.4, 5.0, 4.0, 4.9, 4.7, 5.3, 5.5, 4.8, 6.2, 7.1, 6.5, 6.3, 6.1, 5.5, 4.7]
+)
+HOURLY_SPEED = np.array(  # km/h of a weekday's traffic, 0–23 h
+    [21.5, 22.8, 26.1, 24.1, 27.4, 22.9, 22.6, 19.5, 14.2, 12.9, 13.6, 13.6,
+     13.7, 13.5, 12.9, 13.8, 13.3, 13.7, 14.1, 15.8, 17.0, 17.6, 18.4, 18.4]
+)  # fmt: skip
+
+
+class Zones(NamedTuple):
+    """Parts of a city, [Z] each."""
+
+    zone_id: np.ndarray
+    up: np.ndarray  # km, centroids along the first axis of the city's grid
+    cross: np.ndarray  # km, along the second
+
+    def apart(self) -> np.ndarray:
+        """[Z, Z] km along both axes."""
+        return np.abs(self.up[:, None] - self.up) + np.abs(self.cross[:, None] - self.cross)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Zones":
+        """From a CSV file with columns ``zone_id``, ``up_km`` and ``cross_km``."""
+        try:
+            rows = list(csv.DictReader(Path(path).read_text().splitlines()))
+            columns = [np.array([kind(row[name]) for row in rows]) for name, kind in _ZONE_COLUMNS.items()]
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            wanted = ", ".join(_ZONE_COLUMNS)
+            raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {wanted}") from error
+        if not rows or len({row["zone_id"] for row in rows}) < len(rows):
+            raise UserError(f"{path} holds no zones, or one of them twice")
+        return cls(*columns)
+
+
+_ZONE_COLUMNS = {"zone_id": int, "up_km": float, "cross_km": float}
+
+
+class Demand(struct.PyTreeNode):
+    """Tables that orders are drawn from."""
+
+    up: Any  # [Z] km along the first axis of the city's grid, centroids of the zones
+    cross: Any  # [Z] km along the second
+    origin: Any  # [Z] cumulative share of pickups
+    destination: Any  # [Z, Z] cumulative share of drop-offs, by origin
+    rate: Any  # [1440] orders per minute of the day
+
+    @classmethod
+    def from_trips(cls, path: str | Path, zones: str | Path | Zones | None = None, elsewhere: str = "refuse") -> "Demand":
+        """From a file of trip records: see ``ride_dispatch_trips.from_trips``."""
+        from marljax.envs.ride_dispatch_trips import from_trips
+
+        return from_trips(path, zones, elsewhere)
+
+    @property
+    def num_zones(self) -> int:
+        """Z."""
+        return self.up.shape[-1]
+
+
+class Trips(struct.PyTreeNode):
+    """Orders before they stand in a table, [M] each."""
+
+    origin: jax.Array  # int32 zone
+    destination: jax.Array  # int32 zone
+    up: jax.Array  # km, pickup
+    cross: jax.Array
+    to_up: jax.Array  # km, drop-off
+    to_cross: jax.Array
+
+
+_MANHATTAN = "data/manhattan_zones.csv"
+
+
+def manhattan_zones() -> Zones:
+    """The 69 taxi zones of Manhattan."""
+    with importlib.resources.as_file(importlib.resources.files("marljax.envs").joinpath(_MANHATTAN)) as path:
+        return Zones.read(path)
+
+
+@functools.cache
+def manhattan() -> Demand:
+    """The embedded demand."""
+    zones = manhattan_zones()
+    text = importlib.resources.files("marljax.envs").joinpath(_MANHATTAN).read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    pickup, dropoff = (np.array([float(row[name]) for row in rows]) for name in ("pickup_share", "dropoff_share"))
+    rate = np.repeat(HOURLY_SHARE / HOURLY_SHARE[19] * ORDERS_AT_19 / 60, 60)
+    return of_shares(zones.up, zones.cross, pickup, dropoff * np.exp(-zones.apart() / GRAVITY_KM), rate)
+
+
+def of_shares(up: np.ndarray, cross: np.ndarray, origin: np.ndarray, flows: np.ndarray, rate: np.ndarray) -> Demand:
+    """Demand from shares of origins [Z], of destinations by origin [Z, Z], any positive scale, and orders per minute [1440]."""
+    cumulative = [np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1) for shares in (origin, flows)]
+    return Demand(*(np.asarray(table, np.float32) for table in (up, cross, *cumulative, rate)))
+
+
+def draw_zones(draws: jax.Array, cumulative: jax.Array) -> jax.Array:
+    """[M] int32 zones from uniform draws [M] and cumulative shares [Z] or [M, Z]."""
+    last = cumulative.shape[-1] - 1
+    return jnp.minimum(jnp.sum(draws[:, None] >= cumulative, axis=-1), last).astype(jnp.int32)
+
+
+def uniform_zones(draws: jax.Array, demand: Demand) -> jax.Array:
+    """[N] int32 zones, all alike probable."""
+    return jnp.floor(draws * demand.num_zones).astype(jnp.int32)
+
+
+def draw_places(zone: jax.Array, offsets: jax.Array, demand: Demand, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[M] km up and across: the centroids of zones, moved by ``jitter`` km either way; ``offsets`` [2, M] uniform in [0, 1)."""
+    moved = jitter * (2 * offsets - 1)
+    return jnp.asarray(demand.up)[zone] + moved[0], jnp.asarray(demand.cross)[zone] + moved[1]
+
+
+def draw_trips(draws: jax.Array, demand: Demand, jitter: jax.Array) -> Trips:
+    """[M] trips from uniform draws [6, M]."""
+    origin = draw_zones(draws[0], jnp.asarray(demand.origin))
+    destination = draw_zones(draws[1], jnp.asarray(demand.destination)[origin])
+    start, end = draw_places(origin, draws[2:4], demand, jitter), draw_places(destination, draws[4:6], demand, jitter)
+    return Trips(origin, destination, *start, *end)

@@ -1,0 +1,174 @@
+"""The vehicles of ``ride_dispatch``: travel times, routes over the drop-offs, what an order is worth, a minute of driving.
+
+Axis letters: N vehicles, K seats; a vehicle's drop-offs are ``[K, N]``. Units are km and minutes.
+"""
+
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.envs.ride_dispatch_demand import Trips
+
+MOST_SEATS = 4  # all orders of the drop-offs are tried
+
+
+class Vehicles(struct.PyTreeNode):
+    """Where the fleet is and whom it carries."""
+
+    up: jax.Array  # [N] km; the pickup's place from the assignment on
+    cross: jax.Array  # [N]
+    zone: jax.Array  # [N] int32 of the last stop
+    pickup_left: jax.Array  # [N] min until the last assigned order is aboard
+    free: jax.Array  # [N] bool: may be given an order
+    seated: jax.Array  # [K, N] bool: the seat is taken, also by an order that is not aboard yet
+    to_up: jax.Array  # [K, N] km drop-off
+    to_cross: jax.Array  # [K, N]
+    to_zone: jax.Array  # [K, N] int32
+    remaining: jax.Array  # [K, N] min of driving until it is dropped off
+    total: jax.Array  # [K, N] min estimated from assignment to drop-off
+    direct: jax.Array  # [K, N] min total at assignment to an empty vehicle would have been: pickup and direct ride
+    earned: jax.Array  # [N] rewards so far
+    stuck: jax.Array  # [N] bool: with ``env_params.stuck``, not free before the next drop-off
+
+
+def parked(up: jax.Array, cross: jax.Array, zone: jax.Array, present: jax.Array, seats: int) -> Vehicles:
+    """Empty vehicles at these places, [N]."""
+    none = jnp.zeros((seats, *up.shape))
+    zones, seated, zero = none.astype(jnp.int32), none > 0, jnp.zeros_like(up)
+    return Vehicles(up, cross, zone, zero, present, seated, none, none, zones, none, none, none, zero, zero > 0)
+
+
+def free(vehicles: Vehicles, capacity: jax.Array) -> jax.Array:
+    """[N] bool: nobody is to be picked up, and there is room for one more."""
+    return (vehicles.pickup_left <= 0) & (jnp.sum(vehicles.seated, axis=0) < capacity)
+
+
+class Plan(NamedTuple):
+    """What taking an order would mean for each vehicle."""
+
+    reward: jax.Array  # [N]
+    pickup: jax.Array  # [N] min
+    ride: jax.Array  # [N] min, the direct way
+    vehicles: Vehicles  # the fleet if all took theirs
+
+
+class Travel(struct.PyTreeNode):
+    """How long a leg takes."""
+
+    minutes_per_km: Any
+    floors: Any  # bool: each leg is rounded down to whole minutes
+    stretch: Any = 1.065  # network km per km of |up| + |cross|
+    offset: Any = 0.01  # km
+
+    def km(self, up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array) -> jax.Array:
+        """Along the streets."""
+        return self.stretch * (jnp.abs(to_up - up) + jnp.abs(to_cross - cross)) + self.offset
+
+    def minutes(self, up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array) -> jax.Array:
+        """Of a leg, as plans count it."""
+        time = self.km(up, cross, to_up, to_cross) * self.minutes_per_km
+        return jnp.where(self.floors, jnp.floor(time), time)
+
+
+class Weights(struct.PyTreeNode):
+    """Of the reward of an assignment: per order, per km, and per hour or head of what passengers lose."""
+
+    order: Any = 3.0
+    km: Any = 1.0  # of the direct way
+    pickup: Any = 3.0  # per hour
+    late: Any = 1.0  # per order aboard whose total time exceeds the threshold
+    delay: Any = 3.0  # per hour added to the total times of all aboard, the new order's own included
+    excess: Any = 5.0  # per hour of delay beyond the threshold
+    threshold: Any = 40.0  # min
+
+
+def route(up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array, seated: jax.Array, travel: Travel) -> jax.Array:
+    """[K, N] minutes until each drop-off on the shortest open path over those of ``seated``; the first of equal orders."""
+    seats = to_up.shape[0]
+    best, length = jnp.zeros_like(to_up), jnp.full(up.shape, jnp.inf, up.dtype)
+    for order in itertools.permutations(range(seats)):
+        place, time = (up, cross), jnp.zeros_like(up)
+        arrivals: dict[int, jax.Array] = {}
+        for seat in order:
+            there = to_up[seat], to_cross[seat]
+            time = time + jnp.where(seated[seat], travel.minutes(*place, *there), 0.0)
+            place = jnp.where(seated[seat], there[0], place[0]), jnp.where(seated[seat], there[1], place[1])
+            arrivals[seat] = time
+        shorter = time < length
+        length = jnp.minimum(time, length)
+        best = jnp.where(shorter, jnp.stack([arrivals[seat] for seat in range(seats)]), best)
+    return best
+
+
+def plan(vehicles: Vehicles, offers: Trips, travel: Travel, weights: Weights) -> Plan:
+    """What each vehicle would do with its offer; it sits in the first empty seat."""
+    pickup = travel.minutes(vehicles.up, vehicles.cross, offers.up, offers.cross)
+    seat = np.arange(vehicles.seated.shape[0])[:, None]
+    new = seat == jnp.argmin(vehicles.seated, axis=0)
+
+    def put(offered: jax.Array, kept: jax.Array) -> jax.Array:
+        return jnp.where(new, offered, kept)
+
+    to_up, to_cross = put(offers.to_up, vehicles.to_up), put(offers.to_cross, vehicles.to_cross)
+    seated = vehicles.seated | new
+    remaining = route(offers.up, offers.cross, to_up, to_cross, seated, travel)
+    old = jnp.where(vehicles.seated, vehicles.total, 0.0)
+    ridden = jnp.where(vehicles.seated, vehicles.total - vehicles.remaining, 0.0)
+    total = jnp.where(seated, ridden + pickup + remaining, 0.0)
+    direct_km = travel.km(offers.up, offers.cross, offers.to_up, offers.to_cross)
+    ride = travel.minutes(offers.up, offers.cross, offers.to_up, offers.to_cross)
+    delay = jnp.sum(total, axis=0) - jnp.sum(old, axis=0)
+    late = jnp.sum(seated & (total > weights.threshold), axis=0)
+    reward = weights.order + weights.km * direct_km - weights.pickup * pickup / 60 - weights.late * late
+    reward -= weights.delay * delay / 60 + weights.excess * jnp.maximum(delay - weights.threshold, 0.0) / 60
+    after = vehicles.replace(
+        up=offers.up,
+        cross=offers.cross,
+        zone=offers.origin,
+        pickup_left=pickup,
+        free=jnp.zeros_like(vehicles.free),
+        seated=seated,
+        to_up=to_up,
+        to_cross=to_cross,
+        to_zone=put(offers.destination, vehicles.to_zone),
+        remaining=remaining,
+        total=total,
+        direct=put(pickup + ride, vehicles.direct),
+        earned=vehicles.earned + reward,
+    )
+    return Plan(reward, pickup, ride, after)
+
+
+def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:
+    """A minute: first to the pickup, its rest along the drop-offs; and which orders were dropped off, [K, N] bool."""
+    fetching = vehicles.pickup_left > 1
+    budget = jnp.where(fetching, 0.0, 1.0 - vehicles.pickup_left)
+    up, cross, left = vehicles.up, vehicles.cross, budget
+    remaining = jnp.where(vehicles.seated, vehicles.remaining, jnp.inf)
+    waits = remaining
+    for _ in range(remaining.shape[0]):  # along the stops, in the order of the plan
+        nearest = jnp.min(waits, axis=0)
+        seat = jnp.argmin(waits, axis=0)
+        chosen = np.arange(remaining.shape[0])[:, None] == seat
+        to_up, to_cross = (jnp.sum(jnp.where(chosen, there, 0.0), axis=0) for there in (vehicles.to_up, vehicles.to_cross))
+        time = travel.km(up, cross, to_up, to_cross) * travel.minutes_per_km
+        share = jnp.where(jnp.isfinite(nearest), jnp.clip(left / jnp.maximum(time, 1e-6), 0.0, 1.0), 0.0)
+        up, cross = up + share * (to_up - up), cross + share * (to_cross - cross)
+        left = jnp.maximum(left - time, 0.0)
+        waits = jnp.where(chosen, jnp.inf, waits)
+    remaining = jnp.where(vehicles.seated, vehicles.remaining - budget, 0.0)
+    dropped = vehicles.seated & (remaining <= 0) & ~fetching
+    last = jnp.argmax(jnp.where(dropped, vehicles.remaining, -jnp.inf), axis=0)
+    zone = jnp.where(jnp.any(dropped, axis=0), jnp.take_along_axis(vehicles.to_zone, last[None], axis=0)[0], vehicles.zone)
+    seated = vehicles.seated & ~dropped
+    pickup_left = jnp.where(fetching, vehicles.pickup_left - 1.0, 0.0)
+    return (
+        vehicles.replace(
+            up=up, cross=cross, zone=zone, pickup_left=pickup_left, seated=seated, remaining=jnp.maximum(remaining, 0.0)
+        ),
+        dropped,
+    )

@@ -1,0 +1,89 @@
+"""Demand from a city's trip records, in files as New York's Taxi and Limousine Commission publishes them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marljax.envs.ride_dispatch_demand import GRAVITY_KM, MINUTES, Demand, Zones, manhattan_zones, of_shares
+from marljax.errors import UserError, in_short
+
+# by the kind of taxi: yellow, green, others for hire; the first that a file has
+COLUMNS = {
+    "time of pickup": ("tpep_pickup_datetime", "lpep_pickup_datetime", "pickup_datetime"),
+    "zone of pickup": ("PULocationID", "PUlocationID"),
+    "zone of drop-off": ("DOLocationID", "DOlocationID"),
+}
+PRIOR = 20.0  # trips that the gravity model is worth beside those counted from an origin
+NAMED = 5  # zones named in a message
+
+
+def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewhere: str = "refuse") -> Demand:
+    """Orders per minute of the day (mean over the file's days), shares of origins, and destinations by origin.
+
+    Args:
+        path: CSV or Parquet with a row for each trip: time of pickup, zones of pickup and drop-off, in columns named as New
+            York's records of yellow, green or for-hire cars name them.
+        zones: table of zones, or its CSV file with columns ``zone_id``, ``up_km``, ``cross_km``: places of centroids along the
+            axes of the city's grid. Default: Manhattan's.
+        elsewhere: what to do with trips whose zones the table does not have: ``refuse``, or ``drop`` them.
+
+    Raises:
+        UserError: for a file that cannot be read, lacks columns or holds no trip within the zones, and, unless they are to be
+            dropped, for trips elsewhere.
+    """
+    if elsewhere not in ("refuse", "drop"):
+        raise UserError(f"elsewhere={elsewhere!r} of from_trips is not known; give 'refuse' or 'drop'")
+    table = zones if isinstance(zones, Zones) else Zones.read(zones) if zones is not None else manhattan_zones()
+    time, origin, destination = _read(Path(path))
+    number = {zone: place for place, zone in enumerate(table.zone_id.tolist())}
+    ends = [np.array([number.get(zone, -1) for zone in column.tolist()]) for column in (origin, destination)]
+    known = (ends[0] >= 0) & (ends[1] >= 0)
+    if elsewhere == "refuse" and not known.all():
+        strange = sorted({*origin[ends[0] < 0].tolist(), *destination[ends[1] < 0].tolist()})
+        some = ", ".join(str(zone) for zone in strange[:NAMED]) + (", …" if len(strange) > NAMED else "")
+        raise UserError(
+            f"{(~known).sum()} of {len(known)} trips in {path} start or end in zones that the table does not have ({some}); "
+            "give a table with them as zones=…, or elsewhere='drop' to leave these trips out"
+        )
+    if not known.any():
+        raise UserError(f"{path} holds no trip within the zones of the table; give the city's own as zones=…")
+    time, origin, destination = time[known], ends[0][known], ends[1][known]
+    size = len(table.zone_id)
+    counts = np.bincount(origin * size + destination, minlength=size * size).reshape(size, size)
+    days = len(np.unique(time.astype("datetime64[D]")))
+    minute = (time.astype("datetime64[m]") - time.astype("datetime64[D]")).astype(int)
+    rate = np.bincount(minute, minlength=MINUTES) / days
+    # An origin with few trips, or none, goes where the others go, the nearer the sooner.
+    popular = np.exp(-table.apart() / GRAVITY_KM) * (counts.sum(axis=0) + 1)
+    flows = counts + PRIOR * popular / popular.sum(axis=1, keepdims=True)
+    return of_shares(table.up, table.cross, counts.sum(axis=1) + 1e-9, flows, rate)
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Time, origin and destination of every trip that has all three."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise UserError("reading trips needs pandas; pip install 'marljax[trips]'") from error
+    read: Any = pandas.read_parquet if path.suffix.lower() in (".parquet", ".pq") else pandas.read_csv
+    try:
+        frame = read(path)
+    except FileNotFoundError as error:
+        raise UserError(f"there is no file {path}") from error
+    except ImportError as error:
+        raise UserError("reading Parquet needs pyarrow; pip install 'marljax[trips]'") from error
+    except Exception as error:  # whatever a reader raises for bytes that it cannot make sense of
+        raise UserError(f"cannot read {path} as trips: {in_short(str(error))}; give CSV or Parquet") from error
+    chosen = []
+    for what, names in COLUMNS.items():
+        found = [name for name in names if name in frame.columns]
+        if not found:
+            raise UserError(f"{path} has no column with the {what} ({' or '.join(names)})")
+        chosen.append(found[0])
+    time = pandas.to_datetime(frame[chosen[0]], errors="coerce", format="mixed")
+    ends = [pandas.to_numeric(frame[name], errors="coerce") for name in chosen[1:]]
+    whole = time.notna() & ends[0].notna() & ends[1].notna()
+    if not whole.any():
+        raise UserError(f"{path} holds no trip with a time and two zones")
+    return time[whole].to_numpy("datetime64[s]"), *(end[whole].to_numpy(np.int64) for end in ends)

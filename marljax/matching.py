@@ -1,0 +1,128 @@
+"""Maximum-weight bipartite matching inside compiled programs: exact, by auction, or greedy.
+
+Axis letters: R rows, C columns.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from optax.assignment import hungarian_algorithm
+
+from marljax.errors import unknown
+
+EPSILONS = np.array([0.1, 0.02, 0.004, 0.001], np.float32)  # of the largest weight, phase after phase
+MOST_ROUNDS = 5_000  # of half a phase
+NEVER = 1e6  # cost of a forbidden pair, in multiples of the largest weight
+
+
+def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float = 0.0, method: str = "exact") -> jax.Array:
+    """[R] int32 column of each row, C for none: pairs of largest total weight, each column at most once.
+
+    A row without a column counts ``decline``; with the default no pair of negative weight is made, and with a number below all
+    weights as many pairs as possible.
+
+    Args:
+        weights: [R, C] finite.
+        mask: [R, C] bool, pairs that may be made.
+        decline: [R] or one number.
+        method: ``exact`` (``optax.assignment``), ``auction`` (Bertsekas and Castañon 1992, forward and reverse, ε-scaled; each
+            match within 1e-3 of the largest weight) or ``greedy`` (pairs that are each other's best, again and again; at least
+            half of the largest total).
+    """
+    if method not in METHODS:
+        raise unknown("method of matching", method, METHODS)
+    gains = jnp.where(mask, weights - jnp.broadcast_to(decline, weights.shape[:1])[:, None], -jnp.inf)
+    return METHODS[method](gains)
+
+
+def _exact(gains: jax.Array) -> jax.Array:
+    """Every row has a column of its own in which it declines: shared ones would make ties, which slow the search down."""
+    rows, columns = gains.shape
+    scale = jnp.max(jnp.abs(jnp.where(jnp.isfinite(gains), gains, 0.0)))
+    never = NEVER * jnp.maximum(scale, 1e-6)
+    costs = jnp.where(gains > 0, -gains, never)
+    own = jnp.where(jnp.eye(rows, dtype=bool), 0.0, never)
+    row, column = hungarian_algorithm(jnp.concatenate([costs, own], axis=1))
+    found = jnp.zeros(rows, jnp.int32).at[row].set(column.astype(jnp.int32))
+    return jnp.where(found < columns, found, columns)
+
+
+def _greedy(gains: jax.Array) -> jax.Array:
+    rows, columns = gains.shape
+    number = jnp.arange(rows)
+
+    def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(carry[1] > 0)
+
+    def pair(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        found, left = carry
+        best = jnp.argmax(left, axis=1)
+        mutual = (jnp.argmax(left, axis=0)[best] == number) & (jnp.max(left, axis=1) > 0)
+        found = jnp.where(mutual, best.astype(jnp.int32), found)
+        taken = jnp.any((best[:, None] == jnp.arange(columns)) & mutual[:, None], axis=0)
+        return found, jnp.where(mutual[:, None] | taken, -jnp.inf, left)
+
+    return jax.lax.while_loop(goes_on, pair, (jnp.full(rows, columns, jnp.int32), gains))[0]
+
+
+def _auction(gains: jax.Array) -> jax.Array:
+    """Rows bid for columns, then columns without a row that have a price left bid for rows; ε shrinks from phase to phase."""
+    rows, columns = gains.shape
+    largest = jnp.maximum(jnp.max(jnp.where(jnp.isfinite(gains), gains, 0.0)), 1e-6)
+
+    def phase(prices: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+        forward = Auction(jnp.full(rows, -1), jnp.full(columns, -1), jnp.ones(rows), prices)
+        forward = _bid(gains, forward, epsilon)
+        # Prices of an earlier phase may be too high for columns that nobody wants now.
+        back = _bid(gains.T, Auction(forward.buyer, forward.good, forward.price, forward.profit), epsilon)
+        return back.profit, back.buyer
+
+    found = jax.lax.scan(phase, jnp.zeros(columns), largest * EPSILONS)[1][-1]
+    return jnp.where(found >= 0, found, columns).astype(jnp.int32)
+
+
+class Auction(NamedTuple):
+    """Who owns what; B bidders, G goods."""
+
+    good: jax.Array  # [B] int32 that a bidder owns, −1 for none
+    buyer: jax.Array  # [G] int32 who owns it, −1 for nobody
+    profit: jax.Array  # [B] of what it owns; without a good, what it would still give up
+    price: jax.Array  # [G]
+
+
+def _bid(gains: jax.Array, auction: Auction, epsilon: jax.Array) -> Auction:
+    """All bidders that own nothing, have something to give up and may gain bid at once, until none is left."""
+    bidders, goods = (jnp.arange(size) for size in gains.shape)
+
+    def waiting(now: Auction) -> jax.Array:
+        return (now.good < 0) & (now.profit > 0) & (jnp.max(gains - now.price, axis=1) > 0)
+
+    def goes_on(carry: tuple[Auction, jax.Array]) -> jax.Array:
+        return (carry[1] < MOST_ROUNDS) & jnp.any(waiting(carry[0]))
+
+    def one_round(carry: tuple[Auction, jax.Array]) -> tuple[Auction, jax.Array]:
+        now, count = carry
+        values = gains - now.price
+        best = goods == jnp.argmax(values, axis=1)[:, None]
+        second = jnp.maximum(jnp.max(jnp.where(best, -jnp.inf, values), axis=1), 0.0)
+        asked = best & waiting(now)[:, None]
+        offer = jnp.where(asked, gains - second[:, None] + epsilon, -jnp.inf)
+        sold, buyer = jnp.any(asked, axis=0), jnp.argmax(offer, axis=0)
+        gets = sold & (bidders[:, None] == buyer)  # [B, G]
+        wins, loses = jnp.any(gets, axis=1), jnp.any((goods == now.good[:, None]) & sold, axis=1)
+        after = Auction(
+            good=jnp.where(wins, jnp.argmax(gets, axis=1), jnp.where(loses, -1, now.good)),
+            buyer=jnp.where(sold, buyer, now.buyer),
+            profit=jnp.where(wins, second - epsilon, now.profit),
+            price=jnp.where(sold, jnp.max(offer, axis=0), now.price),
+        )
+        return after, count + 1
+
+    ended, _ = jax.lax.while_loop(goes_on, one_round, (auction, jnp.zeros((), jnp.int32)))
+    return ended._replace(profit=jnp.where(ended.good < 0, 0.0, ended.profit))
+
+
+METHODS: dict[str, Callable[[jax.Array], jax.Array]] = {"exact": _exact, "auction": _auction, "greedy": _greedy}

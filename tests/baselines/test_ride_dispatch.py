@@ -1,0 +1,44 @@
+"""The matchings that learned dispatchers are measured beside."""
+
+import jax
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from marljax.baselines import ride_dispatch as baselines
+from marljax.envs.ride_dispatch import RideDispatch
+
+KEY = jax.random.key(1)
+
+
+@pytest.mark.parametrize("sizes", [(12, 24), (24, 12)])
+def test_matchings_earn_what_scipys_do(sizes):
+    env = RideDispatch("demo", vehicles=sizes[0], orders=sizes[1])
+    params = env.default_params
+    state, seen = env.reset(KEY, params)
+    free, opened = np.asarray(state.vehicles.free), np.asarray(state.orders.open)
+    pairs = jax.tree.map(lambda part: np.asarray(part)[np.ix_(free, opened)], env.pairs(state, params))
+    price = 0.2
+    worth = {
+        "nearest": -pairs.pickup,
+        "reward": pairs.reward,
+        "price": np.maximum(pairs.reward - price * (pairs.pickup + pairs.ride), 0.0),
+    }
+    for rule, gains in worth.items():
+        rival = baselines.matching(env, params, "reward" if rule == "price" else rule, price if rule == "price" else 0.0)
+        action, _ = jax.jit(rival.policy)(KEY, state, seen, ())
+        asked = np.flatnonzero(np.asarray(action) < sizes[1])
+        place = np.cumsum(free) - 1, np.cumsum(opened) - 1
+        earned = gains[place[0][asked], place[1][np.asarray(action)[asked]]].sum()
+        rows, columns = linear_sum_assignment(gains, maximize=True)
+        np.testing.assert_allclose(earned, gains[rows, columns].sum(), rtol=1e-4, atol=1e-4, err_msg=rule)
+        assert rule == "price" or len(asked) == len(rows)
+
+
+def test_every_rule_plays_whatever_the_agents_see():
+    env = RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3)
+    reward = {
+        name: baselines.play(rival, 4)["reward"]["mean"][0] for name, rival in baselines.rivals(env, env.default_params).items()
+    }
+    assert set(reward) == set(baselines.RULES)
+    assert reward["nearest pickup"] > reward["random matching"] > 0

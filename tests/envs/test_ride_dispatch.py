@@ -1,0 +1,246 @@
+"""``ride_dispatch``: rewards and routes by brute force, whole episodes against a slow reference, conservation, bad input."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from marljax.envs.ride_dispatch import RideDispatch
+from marljax.envs.ride_dispatch_demand import draw_trips
+from marljax.errors import UserError
+from marljax.testing import check_env
+
+ENV = RideDispatch("demo", vehicles=12, orders=24)
+KEY = jax.random.key(0)
+NUMBERS = {
+    "jitter": ENV.default_params.replace(fleet=12),
+    "floors": ENV.default_params.replace(fleet=10, floors=True, jitter=0.0, patience=3),
+    "slow": ENV.default_params.replace(fleet=12, speed=np.full(24, 12.0, np.float32), capacity=2),
+    "stuck": ENV.default_params.replace(fleet=12, floors=True, stuck=True, jitter=0.0),
+}
+step = jax.jit(ENV.step)
+
+
+@dataclasses.dataclass
+class Rider:
+    """An order on its way."""
+
+    to: tuple[float, float]
+    remaining: float
+    total: float
+    direct: float
+
+
+class Car:
+    """A vehicle, as the papers' simulator moves it, one at a time."""
+
+    def __init__(self, place, params):
+        self.place, self.params = place, params
+        self.pickup_left, self.riders, self.free, self.stuck = 0.0, [], True, False
+
+    def km(self, one, other):
+        return 1.065 * (abs(one[0] - other[0]) + abs(one[1] - other[1])) + 0.01
+
+    def minutes(self, one, other):
+        time = self.km(one, other) * 60 / float(self.params.speed[19])
+        return math.floor(time) if self.params.floors else time
+
+    def take(self, start, end):
+        """The reward of an order, and the pickup time."""
+        pickup, ride = self.minutes(self.place, start), self.minutes(start, end)
+        before = sum(rider.total for rider in self.riders)
+        for rider in self.riders:
+            rider.total += pickup - rider.remaining
+        new = Rider(end, 0.0, pickup, pickup + ride)
+        riders = [*self.riders, new]
+
+        def arrivals(order):
+            times, place, time = [], start, 0.0
+            for rider in order:
+                time += self.minutes(place, rider.to)
+                place = rider.to
+                times.append(time)
+            return times
+
+        shortest = min(itertools.permutations(riders), key=lambda order: arrivals(order)[-1])
+        for rider, time in zip(shortest, arrivals(shortest), strict=True):
+            rider.remaining = time
+            rider.total += time
+        delay = sum(rider.total for rider in riders) - before
+        late = sum(rider.total > 40 for rider in riders)
+        reward = 3 + self.km(start, end) - 3 * pickup / 60 - late - 3 * delay / 60 - 5 * max(delay - 40, 0) / 60
+        self.place, self.pickup_left, self.riders, self.free = start, pickup, riders, False
+        self.stuck = bool(self.params.stuck) and pickup == 0
+        return reward, pickup
+
+    def drive(self):
+        """A minute; returns who was dropped off."""
+        gone = []
+        if self.pickup_left > 1:
+            self.pickup_left -= 1
+        else:
+            budget = 1 - self.pickup_left
+            self.pickup_left, left = 0.0, budget
+            for rider in sorted(self.riders, key=lambda rider: rider.remaining):
+                time = self.km(self.place, rider.to) * 60 / float(self.params.speed[19])
+                share = min(left / time, 1.0)
+                self.place = tuple(own + share * (other - own) for own, other in zip(self.place, rider.to, strict=True))
+                left = max(left - time, 0.0)
+            for rider in self.riders:
+                rider.remaining -= budget
+            gone = [rider for rider in self.riders if rider.remaining <= 1e-5]
+            self.riders = [rider for rider in self.riders if rider.remaining > 1e-5]
+        self.stuck &= not gone
+        self.free = self.pickup_left == 0 and len(self.riders) < self.params.capacity and not self.stuck
+        return gone
+
+
+def random_actions(seen, seed):
+    """Of the available ones; now and then one that is not."""
+    draw = np.random.default_rng(seed)
+    mask = np.asarray(seen.action_mask).copy()
+    mask[:, -1] = ~mask[:, :-1].any(axis=1)
+    return np.array([draw.choice(np.flatnonzero(row)) if draw.random() < 0.9 else draw.integers(ENV.orders + 1) for row in mask])
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_episodes_are_those_of_a_slow_reference(name):
+    params = NUMBERS[name]
+    state, seen = ENV.reset(KEY, params)
+    fleet = int(params.fleet)
+    cars = [Car((float(state.vehicles.up[i]), float(state.vehicles.cross[i])), params) for i in range(fleet)]
+    reward = served = pickups = confirmation = finished = delivery = detour = 0.0
+    for minute in range(int(params.duration)):
+        action = random_actions(seen, minute)
+        trip = jax.tree.map(np.asarray, state.orders.trip)
+        opened, request = np.asarray(state.orders.open), np.asarray(state.orders.request)
+        offers = {}
+        for number, car in enumerate(cars):
+            order = action[number]
+            if car.free and order < ENV.orders and opened[order]:
+                ends = (trip.up[order], trip.cross[order]), (trip.to_up[order], trip.to_cross[order])
+                trial = Car(car.place, params)
+                trial.riders = [dataclasses.replace(rider) for rider in car.riders]
+                worth, pickup = trial.take(*ends)
+                if order not in offers or worth > offers[order][0] + 1e-5:
+                    offers[order] = worth, pickup, number, trial
+        paid = np.zeros(ENV.vehicles)
+        for order, (worth, pickup, number, trial) in offers.items():
+            cars[number], paid[number] = trial, worth
+            served, pickups, confirmation = served + 1, pickups + pickup, confirmation + minute - request[order]
+        reward += 0.99**minute * paid.sum()
+        for car in cars:
+            for rider in car.drive():
+                finished, delivery, detour = finished + 1, delivery + rider.total, detour + rider.total - rider.direct
+        state, seen = step(jax.random.key(minute), state, jnp.asarray(action), params)
+        np.testing.assert_allclose(seen.reward, paid, atol=1e-4)
+        np.testing.assert_allclose(
+            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:fleet], [car.place for car in cars], atol=1e-4
+        )
+        assert np.asarray(state.vehicles.free).tolist() == [car.free for car in cars] + [False] * (ENV.vehicles - fleet)
+        assert np.asarray(state.vehicles.seated).sum(axis=0)[:fleet].tolist() == [len(car.riders) for car in cars]
+        kept = opened & ~np.isin(np.arange(ENV.orders), list(offers)) & (request > minute + 1 - params.patience)
+        assert np.asarray(state.orders.open)[kept].all()
+        new = np.asarray(state.orders.open) & ~kept
+        assert (np.asarray(state.orders.request)[new] == minute + 1).all()
+    assert bool(seen.truncated)
+    figures = {name: float(value) for name, value in seen.metrics.items()}
+    wanted = {"reward": reward, "served": served, "pickup": pickups / served, "confirmation": confirmation / served}
+    wanted |= {"delivery": delivery / finished, "detour": detour / finished}
+    for figure, value in wanted.items():
+        np.testing.assert_allclose(figures[figure], value, rtol=1e-4, atol=1e-4, err_msg=figure)
+    opened = float(np.asarray(state.orders.open).sum())
+    assert figures["arrived"] == served + figures["lost"] + figures["cancelled"] + figures["overflow"] + opened
+    assert served > 15
+    assert finished > 0
+
+
+def test_contract():
+    check_env(ENV, num_steps=40)
+
+
+def test_contract_of_candidates():
+    check_env(RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3), num_steps=40)
+
+
+def test_candidates_are_the_best_orders_and_their_actions_ask_for_them():
+    views = [RideDispatch("demo", vehicles=12, orders=24, view=view, candidates=4) for view in ("pairs", "candidates")]
+    params = NUMBERS["jitter"]
+    (state, _), (offered, seen) = (env.reset(KEY, params) for env in views)
+    for minute in range(12):
+        worth = np.where(
+            np.asarray(views[0].observe(state, params).action_mask)[:, :-1], views[0].pairs(state, params).reward, -np.inf
+        )
+        best = np.argsort(-worth, axis=1, kind="stable")[:, :4]
+        wanted = np.where(np.isfinite(np.take_along_axis(worth, best, axis=1)), best, 24)
+        np.testing.assert_array_equal(offered.offers, wanted)
+        np.testing.assert_array_equal(seen.action_mask[:, :-1], wanted < 24)
+        choice = np.random.default_rng(minute).integers(0, 5, 12)
+        order = np.append(wanted, np.full((12, 1), 24), axis=1)[np.arange(12), choice]
+        key = jax.random.key(minute)
+        state, _ = views[0].step(key, state, order, params)
+        offered, seen = views[1].step(key, offered, choice, params)
+        same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+        jax.tree.map(same, state, offered.replace(offers=None))
+
+
+def test_the_best_paid_vehicle_gets_the_order():
+    params = NUMBERS["jitter"]
+    state, _ = ENV.reset(KEY, params)
+    worth = np.asarray(ENV.pairs(state, params).reward)[:, 0]
+    _, seen = ENV.step(KEY, state, np.zeros(12, np.int32), params)
+    assert np.flatnonzero(seen.reward).tolist() == [worth.argmax()]
+    np.testing.assert_allclose(seen.reward[worth.argmax()], worth.max(), rtol=1e-5)
+
+
+def test_a_full_table_counts_what_it_cannot_hold():
+    crowded = NUMBERS["jitter"].replace(demand_scale=1.0)
+    _, seen = jax.jit(jax.vmap(lambda key: ENV.reset(key, crowded)))(jax.random.split(KEY, 200))
+    figures = jax.tree.map(np.asarray, seen.metrics)
+    np.testing.assert_array_equal(figures["overflow"], figures["arrived"] - 24)
+    np.testing.assert_allclose(figures["arrived"].mean(), 124.2, atol=4)
+
+
+def test_demand_follows_its_tables():
+    """Shares of pickups, the mean trip and the rate by hour, from the published statistics."""
+    demand, count = ENV.default_params.demand, 40_000
+    trips = jax.jit(lambda draws: draw_trips(draws, demand, 0.0))(jax.random.uniform(KEY, (6, count)))
+    found = np.bincount(trips.origin, minlength=69) / count
+    np.testing.assert_allclose(found, np.diff(demand.origin, prepend=0.0), atol=0.006)
+    km = 1.065 * (np.abs(trips.up - trips.to_up) + np.abs(trips.cross - trips.to_cross)) + 0.01
+    assert abs(km.mean() - 2.98) < 0.15
+    assert abs(np.median(km) - 2.29) < 0.25
+    assert abs(demand.rate[19 * 60 : 19 * 60 + 30].sum() - 3726) < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fleet": 13}, "fleet=13 of ride_dispatch is out of range; it takes 1 to 12"),
+        ({"capacity": 4}, "capacity=4 of ride_dispatch is out of range; it takes 1 to 3"),
+        ({"cancel": 1.5}, "cancel=1.5 of ride_dispatch is out of range; it takes 0 to 1"),
+        ({"speed": np.zeros(24)}, "speed=0 of ride_dispatch is out of range; it takes 1 to 300"),
+        ({"speed": 30.0}, r"speed=30.0 of ride_dispatch has shape \[\]; give 24 numbers"),
+        ({"demand_scale": -1.0}, "demand_scale=-1 of ride_dispatch is out of range; it takes 0 or more"),
+    ],
+)
+def test_wrong_numbers_say_what_they_take(changes, message):
+    with pytest.raises(UserError, match=message):
+        ENV.check_params(NUMBERS["jitter"].replace(**changes))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"preset": "manhatan-400"}, "unknown preset of ride_dispatch 'manhatan-400'; did you mean manhattan-400"),
+        ({"vehicles": -1}, "vehicles of ride_dispatch is -1; give an integer of at least 1"),
+    ],
+)
+def test_wrong_options_say_what_to_give(options, message):
+    with pytest.raises(UserError, match=message):
+        RideDispatch(**options)

@@ -1,0 +1,101 @@
+"""Demand out of trip records, in the column format of New York's Taxi and Limousine Commission."""
+
+import numpy as np
+import pytest
+
+from marljax.envs.ride_dispatch import RideDispatch
+from marljax.envs.ride_dispatch_demand import Demand, manhattan_zones
+from marljax.errors import UserError
+
+pandas = pytest.importorskip("pandas")
+ZONES = manhattan_zones().zone_id
+
+
+def records(**columns):
+    """Two days of yellow taxis: 3,000 trips in the hour of 8, 1,000 in that of 20, all between zones 4 and 12."""
+    draw, count = np.random.default_rng(0), 4_000
+    hour, minute = np.where(np.arange(count) < 3_000, 8, 20), draw.integers(0, 60, count)
+    day = np.where(draw.random(count) < 0.5, 2, 3)
+    day[:2] = 2, 3
+    start = draw.random(count) < 0.8
+    trips = {
+        "VendorID": np.ones(count, int),
+        "tpep_pickup_datetime": [f"2024-01-{d:02d} {h:02d}:{m:02d}:07" for d, h, m in zip(day, hour, minute, strict=True)],
+        "tpep_dropoff_datetime": "2024-01-02 09:00:00",
+        "passenger_count": 1.0,
+        "trip_distance": 1.7,
+        "PULocationID": np.where(start, ZONES[0], ZONES[1]),
+        "DOLocationID": np.where(start, ZONES[1], ZONES[0]),
+    }
+    return pandas.DataFrame(trips | columns)
+
+
+def written(tmp_path, frame):
+    path = tmp_path / "yellow_tripdata_2024-01.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_rates_shares_and_destinations_are_those_of_the_records(tmp_path):
+    demand = Demand.from_trips(written(tmp_path, records()))
+    assert demand.rate[8 * 60 : 9 * 60].sum() == pytest.approx(1_500)
+    assert demand.rate[20 * 60 : 21 * 60].sum() == pytest.approx(500)
+    assert demand.rate.sum() == pytest.approx(2_000)
+    shares = np.diff(demand.origin, prepend=0.0)
+    assert shares[:2] == pytest.approx([0.8, 0.2], abs=0.02)
+    there = np.diff(demand.destination, prepend=0.0, axis=1)
+    assert there[0, 1] > 0.98
+    assert there[1, 0] > 0.95
+    assert there[5, :2].sum() > 0.75  # nobody started there: where the others go
+    env = RideDispatch("demo")
+    env.check_params(env.default_params.replace(demand=demand))
+
+
+def test_another_citys_zones(tmp_path):
+    table = tmp_path / "zones.csv"
+    table.write_text("zone_id,name,up_km,cross_km\n7,harbour,0.0,0.0\n9,airport,12.0,3.5\n")
+    frame = records(PULocationID=7, DOLocationID=9).rename(columns={"tpep_pickup_datetime": "pickup_datetime"})
+    demand = Demand.from_trips(written(tmp_path, frame), zones=table)
+    assert demand.num_zones == 2
+    assert demand.up.tolist() == [0.0, 12.0]
+    assert np.diff(demand.origin, prepend=0.0)[0] == pytest.approx(1.0)
+
+
+def test_trips_elsewhere_are_refused_or_dropped(tmp_path):
+    path = written(tmp_path, records(DOLocationID=np.where(np.arange(4_000) % 4, ZONES[1], 265)))
+    with pytest.raises(UserError, match=r"1000 of 4000 trips .* zones that the table does not have \(265\); give a table"):
+        Demand.from_trips(path)
+    assert Demand.from_trips(path, elsewhere="drop").rate.sum() == pytest.approx(1_500)
+    with pytest.raises(UserError, match="elsewhere='keep' of from_trips is not known"):
+        Demand.from_trips(path, elsewhere="keep")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no file"),
+        (b"", "cannot read .* as trips: .*; give CSV or Parquet"),
+        (b"\x00\xff\xfe\x80PK", "cannot read .* as trips|has no column"),
+        (b"a,b\n1,2\n", r"has no column with the time of pickup \(tpep_pickup_datetime or lpep"),
+        (b"tpep_pickup_datetime,PULocationID\n2024-01-01 00:00:00,4\n", "has no column with the zone of drop-off"),
+        (b"tpep_pickup_datetime,PULocationID,DOLocationID\n", "holds no trip with a time and two zones"),
+        (b"tpep_pickup_datetime,PULocationID,DOLocationID\nnever,4,12\n", "holds no trip with a time and two zones"),
+        (b"tpep_pickup_datetime,PULocationID,DOLocationID\n2024-01-01 00:00:00,1,2\n", "1 of 1 trips"),
+    ],
+)
+def test_files_that_are_no_trips_are_one_line(tmp_path, content, message):
+    path = tmp_path / "trips.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        Demand.from_trips(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "zone_id,up_km\n1,2\n", "zone_id,up_km,cross_km\n1,x,2\n", "zone_id,up_km,cross_km\n1,2,3\n1,2,3\n"]
+)
+def test_tables_of_zones_that_are_none_are_one_line(tmp_path, text):
+    (tmp_path / "zones.csv").write_text(text)
+    with pytest.raises(UserError, match=r"cannot read .* as zones|holds no zones, or one of them twice"):
+        Demand.from_trips(written(tmp_path, records()), zones=tmp_path / "zones.csv")
