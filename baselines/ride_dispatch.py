@@ -59,18 +59,11 @@ class Matcher:
             pairs = self.env.pairs(state, env_params)
             worth = -pairs.pickup if self.rule == "nearest" else pairs.reward - price * (pairs.pickup + pairs.ride)
         decline = jnp.where(jnp.asarray(price) > 0, 0.0, ALWAYS) if self.rule == "reward" else ALWAYS
-        if self.env.orders < self.env.vehicles:
-            return from_orders(match(worth.T, mask.T, decline), self.env.vehicles), carry
         return match(worth, mask, decline), carry
 
 
-def from_orders(vehicle: jax.Array, count: int) -> jax.Array:
-    """[N] order of each vehicle from [M] vehicle of each order; both use their counterparts' number for none."""
-    chosen = vehicle[:, None] == jnp.arange(count)
-    return jnp.where(jnp.any(chosen, axis=0), jnp.argmax(chosen, axis=0), len(vehicle)).astype(jnp.int32)
-
-
-# Reward per minute of a vehicle's time, where it is highest on training seeds: ``python baselines/ride_dispatch.py prices``
+# Reward per minute of a vehicle's time, where it is highest on training seeds (demo: a guess):
+# ``python baselines/ride_dispatch.py prices``
 PRICES = {"manhattan-1000": 0.1, "manhattan-400": 0.4, "manhattan-300": 0.5, "demo": 0.2}
 RULES = {
     "random matching": "random",
@@ -78,27 +71,24 @@ RULES = {
     "one-step reward": "reward",
     "minus opportunity cost": "reward",
 }
+PRICED = "minus opportunity cost"
+
+
+def price_of(name: str, preset: str) -> float:
+    """What a policy charges for a minute of a vehicle's time."""
+    return PRICES[preset] if name == PRICED else 0.0
 
 
 def rivals(env: RideDispatch, env_params: RideParams) -> dict[str, Rival]:
     """By name; they choose among all pairs, whatever view the agents have."""
-    env, price = dataclasses.replace(env, view="pairs"), PRICES[env.preset]
-    return {name: matching(env, env_params, rule, price if "cost" in name else 0.0) for name, rule in RULES.items()}
+    env = dataclasses.replace(env, view="pairs")
+    return {name: matching(env, env_params, rule, price_of(name, env.preset)) for name, rule in RULES.items()}
 
 
 def matching(env: RideDispatch, env_params: RideParams, rule: str, price: float = 0.0) -> Rival:
     """A rule as a policy; ``price`` per minute of a vehicle's time."""
     numbers = jax.tree.map(jnp.asarray, env_params), jnp.asarray(price)
     return Rival(env, env_params, Partial(Matcher(env, rule), numbers))
-
-
-def play(rival: Rival, episodes: int) -> Figures:
-    """On the frozen scenarios."""
-
-    def part(key: jax.Array, count: int) -> dict[str, jax.Array]:
-        return Evaluator(rival.env, count).scripted(rival.policy, rival.env_params, key, rival.carry)
-
-    return tables.in_parts(part, episodes, AT_ONCE)
 
 
 def scripted_table(cells: Cells) -> str:
@@ -119,8 +109,8 @@ def scripted_cell(cells: Cells, preset: str, name: str) -> Figures | None:
     """One rule in one city."""
     env = RideDispatch(preset)
     rival = rivals(env, env.default_params)[name]
-    about = {"policy": name, "price": PRICES[preset] if "cost" in name else 0.0, "env": str(env), "episodes": EPISODES}
-    return cells.get(f"scripted {preset} {name}", about, lambda: play(rival, EPISODES))
+    about = {"policy": name, "price": price_of(name, preset), "env": str(env), "episodes": EPISODES}
+    return cells.get(f"scripted {preset} {name}", about, lambda: tables.play_scripted(rival, EPISODES, AT_ONCE))
 
 
 COLUMNS = ("reward", "served, %", "pickup, min", "delivery, min", "detour, min", "confirmation, min")

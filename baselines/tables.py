@@ -98,13 +98,13 @@ def in_parts(play: Callable[[jax.Array, int], Any], episodes: int, at_once: int)
     return summarise({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-def play_scripted(rival: Rival, episodes: int) -> Figures:
-    """A scripted policy on the frozen scenarios."""
+def play_scripted(rival: Rival, episodes: int, at_once: int = AT_ONCE) -> Figures:
+    """A scripted policy on the frozen scenarios, ``at_once`` of them in one program."""
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
         return Evaluator(rival.env, count).scripted(rival.policy, rival.env_params, key, rival.carry)
 
-    return in_parts(play, episodes, AT_ONCE)
+    return in_parts(play, episodes, at_once)
 
 
 def matters(run: settings.Settings) -> dict[str, Any]:

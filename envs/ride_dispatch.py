@@ -252,11 +252,9 @@ class RideDispatch(Environment):
         before = jax.tree.map(lambda new, old: jnp.where(taken, new, old), planned.vehicles, state.vehicles)
         reward = jnp.where(taken, planned.reward, 0.0)
         vehicles, dropped = drive(before, self._travel(state, env_params))
-        vehicles = vehicles.replace(
-            free=free(vehicles, env_params.capacity) & self._present(env_params),
-            stuck=env_params.stuck & jnp.where(taken, planned.pickup <= 0, before.stuck) & ~jnp.any(dropped, axis=0),
-        )
-        vehicles = vehicles.replace(free=vehicles.free & ~vehicles.stuck)
+        stuck = env_params.stuck & jnp.where(taken, planned.pickup <= 0, before.stuck) & ~jnp.any(dropped, axis=0)
+        available = free(vehicles, env_params.capacity) & self._present(env_params) & ~stuck
+        vehicles = vehicles.replace(free=available, stuck=stuck)
         tally = count(state, Served(taken, gone, reward, planned.pickup), before, dropped, env_params.discount)
         orders = state.orders.replace(open=state.orders.open & ~gone)
         state = RideState(vehicles, orders, state.minute + 1, tally, None)

@@ -148,12 +148,11 @@ def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:
     fetching = vehicles.pickup_left > 1
     budget = jnp.where(fetching, 0.0, 1.0 - vehicles.pickup_left)
     up, cross, left = vehicles.up, vehicles.cross, budget
-    remaining = jnp.where(vehicles.seated, vehicles.remaining, jnp.inf)
-    waits = remaining
-    for _ in range(remaining.shape[0]):  # along the stops, in the order of the plan
+    waits = jnp.where(vehicles.seated, vehicles.remaining, jnp.inf)
+    for _ in range(len(waits)):  # along the stops, in the order of the plan
         nearest = jnp.min(waits, axis=0)
         seat = jnp.argmin(waits, axis=0)
-        chosen = np.arange(remaining.shape[0])[:, None] == seat
+        chosen = np.arange(len(waits))[:, None] == seat
         to_up, to_cross = (jnp.sum(jnp.where(chosen, there, 0.0), axis=0) for there in (vehicles.to_up, vehicles.to_cross))
         time = travel.km(up, cross, to_up, to_cross) * travel.minutes_per_km
         share = jnp.where(jnp.isfinite(nearest), jnp.clip(left / jnp.maximum(time, 1e-6), 0.0, 1.0), 0.0)

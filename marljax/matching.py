@@ -41,6 +41,10 @@ def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float = 0.0,
 def _exact(gains: jax.Array) -> jax.Array:
     """Every row has a column of its own in which it declines: shared ones would make ties, which slow the search down."""
     rows, columns = gains.shape
+    if columns < rows:  # the search goes row by row
+        row = _exact(gains.T)
+        chosen = row[:, None] == jnp.arange(rows)
+        return jnp.where(jnp.any(chosen, axis=0), jnp.argmax(chosen, axis=0), columns).astype(jnp.int32)
     scale = jnp.max(jnp.abs(jnp.where(jnp.isfinite(gains), gains, 0.0)))
     never = NEVER * jnp.maximum(scale, 1e-6)
     costs = jnp.where(gains > 0, -gains, never)
