@@ -191,6 +191,10 @@ class RideDispatch(Environment):
         return self.orders if self.view == "pairs" else self.candidates
 
     @property
+    def items(self) -> str | None:
+        return "orders" if self.view == "pairs" else None
+
+    @property
     def observation_space(self) -> Any:
         own = 8 + 5 * self.seats
         if self.view == "candidates":

@@ -7,7 +7,7 @@ only: the sample before tanh is stored, because log-probabilities of saturated a
 import functools
 import math
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from marljax.spaces import Box, Discrete, MultiDiscrete, Space
 
 # Large enough to never be drawn, finite so that a row with nothing available stays finite.
 MASKED = -1e9
+MANY = 64  # choices, above which drawing a number for each is slow
+BLOCK = 32
 
 
 class Distribution(Protocol):
@@ -32,6 +34,8 @@ class Distribution(Protocol):
 
     def action(self, sample: jax.Array) -> jax.Array: ...
 
+    def kl(self, other: Any) -> jax.Array: ...
+
 
 @functools.cache
 def _distrax() -> ModuleType:
@@ -45,17 +49,20 @@ class Categorical:
     """One choice among n; logits [..., n], mask [..., n]."""
 
     def __init__(self, logits: jax.Array, mask: jax.Array):
-        self._logits = jnp.where(mask, logits, MASKED)
-        self._log_probs = jax.nn.log_softmax(self._logits)
+        self.mask = mask
+        self.logits = jnp.where(mask, logits, MASKED)
+        self._log_probs = jax.nn.log_softmax(self.logits)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        return jnp.argmax(self._logits + flat(jax.random.gumbel, key, self._logits.shape), axis=-1)  # the Gumbel-max trick
+        if self.logits.shape[-1] > MANY:
+            return _by_cumulation(key, self.logits)
+        return jnp.argmax(self.logits + flat(jax.random.gumbel, key, self.logits.shape), axis=-1)  # the Gumbel-max trick
 
     def mode(self) -> jax.Array:
-        return jnp.argmax(self._logits, axis=-1)
+        return jnp.argmax(self.logits, axis=-1)
 
     def log_prob(self, sample: jax.Array) -> jax.Array:
-        chosen = jax.nn.one_hot(sample, self._logits.shape[-1], dtype=bool)  # cheaper to differentiate than an index
+        chosen = jax.nn.one_hot(sample, self.logits.shape[-1], dtype=bool)  # cheaper to differentiate than an index
         return jnp.sum(jnp.where(chosen, self._log_probs, 0.0), axis=-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
@@ -64,6 +71,31 @@ class Categorical:
 
     def action(self, sample: jax.Array) -> jax.Array:
         return sample
+
+    def kl(self, other: "Categorical") -> jax.Array:
+        """KL(self ‖ other); the two have the same mask."""
+        return jnp.sum(jnp.exp(self._log_probs) * (self._log_probs - other._log_probs), axis=-1)
+
+
+def _by_cumulation(key: jax.Array, logits: jax.Array) -> jax.Array:
+    """Samples of softmax(logits [..., n]) with one draw each instead of n: first a block of ``BLOCK`` choices, then one of it."""
+    pad = [(0, 0)] * (logits.ndim - 1) + [(0, -logits.shape[-1] % BLOCK)]
+    weights = jnp.pad(jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True)), pad)
+    blocks = weights.reshape(*logits.shape[:-1], -1, BLOCK)
+    sums = jnp.sum(blocks, axis=-1)
+    target = flat(jax.random.uniform, key, logits.shape[:-1]) * jnp.sum(sums, axis=-1)
+    block, rest = _reached(sums, target)
+    inside = jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :]
+    return block * BLOCK + _reached(inside, rest)[0]
+
+
+def _reached(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where the sum of ``weights`` [..., n] exceeds ``target`` [...], and what is left of it there; never a weight of 0."""
+    sums = jnp.cumsum(weights, axis=-1)
+    last = weights.shape[-1] - 1 - jnp.argmax(weights[..., ::-1] > 0, axis=-1)  # rounding may leave the target above all
+    place = jnp.minimum(jnp.sum(sums <= target[..., None], axis=-1), last)
+    before = jnp.take_along_axis(sums - weights, place[..., None], axis=-1)[..., 0]
+    return place, target - before
 
 
 class MultiCategorical:
@@ -89,6 +121,9 @@ class MultiCategorical:
 
     def action(self, sample: jax.Array) -> jax.Array:
         return sample
+
+    def kl(self, other: "MultiCategorical") -> jax.Array:
+        return jnp.stack([mine.kl(theirs) for mine, theirs in zip(self._parts, other._parts, strict=True)], -1).sum(-1)
 
 
 class SquashedGaussian:
@@ -117,6 +152,10 @@ class SquashedGaussian:
 
     def action(self, sample: jax.Array) -> jax.Array:
         return jnp.tanh(sample).reshape(*sample.shape[:-1], *self._shape)
+
+    def kl(self, other: "SquashedGaussian") -> jax.Array:
+        """Of the Gaussians: squashing changes nothing."""
+        return self._inner.kl_divergence(other._inner)
 
 
 def num_outputs(space: Space) -> int:

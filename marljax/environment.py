@@ -162,6 +162,16 @@ class Environment(abc.ABC):
         """The action of an agent that has nothing to decide (discrete actions only)."""
         return 0
 
+    @property
+    def items(self) -> str | None:
+        """What agents choose among, one item for one agent, where actions mean just that.
+
+        The name of a part of ``obs.shared``, [M, F], beside which ``obs.shared.open`` [M] says which items there are and
+        ``obs.own`` [A, O] what each agent is; actions 0 … M − 1 ask for an item, M is the noop, and an agent's mask is all open
+        items or none. None: actions are otherwise.
+        """
+        return None
+
     def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[State, TimeStep]:
         """The first state of an episode and what is seen in it; compiled once for environments of equal structure."""
         return self._reset(key, self.numbers(env_params))

@@ -18,26 +18,29 @@ MOST_ROUNDS = 5_000  # of half a phase
 NEVER = 1e6  # cost of a forbidden pair, in multiples of the largest weight
 
 
-def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float = 0.0, method: str = "exact") -> jax.Array:
+def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None = 0.0, method: str = "exact") -> jax.Array:
     """[R] int32 column of each row, C for none: pairs of largest total weight, each column at most once.
 
-    A row without a column counts ``decline``; with the default no pair of negative weight is made, and with a number below all
-    weights as many pairs as possible.
+    A row without a column counts ``decline``; with the default no pair of negative weight is made.
 
     Args:
         weights: [R, C] finite.
         mask: [R, C] bool, pairs that may be made.
-        decline: [R] or one number.
+        decline: [R] or one number; None: as many pairs as possible are made.
         method: ``exact`` (``optax.assignment``), ``auction`` (Bertsekas and Castañon 1992, forward and reverse, ε-scaled; each
             match within 1e-3 of the largest weight) or ``greedy`` (pairs that are each other's best, again and again; at least
             half of the largest total).
     """
     if method not in METHODS:
         raise unknown("method of matching", method, METHODS)
+    if decline is None:  # one more pair outweighs whatever the others gain without it
+        least, most = (jnp.where(mask, weights, end) for end in (jnp.inf, -jnp.inf))
+        decline = jnp.min(least) - (1.0 + jnp.max(most) - jnp.min(least)) * min(weights.shape)
     gains = jnp.where(mask, weights - jnp.broadcast_to(decline, weights.shape[:1])[:, None], -jnp.inf)
     return METHODS[method](gains)
 
 
+@jax.custom_batching.sequential_vmap  # in a batch, every step of the search would be taken by all, as often as the slowest needs
 def _exact(gains: jax.Array) -> jax.Array:
     """Every row has a column of its own in which it declines: shared ones would make ties, which slow the search down."""
     rows, columns = gains.shape

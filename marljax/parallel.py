@@ -27,6 +27,11 @@ def total(tree: Any) -> Any:
     return jax.lax.psum(tree, DATA)
 
 
+def gather(x: jax.Array, axis: int) -> jax.Array:
+    """The parts of all shards side by side along ``axis``."""
+    return jax.lax.all_gather(x, DATA, axis=axis, tiled=True)
+
+
 def data_size() -> int:
     """Number of shards along the data axis."""
     return jax.lax.axis_size(DATA)

@@ -19,8 +19,9 @@ from marljax.rollout import Learner
 from marljax.spaces import Box, MultiDiscrete
 
 
-class PPOConfig(Hyperparameters):
-    """Hyperparameters of the PPO family. Static fields shape the program; traced ones can be swept with ``jax.vmap``."""
+class SurrogateConfig(Hyperparameters):
+    """Hyperparameters of all that climbs a surrogate on its own rollouts. Static fields shape the program; traced ones can be
+    swept with ``jax.vmap``."""
 
     # How much
     total_steps: int = static(1_000_000, low=1, high=2**53)  # of all environments together; rounded up to whole updates
@@ -28,6 +29,25 @@ class PPOConfig(Hyperparameters):
     rollout_length: int = static(128, low=1)  # T, steps per environment between updates
     num_epochs: int = static(4, low=1)  # passes over each rollout
     num_minibatches: int = static(4, low=1)  # gradient steps per pass
+    # Optimisation
+    learning_rate: float = traced(5e-4, low=0.0)  # of Adam
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
+    max_grad_norm: float = traced(0.5, low=0.0)  # global norm of all gradients together
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in a whole run."""
+        return -(-self.total_steps // self.steps_per_update)
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.num_envs * self.rollout_length
+
+
+class PPOConfig(SurrogateConfig):
+    """Hyperparameters of the PPO family."""
+
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers, actor and critic alike
@@ -36,11 +56,6 @@ class PPOConfig(Hyperparameters):
     share_parameters: bool = static(True)  # False: every agent has networks of its own
     agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
     normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
-    # Optimisation
-    learning_rate: float = traced(5e-4, low=0.0)  # of Adam, for actor and critic
-    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
-    max_grad_norm: float = traced(0.5, low=0.0)  # global norm of actor and critic gradients together
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
@@ -71,15 +86,6 @@ class PPOConfig(Hyperparameters):
     def sizes(self) -> Sizes:
         """Of the networks."""
         return Sizes(self.core, self.hidden, self.head, self.activation)
-
-    @property
-    def num_updates(self) -> int:
-        """Updates in a whole run."""
-        return -(-self.total_steps // self.steps_per_update)
-
-    @property
-    def steps_per_update(self) -> int:
-        return self.num_envs * self.rollout_length
 
 
 class Inputs(NamedTuple):
@@ -182,7 +188,7 @@ def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) 
     return acts & has_choice, acts if config.death == "terminal" else jnp.broadcast_to(running, acts.shape)
 
 
-def optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransformation:
+def optimizer(config: SurrogateConfig, updates: jax.Array) -> optax.GradientTransformation:
     """Adam with clipped gradients at this update's learning rate."""
     rate: Scalar = config.learning_rate
     if config.anneal_learning_rate:
@@ -319,9 +325,9 @@ def fit(
     return learner, named | {"explained_variance": explained_variance(batch)}
 
 
-def minibatches(config: PPOConfig, batch: Batch, carry: Any, key: jax.Array) -> tuple[Batch, Any]:
+def minibatches(config: SurrogateConfig, batch: Any, carry: Any, key: jax.Array) -> tuple[Any, Any]:
     """Shuffles axis 1 of the batch and axis 0 of the carries, and splits them: leading [num_minibatches]."""
-    rows = batch.advantage.shape[1]
+    rows = jax.tree.leaves(batch)[0].shape[1]
     size = divide(rows, config.num_minibatches, "rows of one device", "minibatches")
     order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
     split = jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), batch)

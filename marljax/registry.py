@@ -14,7 +14,11 @@ ENVIRONMENTS: dict[str, str] = {
     "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
 }
 SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
-ALGORITHMS: dict[str, str] = {"ippo": "marljax.algos.ippo", "mappo": "marljax.algos.mappo"}
+ALGORITHMS: dict[str, str] = {
+    "ippo": "marljax.algos.ippo",
+    "mappo": "marljax.algos.mappo",
+    "ospo": "marljax.algos.ospo",
+}
 
 
 def register(name: str, target: str) -> None:

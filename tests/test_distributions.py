@@ -72,3 +72,38 @@ def test_saturated_actions_keep_their_log_probability():
 @pytest.mark.parametrize(("space", "width"), [(Discrete(4), 4), (MultiDiscrete((2, 3)), 5), (Box((3,), -1.0, 1.0), 6)])
 def test_number_of_outputs(space, width):
     assert num_outputs(space) == width
+
+
+def test_many_choices_are_drawn_by_their_probabilities():
+    """Beyond ``MANY`` choices samples come out of cumulated weights; a masked choice is never drawn, whatever the rounding."""
+    draw = np.random.default_rng(0)
+    logits, mask = jnp.array(draw.normal(size=(3, 385)) * 3.0, jnp.float32), draw.random((3, 385)) < 0.3
+    mask[2] = False
+    mask[2, -1] = True
+    head = distribution(Discrete(385), logits, jnp.array(mask))
+    samples = np.asarray(jax.jit(jax.vmap(head.sample))(jax.random.split(jax.random.key(0), 20_000)))
+    chances = np.exp(np.asarray(head.log_prob(jnp.broadcast_to(jnp.arange(385)[:, None], (385, 3)))))
+    for row in range(3):
+        counts = np.bincount(samples[:, row], minlength=385)
+        assert counts[~mask[row]].sum() == 0
+        expected = 20_000 * chances[:, row].astype(float)
+        often = expected > 5
+        expected *= counts[often].sum() / expected[often].sum()
+        assert scipy.stats.chisquare(counts[often], expected[often]).pvalue > 1e-3
+
+
+def test_divergences_are_those_of_distrax():
+    import distrax
+
+    first, second = jnp.array([0.0, 9.0, 1.0, -1.0, 2.0]), jnp.array([1.0, 3.0, 1.0, 5.0, 0.5])
+    heads = [distribution(Discrete(5), logits, MASK) for logits in (first, second)]
+    plain = [distrax.Categorical(logits=logits[MASK]) for logits in (first, second)]
+    np.testing.assert_allclose(heads[0].kl(heads[1]), plain[0].kl_divergence(plain[1]), rtol=1e-5)
+    parts = [distribution(MultiDiscrete((2, 3)), logits, jnp.ones(5, bool)) for logits in (first, second)]
+    split = [[distrax.Categorical(logits=part) for part in jnp.split(logits, [2])] for logits in (first, second)]
+    total = sum(mine.kl_divergence(theirs) for mine, theirs in zip(*split, strict=True))
+    np.testing.assert_allclose(parts[0].kl(parts[1]), total, rtol=1e-5)
+    squashed = [distribution(Box((2,), -1.0, 1.0), logits[:4], jnp.ones(1, bool)) for logits in (first / 9, second / 9)]
+    samples = jax.vmap(squashed[0].sample)(jax.random.split(jax.random.key(0), 100_000))
+    estimate = jnp.mean(squashed[0].log_prob(samples) - squashed[1].log_prob(samples))
+    np.testing.assert_allclose(squashed[0].kl(squashed[1]), estimate, rtol=0.02)

@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 
@@ -5,9 +6,22 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from marljax.gru import GRU
-from marljax.networks import Actor, ActorCritic, CentralCritic, Core, Sizes, apply_per_agent, init_per_agent, initial_carry
+from marljax.networks import (
+    Actor,
+    ActorCritic,
+    CentralCritic,
+    Core,
+    PairScorer,
+    Sizes,
+    TwoTowers,
+    apply_per_agent,
+    init_per_agent,
+    initial_carry,
+    sum_of_pairs,
+)
 from marljax.products import orthogonal
 
 INITIALISE_MANY_SEEDS = """
@@ -47,6 +61,50 @@ def test_central_critic_is_a_layer_on_state_and_features_concatenated():
     x = jnp.tanh(x @ layers["Core_0"]["Dense_0"]["kernel"] + layers["Core_0"]["Dense_0"]["bias"])
     expected = (x @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])[..., 0]
     np.testing.assert_allclose(values, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [(16,), (16, 8)], ids=str)
+def test_pair_scorer_is_an_mlp_of_agent_and_item_side_by_side(hidden):
+    own, items = jax.random.normal(jax.random.key(0), (2, 4, 5)), jax.random.normal(jax.random.key(2), (2, 3, 7))
+    module = PairScorer(Sizes("mlp", hidden, (), "relu"))
+    params = module.init(jax.random.key(1), own, items)
+    scores, noop = module.apply(params, own, items)
+    layers = params["params"]
+    pairs = [jnp.broadcast_to(own[:, :, None], (2, 4, 3, 5)), jnp.broadcast_to(items[:, None], (2, 4, 3, 7))]
+    first = jnp.concatenate([layers["agent"]["kernel"], layers["item"]["kernel"]])
+    x = nn.relu(jnp.concatenate(pairs, -1) @ first + layers["agent"]["bias"])
+    if len(hidden) > 1:
+        x = nn.relu(x @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])
+        expected = (x @ layers["score"]["kernel"] + layers["score"]["bias"])[..., 0]
+    else:
+        expected = (x @ layers["score"])[..., 0]
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    assert noop.shape == (2, 4)
+
+
+@pytest.mark.parametrize("act", [nn.relu, jnp.tanh], ids=["relu", "tanh"])
+def test_gradient_of_a_sum_over_pairs(act):
+    shapes, keys = ((5,), (2, 3, 5), (2, 4, 5), (2, 3, 4)), jax.random.split(jax.random.key(0), 4)
+    weights, rows, columns, out = (jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True))
+
+    def plain(weights, rows, columns):
+        return act(rows[:, :, None] + columns[:, None]) @ weights
+
+    value, pull = jax.vjp(functools.partial(sum_of_pairs, act), weights, rows, columns)
+    expected, plain_pull = jax.vjp(plain, weights, rows, columns)
+    np.testing.assert_allclose(value, expected, atol=1e-5)
+    for mine, theirs in zip(pull(out), plain_pull(out), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_two_towers_meet_in_a_product():
+    own, items = jax.random.normal(jax.random.key(0), (2, 4, 5)), jax.random.normal(jax.random.key(1), (2, 3, 7))
+    module = TwoTowers(Sizes("mlp", (16, 16), (), "relu"), 8)
+    params = module.init(jax.random.key(2), own, items)
+    scores, noop = module.apply(params, own, items)
+    assert (scores.shape, noop.shape) == ((2, 4, 3), (2, 4))
+    swapped, _ = module.apply(params, own[:, ::-1], items[:, [2, 0, 1]])
+    np.testing.assert_allclose(swapped, scores[:, ::-1][:, :, [2, 0, 1]], atol=1e-6)
 
 
 def _gru():

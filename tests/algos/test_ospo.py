@@ -1,0 +1,215 @@
+"""OSPO and GRPO: advantages by hand, policies that choose among items, and learning on problems with known answers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from jax.sharding import PartitionSpec
+
+import marljax
+from marljax import parallel
+from marljax.algos import ospo
+from marljax.evaluate import Evaluator
+from marljax.rollout import Step
+from marljax.train import Trainer, make_train
+
+SMALL = {"num_envs": 4, "rollout_length": 31, "hidden": (16,), "embedding": 8, "num_minibatches": 2, "total_steps": 248}
+TAKES = np.array([[[1, 1, 1, 0], [1, 0, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]], bool)  # [T, E, A]
+REWARD = np.array([[[1, 2, 6, 50], [4, 50, 8, 0]], [[3, 3, 5, 9], [50, 50, 50, 50]]], np.float32)
+
+
+def on_one_device(function, *arguments):
+    """Runs what uses the data axis."""
+    everywhere = PartitionSpec()
+    program = jax.shard_map(function, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    return jax.tree.map(np.asarray, jax.jit(program)(*arguments))
+
+
+def groups(normalize):
+    """Places [T, E, A] of each group."""
+    index = np.stack(np.meshgrid(*map(np.arange, TAKES.shape), indexing="ij"), -1)
+    name = {"step": index[..., 0] * 10 + index[..., 1], "buffer": 0 * index[..., 0], "agent": index[..., 2]}[normalize]
+    return [TAKES & (name == member) for member in np.unique(name)]
+
+
+@pytest.mark.parametrize("baseline", ["mean", "median"])
+@pytest.mark.parametrize("normalize", ["step", "buffer", "agent"])
+def test_values_are_compared_within_their_group(normalize, baseline):
+    config = ospo.Config(normalize=normalize, baseline=baseline)
+    found, kept = on_one_device(functools.partial(ospo.standardised, config), jnp.array(REWARD), jnp.array(TAKES))
+    expected, stays = np.zeros(TAKES.shape), TAKES.copy()
+    for group in groups(normalize):
+        if not group.any():
+            continue
+        values = REWARD[group]
+        if baseline == "mean":
+            expected[group] = (values - values.mean()) / (values.std() + 1e-8)
+        else:
+            away = values - np.median(values)
+            expected[group] = away / (np.abs(away).mean() + 1e-3)
+            stays[group] = away != 0
+    np.testing.assert_array_equal(kept, stays)
+    np.testing.assert_allclose(found[TAKES], expected[TAKES], rtol=1e-5, atol=1e-6)
+    assert np.isfinite(found).all()
+
+
+def steps_of(reward, cut):
+    """Without terminations; the second agent of four leaves after the first step."""
+    alive = np.ones(reward.shape, bool)
+    alive[0, :, 1] = False
+    return Step(jnp.array(reward), jnp.array(alive), jnp.zeros(cut.shape, bool), jnp.array(cut))
+
+
+def test_rewards_to_go_stop_where_an_episode_or_an_agent_does():
+    reward = np.arange(24.0, dtype=np.float32).reshape(3, 2, 4)
+    cut = np.array([[False, True], [False, False], [False, False]])
+    found = np.asarray(ospo.to_go(ospo.Config(gamma=0.5), steps_of(reward, cut)))
+    expected = reward.copy()
+    expected[1] += 0.5 * reward[2]
+    expected[0] += 0.5 * expected[1] * ~cut[0][:, None]
+    expected[0, :, 1] = reward[0, :, 1]
+    np.testing.assert_allclose(found, expected)
+
+
+def test_grpo_sums_compared_rewards_and_to_go_compares_sums():
+    cut, config = np.zeros((2, 2), bool), ospo.Config(advantage="group", normalize="buffer", gamma=0.9)
+    steps, takes = steps_of(REWARD, cut), jnp.array(TAKES)
+    advantage, _ = on_one_device(functools.partial(ospo.compare, config), steps, takes)
+    scores = (REWARD - REWARD[TAKES].mean()) / REWARD[TAKES].std() * TAKES
+    expected = scores.copy()
+    expected[0] += 0.9 * scores[1] * np.array([1, 0, 1, 1])
+    np.testing.assert_allclose(advantage, expected, rtol=1e-5)
+    sums, _ = on_one_device(functools.partial(ospo.compare, config.replace(advantage="to_go")), steps, takes)
+    totals = REWARD.copy()
+    totals[0] += 0.9 * REWARD[1] * np.array([1, 0, 1, 1])
+    np.testing.assert_allclose(sums[TAKES], ((totals - totals[TAKES].mean()) / totals[TAKES].std())[TAKES], rtol=1e-5)
+
+
+def test_the_penalty_is_what_a_step_adds_to_the_spread():
+    present = np.array([[[1, 1, 1, 0]], [[0, 0, 0, 0]]], bool)
+    returns = np.array([[[1, 2, 6, 50]], [[1, 2, 3, 4]]], np.float32)
+    found = np.asarray(ospo.spread(jnp.array(returns), jnp.array(present)))
+    np.testing.assert_allclose(found[:, 0, 0], [np.std([1, 2, 6]), 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("advantage", ["one_step", "group", "to_go"])
+def test_discrete_policies_find_the_best_actions(advantage):
+    """Also: an agent that is absent half of the time earns garbage, which must not count."""
+    config = ospo.Config(
+        total_steps=40_000, num_envs=64, rollout_length=16, hidden=(32, 32), learning_rate=5e-3, advantage=advantage,
+        normalize="buffer", noop_logit=True, gamma=0.9,
+    )  # fmt: skip
+    train = jax.jit(jax.vmap(make_train(ospo, probes.Probe(), config), in_axes=(None, 0)))
+    variants = jnp.array([probes.CHOICE, probes.ABSENT])
+    metrics = train(jax.random.key(0), {"env.variant": variants, "env.garbage": jnp.array([0.0, 100.0])}).metrics
+    lengths = metrics["episodes"][:, -10:].sum(1)
+    choice, absent = metrics["sum_return"][:, -10:].sum(1) / lengths
+    assert choice > 0.95
+    assert absent > 0.95
+
+
+def test_continuous_policies_reach_their_targets():
+    config = ospo.Config(
+        total_steps=120_000, num_envs=64, rollout_length=16, hidden=(32, 32), learning_rate=5e-3, entropy_coef=0.0,
+        normalize="buffer", activation="tanh",
+    )  # fmt: skip
+    metrics = jax.jit(make_train(ospo, probes.Aim(), config))(jax.random.key(0)).metrics
+    returns = metrics["sum_return"] / metrics["episodes"]
+    assert returns[-1] > -0.03 > -0.3 > returns[0]
+
+
+@pytest.fixture(scope="module")
+def dispatched():
+    """A policy for items after two updates, and what it scores in one state."""
+    env = marljax.make("ride_dispatch", preset="demo", vehicles=6, orders=8)
+    config = ospo.Config(noop_logit=True, stay_near_best=True, samples=4, **SMALL)
+    trainer = Trainer(ospo, env, config, parallel.make_mesh())
+    members = trainer.init(jax.random.split(jax.random.key(0), 1), env.default_params.replace(demand_scale=0.05))
+    first = jax.device_get(members.state.learner.opt_state)
+    members, metrics = trainer.run(members, 2)
+    return env, config, jax.tree.map(lambda x: x[0], jax.device_get(members.state)), jax.device_get(metrics), first
+
+
+def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
+    env, config, state, _, _ = dispatched
+    timestep, params = state.actors.timestep, state.learner.params
+    for noop_logit, weight in ((False, "logit"), (True, "logit"), (False, "probability")):
+        changed = config.replace(noop_logit=noop_logit, matching_weight=weight)
+        act = functools.partial(ospo.act, env, changed, params, greedy=True)
+        action = np.asarray(jax.vmap(lambda one, act=act: act(one, (), jax.random.key(0))[0])(timestep))
+        allowed = np.take_along_axis(timestep.action_mask, action[..., None], axis=-1)
+        assert allowed.all()
+        for row, mask in zip(action, np.asarray(timestep.action_mask)[..., :-1], strict=True):
+            taken = row[row < env.noop]
+            assert len(set(taken.tolist())) == len(taken)
+            if not noop_logit:  # nobody waits while there is something left to take
+                assert len(taken) == min(mask.any(1).sum(), mask.any(0).sum())
+
+
+def test_named_outputs_are_finite_and_the_best_policy_is_remembered(dispatched):
+    _, config, state, metrics, first = dispatched
+    assert {*ospo.TERMS, "grad_norm", "episodes", "sum_reward", "sum_return"} <= set(metrics)
+    assert all(np.isfinite(values).all() for values in metrics.values())
+    remembered = state.learner.opt_state
+    assert first.best_score == -np.inf
+    assert first.kl_coef == 0
+    assert np.isfinite(remembered.best_score)
+    assert remembered.kl_coef in (0.0, *(config.kl_coef * 2.0**doubled for doubled in range(5)))
+
+
+def test_the_penalty_begins_with_the_first_update_that_is_no_improvement():
+    config, learner = ospo.Config(), None
+    params = ospo.Params({"w": jnp.zeros(1)}, None, None)
+    learner = ospo.Learner(params, ospo.Optimisation(None, params, -jnp.inf, jnp.zeros(())), jnp.zeros((), int), None, None)
+    seen = []
+    for number, reward in enumerate((1.0, 2.0, 1.5, 3.0)):
+        learner = learner.replace(params=params._replace(actor={"w": jnp.full(1, float(number))}))
+        steps = Step(jnp.full((1, 1, 2), reward), None, None, None)
+        state = on_one_device(lambda learner, steps: ospo.judge(config, learner, steps).opt_state, learner, steps)
+        learner = learner.replace(opt_state=state)
+        seen.append((float(state.best.actor["w"][0]), float(state.best_score), float(state.kl_coef)))
+    assert seen == [(0.0, 1.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.5), (3.0, 3.0, 0.5)]
+
+
+def test_the_penalty_keeps_a_policy_near_the_best(dispatched):
+    """Beyond the limit only the penalty counts, and its weight doubles."""
+    env, config, state, _, _ = dispatched
+    learner = state.learner
+    away = jax.tree.map(lambda x: x + 0.3, learner.params.actor)
+    inputs = ospo.see(env, state.actors.timestep)
+    takes = jnp.ones(inputs.mask.shape[:-1], bool)
+    sample = jnp.full(takes.shape, env.noop)
+    batch = ospo.Batch(inputs, sample, jnp.zeros(takes.shape), takes, jnp.full(takes.shape, 1e3))
+    best = learner.params
+
+    def loss(actor, kl_coef):
+        return ospo.losses(env, config, learner.params, best, kl_coef, batch, jax.random.key(0), actor)
+
+    program = functools.partial(on_one_device, jax.value_and_grad(loss, has_aux=True))
+    (total, (doubled, terms)), grads = program(away, jnp.array(0.5))
+    kl = terms[ospo.TERMS.index("kl_to_best")]
+    assert kl > config.kl_limit
+    assert doubled == 1.0
+    np.testing.assert_allclose(total, kl, rtol=1e-5)
+    nearer = jax.tree.map(lambda x, g: x - 1e-3 * g, away, grads)
+    assert program(nearer, jnp.array(0.5))[0][1][1][-1] < kl
+    (free, (same, _)), _ = program(away, jnp.array(0.0))
+    assert same == 0.0
+    assert abs(free) > 10 * kl
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scorer", ["two_tower", "pair_mlp"])
+def test_ospo_learns_to_dispatch(scorer):
+    """It ends well above where it began, and above one-step matching's 800 or so."""
+    env = marljax.make("ride_dispatch", preset="demo")
+    config = ospo.Config(total_steps=150 * 248, hidden=(64,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03)
+    result = jax.jit(make_train(ospo, env, config))(jax.random.key(0))
+    play = functools.partial(Evaluator(env, 16).learned, ospo, config, env_params=env.default_params, key=jax.random.key(1))
+    fresh = Trainer(ospo, env, config, parallel.make_mesh()).init(jax.random.split(jax.random.key(0), 1), env.default_params)
+    before = play(params=fresh.state.learner.params)["reward"].mean()
+    after = play(params=jax.tree.map(lambda x: x[None], result.state.learner.params))["reward"].mean()
+    assert before < 550 < 780 < after
