@@ -19,7 +19,7 @@ from marljax.environment import Environment, Outcome, View
 from marljax.envs import ride_dispatch_demand as demands
 from marljax.envs import ride_dispatch_scene
 from marljax.envs.ride_dispatch_demand import Demand
-from marljax.envs.ride_dispatch_fleet import MOST_SEATS, Plan, Travel, Vehicles, Weights, drive, free, parked, plan
+from marljax.envs.ride_dispatch_fleet import MOST_SEATS, Place, Plan, Travel, Vehicles, Weights, drive, free, parked, plan
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
 from marljax.spaces import Box, Discrete
@@ -85,6 +85,7 @@ class RideParams(struct.PyTreeNode):
     patience: Any = 5  # min after which an order that nobody took is lost
     cancel: Any = 0.0  # probability per minute that an open order is withdrawn
     speed: Any = dataclasses.field(default_factory=lambda: np.full(24, FREE_FLOW, np.float32))  # km/h by hour of the day
+    times: Any = None  # [Z, Z] min between the zones' centroids, for ``travel="table"``
     floors: Any = True  # legs are rounded down to whole minutes
     jitter: Any = 0.0  # km either way, of places about the centroids of their zones
     stuck: Any = False  # the published code's: a vehicle at its pickup's place is not free before its next drop-off
@@ -108,6 +109,7 @@ PRESETS: dict[str, Preset] = {
     "demo": Preset(32, 64, {"demand_scale": 0.08, **_MOVED}),
 }
 VIEWS = ("pairs", "candidates")
+TRAVELS = ("speed", "table")
 OFFER_FEATURES = 8
 
 
@@ -125,6 +127,8 @@ class RideDispatch(Environment):
       place of the table, M waits. ``candidates``, for all others: each vehicle is offered its C best orders by reward, best
       first; actions 0 … C − 1 ask for one of them, C waits.
     - ``candidates``: C.
+    - ``travel``: ``speed``, or ``table``: ``env_params.times`` says how long it takes between zones, such as
+      ``ride_dispatch_demand.read_times`` gives; places off the centroids add their kilometres at ``env_params.speed``.
 
     Of several vehicles that ask for the same order the one whose reward is highest gets it, the first of equals, as a matching
     of largest total reward decides between two; the others wait.
@@ -153,6 +157,7 @@ class RideDispatch(Environment):
     seats: int = 3
     view: str = "pairs"
     candidates: int = 8
+    travel: str = "speed"
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("reward", "service", "pickup", "delivery", "detour", "confirmation")
@@ -167,6 +172,8 @@ class RideDispatch(Environment):
             raise unknown("preset of ride_dispatch", str(self.preset), PRESETS)
         if self.view not in VIEWS:
             raise unknown("view of ride_dispatch", str(self.view), VIEWS)
+        if self.travel not in TRAVELS:
+            raise unknown("travel of ride_dispatch", str(self.travel), TRAVELS)
         for size in ("vehicles", "orders"):
             object.__setattr__(self, size, getattr(self, size) or getattr(PRESETS[self.preset], size))
         for option in ("vehicles", "orders", "seats", "candidates"):
@@ -211,11 +218,19 @@ class RideDispatch(Environment):
         """The numbers of another preset, with as many of its vehicles as there are slots."""
         if preset not in PRESETS:
             raise unknown("preset of ride_dispatch", preset, PRESETS)
-        return RideParams(fleet=min(PRESETS[preset].vehicles, self.vehicles), **PRESETS[preset].numbers)
+        numbers = RideParams(fleet=min(PRESETS[preset].vehicles, self.vehicles), **PRESETS[preset].numbers)
+        return numbers.replace(times=free_flow_times(numbers.demand)) if self.travel == "table" else numbers
 
     def check_params(self, env_params: RideParams) -> None:
         """Raises ``UserError`` for numbers that no episode can have."""
-        check_numbers(env_params, self.default_params, "ride_dispatch")
+        if not isinstance(env_params.demand, Demand):
+            given = type(env_params.demand).__name__
+            raise UserError(f"demand of ride_dispatch is a {given}; give a Demand, such as Demand.from_trips(path)")
+        if (env_params.times is None) != (self.travel == "speed"):
+            raise UserError("times of ride_dispatch go with travel='table'; give both or neither")
+        usual, zones = self.default_params, np.size(env_params.demand.up)  # another city may have more or fewer
+        tables = {"times": np.zeros((zones, zones), np.float32)} if self.travel == "table" else {}
+        check_numbers(env_params, usual.replace(demand=demands.blank(zones), **tables), "ride_dispatch")
         for name, (low, high) in self._ranges.items():
             for value in np.ravel(getattr(env_params, name)):
                 if not low <= value <= high:
@@ -231,6 +246,7 @@ class RideDispatch(Environment):
         """Of the numbers."""
         ranges = dict.fromkeys(("demand_scale", "jitter"), (0.0, np.inf)) | dict.fromkeys(("cancel", "discount"), (0.0, 1.0))
         sizes = {"fleet": (1, self.vehicles), "capacity": (1, self.seats), "start": (0, demands.MINUTES - 1)}
+        ranges |= {"times": (0.0, np.inf)} if self.travel == "table" else {}
         return ranges | sizes | {"duration": (1, np.inf), "patience": (1, np.inf), "speed": (1.0, 300.0)}
 
     def initial(self, key: jax.Array, env_params: RideParams) -> RideState:
@@ -320,7 +336,11 @@ class RideDispatch(Environment):
 
     def _travel(self, state: RideState, env_params: RideParams) -> Travel:
         hour = (jnp.asarray(env_params.start + state.minute, jnp.int32) // 60) % 24
-        return Travel(60.0 / jnp.asarray(env_params.speed)[hour], env_params.floors)
+        travel = Travel(60.0 / jnp.asarray(env_params.speed)[hour], env_params.floors)
+        if self.travel == "speed":
+            return travel
+        up, cross = jnp.asarray(env_params.demand.up), jnp.asarray(env_params.demand.cross)
+        return travel.by_table(jnp.asarray(env_params.times), Place(up, cross, jnp.arange(len(up))))
 
     def _asked(self, state: RideState, action: jax.Array) -> jax.Array:
         """[N] int32 order of the table that each vehicle asks for, M for none; an action outside of the space waits."""
@@ -376,6 +396,13 @@ class RideDispatch(Environment):
         waited = state.minute - state.orders.request[place]
         parts = (jnp.ones_like(reward), *(part / 10 for part in (reward, pickup, ride, *far, waited, asked[place])))
         return jnp.where(mask[..., None], jnp.stack(parts, axis=-1), 0.0)
+
+
+def free_flow_times(demand: Demand) -> np.ndarray:
+    """[Z, Z] min between the centroids of its zones, without traffic."""
+    zones = Place(np.asarray(demand.up), np.asarray(demand.cross), np.arange(demand.num_zones))
+    ends = (Place(*(part[index] for part in zones)) for index in (np.s_[:, None], np.s_[None]))
+    return np.asarray(Travel(60.0 / FREE_FLOW, False).km(*ends) * 60.0 / FREE_FLOW, np.float32)
 
 
 def own_features(state: RideState, present: jax.Array, env_params: RideParams) -> jax.Array:

@@ -43,17 +43,22 @@ class Zones(NamedTuple):
         return np.abs(self.up[:, None] - self.up) + np.abs(self.cross[:, None] - self.cross)
 
     @classmethod
+    def of_rows(cls, rows: list[dict[str, str]]) -> "Zones":
+        """From the rows of a table with columns ``zone_id``, ``up_km`` and ``cross_km``."""
+        return cls(*(np.array([kind(row[name]) for row in rows]) for name, kind in _ZONE_COLUMNS.items()))
+
+    @classmethod
     def read(cls, path: str | Path) -> "Zones":
-        """From a CSV file with columns ``zone_id``, ``up_km`` and ``cross_km``."""
+        """From a CSV file with these columns."""
         try:
             rows = list(csv.DictReader(Path(path).read_text().splitlines()))
-            columns = [np.array([kind(row[name]) for row in rows]) for name, kind in _ZONE_COLUMNS.items()]
+            zones = cls.of_rows(rows)
         except (OSError, KeyError, TypeError, ValueError) as error:
             wanted = ", ".join(_ZONE_COLUMNS)
             raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {wanted}") from error
         if not rows or len({row["zone_id"] for row in rows}) < len(rows):
             raise UserError(f"{path} holds no zones, or one of them twice")
-        return cls(*columns)
+        return zones
 
 
 _ZONE_COLUMNS = {"zone_id": int, "up_km": float, "cross_km": float}
@@ -95,18 +100,21 @@ class Trips(struct.PyTreeNode):
 _MANHATTAN = "data/manhattan_zones.csv"
 
 
+def _manhattan() -> list[dict[str, str]]:
+    """Rows of the embedded table."""
+    return list(csv.DictReader(importlib.resources.files("marljax.envs").joinpath(_MANHATTAN).read_text().splitlines()))
+
+
 def manhattan_zones() -> Zones:
     """The 69 taxi zones of Manhattan."""
-    with importlib.resources.as_file(importlib.resources.files("marljax.envs").joinpath(_MANHATTAN)) as path:
-        return Zones.read(path)
+    return Zones.of_rows(_manhattan())
 
 
 @functools.cache
 def manhattan() -> Demand:
     """The embedded demand."""
-    zones = manhattan_zones()
-    text = importlib.resources.files("marljax.envs").joinpath(_MANHATTAN).read_text()
-    rows = list(csv.DictReader(text.splitlines()))
+    rows = _manhattan()
+    zones = Zones.of_rows(rows)
     pickup, dropoff = (np.array([float(row[name]) for row in rows]) for name in ("pickup_share", "dropoff_share"))
     rate = np.repeat(HOURLY_SHARE / HOURLY_SHARE[19] * ORDERS_AT_19 / 60, 60)
     return of_shares(zones.up, zones.cross, pickup, dropoff * np.exp(-zones.apart() / GRAVITY_KM), rate)
@@ -116,6 +124,41 @@ def of_shares(up: np.ndarray, cross: np.ndarray, origin: np.ndarray, flows: np.n
     """Demand from shares of origins [Z], of destinations by origin [Z, Z], any positive scale, and orders per minute [1440]."""
     cumulative = [np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1) for shares in (origin, flows)]
     return Demand(*(np.asarray(table, np.float32) for table in (up, cross, *cumulative, rate)))
+
+
+def blank(zones: int) -> Demand:
+    """Demand of a city with this many zones in which there is nothing."""
+    shapes = ((zones,), (zones,), (zones,), (zones, zones), (MINUTES,))
+    return Demand(*(np.zeros(shape, np.float32) for shape in shapes))
+
+
+def read_times(path: str | Path, zones: Zones | None = None) -> np.ndarray:
+    """[Z, Z] minutes from zone to zone, for ``RideParams.times``.
+
+    Args:
+        path: CSV file with columns ``from_zone``, ``to_zone`` and ``minutes``, a row for every pair of zones.
+        zones: whose table it is; default: Manhattan's.
+
+    Raises:
+        UserError: for a file that cannot be read, that lacks pairs, or that has a time below 0.
+    """
+    zones = manhattan_zones() if zones is None else zones
+    places = {zone: place for place, zone in enumerate(zones.zone_id.tolist())}
+    times = np.full((len(places), len(places)), np.nan, np.float32)
+    try:
+        for row in csv.DictReader(Path(path).read_text().splitlines()):
+            ends = int(row["from_zone"]), int(row["to_zone"])
+            if all(end in places for end in ends):
+                times[places[ends[0]], places[ends[1]]] = float(row["minutes"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        columns = "from_zone, to_zone, minutes"
+        raise UserError(f"cannot read {path} as travel times ({error!r}); give a CSV file with columns {columns}") from error
+    if (missing := np.isnan(times)).any():
+        start, end = (zones.zone_id[place] for place in np.argwhere(missing)[0])
+        raise UserError(f"{path} lacks {missing.sum()} of {times.size} pairs of zones, such as from {start} to {end}")
+    if not ((times >= 0) & np.isfinite(times)).all():
+        raise UserError(f"{path} has a time that is no number of minutes from 0 on")
+    return times
 
 
 def draw_zones(draws: jax.Array, cumulative: jax.Array) -> jax.Array:

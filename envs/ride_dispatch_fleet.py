@@ -34,6 +34,16 @@ class Vehicles(struct.PyTreeNode):
     earned: jax.Array  # [N] rewards so far
     stuck: jax.Array  # [N] bool: with ``env_params.stuck``, not free before the next drop-off
 
+    @property
+    def place(self) -> "Place":
+        """[N] where the vehicles are."""
+        return Place(self.up, self.cross, self.zone)
+
+    @property
+    def stops(self) -> "Place":
+        """[K, N] where they bring their riders."""
+        return Place(self.to_up, self.to_cross, self.to_zone)
+
 
 def parked(up: jax.Array, cross: jax.Array, zone: jax.Array, present: jax.Array, seats: int) -> Vehicles:
     """Empty vehicles at these places, [N]."""
@@ -56,22 +66,42 @@ class Plan(NamedTuple):
     vehicles: Vehicles  # the fleet if all took theirs
 
 
+class Place(NamedTuple):
+    """Where something is, […] each."""
+
+    up: jax.Array  # km
+    cross: jax.Array  # km
+    zone: jax.Array  # int32; of what is on its way, where it came from
+
+
 class Travel(struct.PyTreeNode):
     """How long a leg takes."""
 
     minutes_per_km: Any
     floors: Any  # bool: each leg is rounded down to whole minutes
+    # [Z, Z] min by zones, before what the leg's own kilometres take: a city's table of times less its centroids' kilometres
+    beyond: Any = None
     stretch: Any = 1.065  # network km per km of |up| + |cross|
     offset: Any = 0.01  # km
 
-    def km(self, up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array) -> jax.Array:
+    def km(self, start: Place, end: Place) -> jax.Array:
         """Along the streets."""
-        return self.stretch * (jnp.abs(to_up - up) + jnp.abs(to_cross - cross)) + self.offset
+        return self.stretch * (jnp.abs(end.up - start.up) + jnp.abs(end.cross - start.cross)) + self.offset
 
-    def minutes(self, up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array) -> jax.Array:
+    def minutes(self, start: Place, end: Place) -> jax.Array:
         """Of a leg, as plans count it."""
-        time = self.km(up, cross, to_up, to_cross) * self.minutes_per_km
+        time = self.exactly(start, end)
         return jnp.where(self.floors, jnp.floor(time), time)
+
+    def exactly(self, start: Place, end: Place) -> jax.Array:
+        """Minutes of a leg, as it is driven."""
+        time = self.km(start, end) * self.minutes_per_km
+        return time if self.beyond is None else jnp.maximum(time + self.beyond[start.zone, end.zone], 0.0)
+
+    def by_table(self, times: jax.Array, centroids: Place) -> "Travel":
+        """With ``times`` [Z, Z] min between the centroids [Z]; what a place is off them counts by its kilometres."""
+        apart = self.km(*(Place(*(part[index] for part in centroids)) for index in (np.s_[:, None], np.s_[None])))
+        return self.replace(beyond=times - apart * self.minutes_per_km)
 
 
 class Weights(struct.PyTreeNode):
@@ -86,17 +116,18 @@ class Weights(struct.PyTreeNode):
     threshold: Any = 40.0  # min
 
 
-def route(up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array, seated: jax.Array, travel: Travel) -> jax.Array:
-    """[K, N] minutes until each drop-off on the shortest open path over those of ``seated``; the first of equal orders."""
-    seats = to_up.shape[0]
-    best, length = jnp.zeros_like(to_up), jnp.full(up.shape, jnp.inf, up.dtype)
+def route(start: Place, stops: Place, seated: jax.Array, travel: Travel) -> jax.Array:
+    """[K, N] minutes until each of ``stops`` [K, N] on the shortest open path over those of ``seated``; the first of equal
+    orders."""
+    seats = len(seated)
+    best, length = jnp.zeros_like(stops.up), jnp.full(start.up.shape, jnp.inf, start.up.dtype)
     for order in itertools.permutations(range(seats)):
-        place, time = (up, cross), jnp.zeros_like(up)
+        place, time = start, jnp.zeros_like(start.up)
         arrivals: dict[int, jax.Array] = {}
         for seat in order:
-            there = to_up[seat], to_cross[seat]
-            time = time + jnp.where(seated[seat], travel.minutes(*place, *there), 0.0)
-            place = jnp.where(seated[seat], there[0], place[0]), jnp.where(seated[seat], there[1], place[1])
+            there = Place(*(part[seat] for part in stops))
+            time = time + jnp.where(seated[seat], travel.minutes(place, there), 0.0)
+            place = Place(*(jnp.where(seated[seat], new, old) for new, old in zip(there, place, strict=True)))
             arrivals[seat] = time
         shorter = time < length
         length = jnp.minimum(time, length)
@@ -106,35 +137,34 @@ def route(up: jax.Array, cross: jax.Array, to_up: jax.Array, to_cross: jax.Array
 
 def plan(vehicles: Vehicles, offers: Trips, travel: Travel, weights: Weights) -> Plan:
     """What each vehicle would do with its offer; it sits in the first empty seat."""
-    pickup = travel.minutes(vehicles.up, vehicles.cross, offers.up, offers.cross)
+    start, end = Place(offers.up, offers.cross, offers.origin), Place(offers.to_up, offers.to_cross, offers.destination)
+    pickup, ride = travel.minutes(vehicles.place, start), travel.minutes(start, end)
     seat = np.arange(vehicles.seated.shape[0])[:, None]
     new = seat == jnp.argmin(vehicles.seated, axis=0)
 
     def put(offered: jax.Array, kept: jax.Array) -> jax.Array:
         return jnp.where(new, offered, kept)
 
-    to_up, to_cross = put(offers.to_up, vehicles.to_up), put(offers.to_cross, vehicles.to_cross)
+    stops = Place(*(put(offered, kept) for offered, kept in zip(end, vehicles.stops, strict=True)))
     seated = vehicles.seated | new
-    remaining = route(offers.up, offers.cross, to_up, to_cross, seated, travel)
+    remaining = route(start, stops, seated, travel)
     old = jnp.where(vehicles.seated, vehicles.total, 0.0)
     ridden = jnp.where(vehicles.seated, vehicles.total - vehicles.remaining, 0.0)
     total = jnp.where(seated, ridden + pickup + remaining, 0.0)
-    direct_km = travel.km(offers.up, offers.cross, offers.to_up, offers.to_cross)
-    ride = travel.minutes(offers.up, offers.cross, offers.to_up, offers.to_cross)
     delay = jnp.sum(total, axis=0) - jnp.sum(old, axis=0)
     late = jnp.sum(seated & (total > weights.threshold), axis=0)
-    reward = weights.order + weights.km * direct_km - weights.pickup * pickup / 60 - weights.late * late
+    reward = weights.order + weights.km * travel.km(start, end) - weights.pickup * pickup / 60 - weights.late * late
     reward -= weights.delay * delay / 60 + weights.excess * jnp.maximum(delay - weights.threshold, 0.0) / 60
     after = vehicles.replace(
-        up=offers.up,
-        cross=offers.cross,
-        zone=offers.origin,
+        up=start.up,
+        cross=start.cross,
+        zone=start.zone,
         pickup_left=pickup,
         free=jnp.zeros_like(vehicles.free),
         seated=seated,
-        to_up=to_up,
-        to_cross=to_cross,
-        to_zone=put(offers.destination, vehicles.to_zone),
+        to_up=stops.up,
+        to_cross=stops.cross,
+        to_zone=stops.zone,
         remaining=remaining,
         total=total,
         direct=put(pickup + ride, vehicles.direct),
@@ -147,17 +177,18 @@ def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:
     """A minute: first to the pickup, its rest along the drop-offs; and which orders were dropped off, [K, N] bool."""
     fetching = vehicles.pickup_left > 1
     budget = jnp.where(fetching, 0.0, 1.0 - vehicles.pickup_left)
-    up, cross, left = vehicles.up, vehicles.cross, budget
+    place, left, passed = vehicles.place, budget, jnp.zeros_like(budget)
     waits = jnp.where(vehicles.seated, vehicles.remaining, jnp.inf)
     for _ in range(len(waits)):  # along the stops, in the order of the plan
         nearest = jnp.min(waits, axis=0)
-        seat = jnp.argmin(waits, axis=0)
-        chosen = np.arange(len(waits))[:, None] == seat
-        to_up, to_cross = (jnp.sum(jnp.where(chosen, there, 0.0), axis=0) for there in (vehicles.to_up, vehicles.to_cross))
-        time = travel.km(up, cross, to_up, to_cross) * travel.minutes_per_km
+        chosen = np.arange(len(waits))[:, None] == jnp.argmin(waits, axis=0)
+        stop = Place(*(jnp.sum(jnp.where(chosen, there, 0), axis=0) for there in vehicles.stops))
+        # A table says when a stop is reached, not where the vehicle is on its way: evenly between the two.
+        time = travel.exactly(place, stop) if travel.beyond is None else nearest - passed
         share = jnp.where(jnp.isfinite(nearest), jnp.clip(left / jnp.maximum(time, 1e-6), 0.0, 1.0), 0.0)
-        up, cross = up + share * (to_up - up), cross + share * (to_cross - cross)
-        left = jnp.maximum(left - time, 0.0)
+        up, cross = (old + share * (new - old) for new, old in zip(stop[:2], place[:2], strict=True))
+        place = place._replace(up=up, cross=cross)
+        left, passed = jnp.maximum(left - time, 0.0), nearest
         waits = jnp.where(chosen, jnp.inf, waits)
     remaining = jnp.where(vehicles.seated, vehicles.remaining - budget, 0.0)
     dropped = vehicles.seated & (remaining <= 0) & ~fetching
@@ -165,9 +196,5 @@ def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:
     zone = jnp.where(jnp.any(dropped, axis=0), jnp.take_along_axis(vehicles.to_zone, last[None], axis=0)[0], vehicles.zone)
     seated = vehicles.seated & ~dropped
     pickup_left = jnp.where(fetching, vehicles.pickup_left - 1.0, 0.0)
-    return (
-        vehicles.replace(
-            up=up, cross=cross, zone=zone, pickup_left=pickup_left, seated=seated, remaining=jnp.maximum(remaining, 0.0)
-        ),
-        dropped,
-    )
+    vehicles = vehicles.replace(up=place.up, cross=place.cross, zone=zone, pickup_left=pickup_left, seated=seated)
+    return vehicles.replace(remaining=jnp.maximum(remaining, 0.0)), dropped

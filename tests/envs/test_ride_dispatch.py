@@ -6,24 +6,24 @@ import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from marljax.envs.ride_dispatch import RideDispatch
-from marljax.envs.ride_dispatch_demand import draw_trips
+from marljax.envs.ride_dispatch_demand import Zones, draw_trips, of_shares, read_times
 from marljax.errors import UserError
 from marljax.testing import check_env
 
 ENV = RideDispatch("demo", vehicles=12, orders=24)
+TABLED = RideDispatch("demo", vehicles=12, orders=24, travel="table")
 KEY = jax.random.key(0)
 NUMBERS = {
     "jitter": ENV.default_params.replace(fleet=12),
     "floors": ENV.default_params.replace(fleet=10, floors=True, jitter=0.0, patience=3),
     "slow": ENV.default_params.replace(fleet=12, speed=np.full(24, 12.0, np.float32), capacity=2),
+    "table": TABLED.default_params.replace(times=np.random.default_rng(0).uniform(1, 25, (69, 69)).astype(np.float32)),
     "stuck": ENV.default_params.replace(fleet=12, floors=True, stuck=True, jitter=0.0),
 }
-step = jax.jit(ENV.step)
 
 
 @dataclasses.dataclass
@@ -37,7 +37,7 @@ class Rider:
 
 
 class Car:
-    """A vehicle, as the papers' simulator moves it, one at a time."""
+    """A vehicle, as the papers' simulator moves it, one at a time; a place is (up, cross, zone)."""
 
     def __init__(self, place, params):
         self.place, self.params = place, params
@@ -47,8 +47,16 @@ class Car:
         return 1.065 * (abs(one[0] - other[0]) + abs(one[1] - other[1])) + 0.01
 
     def minutes(self, one, other):
-        time = self.km(one, other) * 60 / float(self.params.speed[19])
+        time = self.exactly(one, other)
         return math.floor(time) if self.params.floors else time
+
+    def exactly(self, one, other):
+        pace, table = 60 / float(self.params.speed[19]), self.params.times
+        if table is None:
+            return self.km(one, other) * pace
+        centroids = list(zip(self.params.demand.up, self.params.demand.cross, strict=True))
+        off = self.km(one, other) - self.km(centroids[one[2]], centroids[other[2]])
+        return max(float(table[one[2], other[2]]) + off * pace, 0.0)
 
     def take(self, start, end):
         """The reward of an order, and the pickup time."""
@@ -86,14 +94,19 @@ class Car:
         else:
             budget = 1 - self.pickup_left
             self.pickup_left, left = 0.0, budget
+            passed = 0.0
             for rider in sorted(self.riders, key=lambda rider: rider.remaining):
-                time = self.km(self.place, rider.to) * 60 / float(self.params.speed[19])
-                share = min(left / time, 1.0)
-                self.place = tuple(own + share * (other - own) for own, other in zip(self.place, rider.to, strict=True))
-                left = max(left - time, 0.0)
+                by_clock = rider.remaining - passed
+                time = self.exactly(self.place, rider.to) if self.params.times is None else by_clock
+                share = min(left / max(time, 1e-6), 1.0)
+                way = (own + share * (other - own) for own, other in zip(self.place[:2], rider.to[:2], strict=True))
+                self.place = *way, self.place[2]
+                left, passed = max(left - time, 0.0), rider.remaining
             for rider in self.riders:
                 rider.remaining -= budget
             gone = [rider for rider in self.riders if rider.remaining <= 1e-5]
+            if gone:
+                self.place = *self.place[:2], max(gone, key=lambda rider: rider.remaining).to[2]
             self.riders = [rider for rider in self.riders if rider.remaining > 1e-5]
         self.stuck &= not gone
         self.free = self.pickup_left == 0 and len(self.riders) < self.params.capacity and not self.stuck
@@ -111,9 +124,11 @@ def random_actions(seen, seed):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_episodes_are_those_of_a_slow_reference(name):
     params = NUMBERS[name]
-    state, seen = ENV.reset(KEY, params)
+    env = TABLED if name == "table" else ENV
+    state, seen = env.reset(KEY, params)
     fleet = int(params.fleet)
-    cars = [Car((float(state.vehicles.up[i]), float(state.vehicles.cross[i])), params) for i in range(fleet)]
+    places = zip(*(np.asarray(part).tolist() for part in state.vehicles.place), strict=True)
+    cars = [Car(place, params) for place in itertools.islice(places, fleet)]
     reward = served = pickups = confirmation = finished = delivery = detour = 0.0
     for minute in range(int(params.duration)):
         action = random_actions(seen, minute)
@@ -123,7 +138,8 @@ def test_episodes_are_those_of_a_slow_reference(name):
         for number, car in enumerate(cars):
             order = action[number]
             if car.free and order < ENV.orders and opened[order]:
-                ends = (trip.up[order], trip.cross[order]), (trip.to_up[order], trip.to_cross[order])
+                start = trip.up[order], trip.cross[order], trip.origin[order]
+                ends = start, (trip.to_up[order], trip.to_cross[order], trip.destination[order])
                 trial = Car(car.place, params)
                 trial.riders = [dataclasses.replace(rider) for rider in car.riders]
                 worth, pickup = trial.take(*ends)
@@ -137,10 +153,10 @@ def test_episodes_are_those_of_a_slow_reference(name):
         for car in cars:
             for rider in car.drive():
                 finished, delivery, detour = finished + 1, delivery + rider.total, detour + rider.total - rider.direct
-        state, seen = step(jax.random.key(minute), state, jnp.asarray(action), params)
+        state, seen = env.step(jax.random.key(minute), state, action, params)
         np.testing.assert_allclose(seen.reward, paid, atol=1e-4)
         np.testing.assert_allclose(
-            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:fleet], [car.place for car in cars], atol=1e-4
+            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:fleet], [car.place[:2] for car in cars], atol=1e-4
         )
         assert np.asarray(state.vehicles.free).tolist() == [car.free for car in cars] + [False] * (ENV.vehicles - fleet)
         assert np.asarray(state.vehicles.seated).sum(axis=0)[:fleet].tolist() == [len(car.riders) for car in cars]
@@ -218,6 +234,44 @@ def test_demand_follows_its_tables():
     assert abs(demand.rate[19 * 60 : 19 * 60 + 30].sum() - 3726) < 1
 
 
+def test_a_table_of_times_that_is_the_speeds_own_changes_nothing():
+    """Also: without floors; and a table is read from a file."""
+    env, params = RideDispatch("demo", vehicles=12, orders=24), NUMBERS["jitter"]
+    tabled = params.replace(times=TABLED.default_params.times)
+    (state, seen), (same, likewise) = env.reset(KEY, params), TABLED.reset(KEY, tabled)
+    for minute in range(10):
+        action, key = random_actions(seen, minute), jax.random.key(minute)
+        (state, seen), (same, likewise) = env.step(key, state, action, params), TABLED.step(key, same, action, tabled)
+        np.testing.assert_allclose(seen.reward, likewise.reward, atol=1e-3)
+        np.testing.assert_allclose(seen.obs["own"], likewise.obs["own"], atol=1e-3)
+
+
+def test_times_come_out_of_a_file(tmp_path):
+    zones = Zones(np.array([7, 9]), np.zeros(2), np.zeros(2))
+    path = tmp_path / "times.csv"
+    header, rows = "from_zone,to_zone,minutes", ["7,7,2", "7,9,11", "9,9,3", "9,7,12", "1,7,5"]
+    path.write_text("\n".join([header, *rows]))
+    assert read_times(path, zones).tolist() == [[2, 11], [12, 3]]
+    for text, message in (
+        ([header, *rows[:3]], "lacks 1 of 4 pairs of zones, such as from 9 to 7"),
+        ([header, *rows[:3], "9,7,-1"], "has a time that is no number of minutes"),
+        (["from,to", "7,9"], "cannot read .* as travel times .*give a CSV file with columns"),
+        ([header, "7,7,soon"], "cannot read .* as travel times"),
+    ):
+        path.write_text("\n".join(text))
+        with pytest.raises(UserError, match=message):
+            read_times(path, zones)
+
+
+def test_another_city_has_other_zones():
+    city = of_shares(np.arange(3.0), np.zeros(3), np.ones(3), np.ones((3, 3)), np.full(1440, 5.0))
+    params = NUMBERS["jitter"].replace(demand=city)
+    ENV.check_params(params)
+    TABLED.check_params(params.replace(times=np.ones((3, 3), np.float32)))
+    _, seen = ENV.reset(KEY, params)
+    assert np.isfinite(seen.obs["own"]).all()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -226,6 +280,8 @@ def test_demand_follows_its_tables():
         ({"cancel": 1.5}, "cancel=1.5 of ride_dispatch is out of range; it takes 0 to 1"),
         ({"speed": np.zeros(24)}, "speed=0 of ride_dispatch is out of range; it takes 1 to 300"),
         ({"speed": 30.0}, r"speed=30.0 of ride_dispatch has shape \[\]; give 24 numbers"),
+        ({"times": np.ones((69, 69))}, "times of ride_dispatch go with travel='table'; give both or neither"),
+        ({"demand": np.ones(3)}, r"demand of ride_dispatch is a ndarray; give a Demand, such as Demand.from_trips"),
         ({"demand_scale": -1.0}, "demand_scale=-1 of ride_dispatch is out of range; it takes 0 or more"),
     ],
 )
