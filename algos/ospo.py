@@ -43,7 +43,8 @@ class Config(ppo.SurrogateConfig):
     embedding: int = static(64, low=1)  # width of the two towers' ends
     activation: str = static("relu", choices=ACTIVATIONS)  # of the hidden layers
     normalize_observations: bool = static(True)  # running mean and variance, saved with the policy
-    noop_logit: bool = static(False)  # agents may wait where they could act, and waiting is an action that is learnt from
+    noop_logit: bool = static(True)  # agents may wait where they could act
+    compare_waiting: bool = static(False)  # and what they earn meanwhile is compared, too: matchings may leave them without
     matching: str = static("exact", choices=tuple(METHODS))  # how items are assigned
     matching_weight: str = static("logit", choices=("logit", "probability"))  # its weights; the papers' are probabilities
     explore: str = static("softmax", choices=("softmax", "epsilon"))  # sampling, or the papers' weights made huge at random
@@ -65,6 +66,8 @@ class Config(ppo.SurrogateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.compare_waiting and not self.noop_logit:
+            raise UserError("compare_waiting=true needs noop_logit=true: who cannot wait cannot be compared waiting")
         if not self.hidden:
             raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
         samples = self.num_envs * self.rollout_length
@@ -179,7 +182,7 @@ def rollout_policy(
     takes = timestep.acting[None]
     if isinstance(env.action_space, Discrete):
         has_choice = jnp.sum(available(env, config, inputs), axis=-1) > 1
-        takes &= has_choice if config.noop_logit else sample != env.noop
+        takes &= has_choice & (config.compare_waiting | (sample != env.noop))
     present = timestep.alive & ~timestep.last[:, None]
     log_prob = head.log_prob(sample)
     record = (*jax.tree.map(lambda x: x[0], (inputs, sample, log_prob, takes)), present, env_state.returns)
@@ -241,16 +244,19 @@ def decided(env: Environment, config: Config, head: Any, key: jax.Array, greedy:
         return head.sample(key)
     if not env.items:
         return head.mode()
-    weights = jax.nn.softmax(head.logits) if config.matching_weight == "probability" else head.logits
+    scores = jax.nn.softmax(head.logits) if config.matching_weight == "probability" else head.logits
+    weights, waiting = scores[..., :-1], scores[..., -1]
+    if config.noop_logit and config.matching_weight == "logit":  # logits of one agent are comparable to another's only so
+        weights, waiting = weights - waiting[..., None], jnp.zeros_like(waiting)
     if not greedy:
         draws = flat(jax.random.uniform, key, weights.shape)
-        huge = jnp.max(jnp.where(head.mask, weights, 0.0)) + draws / jnp.maximum(config.epsilon, 1e-6)
+        huge = jnp.max(jnp.where(head.mask[..., :-1], weights, 0.0)) + draws / jnp.maximum(config.epsilon, 1e-6)
         weights = jnp.where(draws < config.epsilon, huge, weights)
 
-    def assign(weights: jax.Array, mask: jax.Array) -> jax.Array:
-        return match(weights[:, :-1], mask[:, :-1], weights[:, -1] if config.noop_logit else None, config.matching)
+    def assign(weights: jax.Array, waiting: jax.Array, mask: jax.Array) -> jax.Array:
+        return match(weights, mask, waiting if config.compare_waiting else None, config.matching)
 
-    return jax.vmap(jax.vmap(assign))(weights, head.mask)
+    return jax.vmap(jax.vmap(assign))(weights, waiting, head.mask[..., :-1])
 
 
 # --- comparison --------------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from marljax.matching import match
 RESULTS = Path(__file__).parent / "results"
 EPISODES = 20
 AT_ONCE = 4  # episodes in one program: what scores every pair is large
-ALWAYS = -1e3  # minutes or rewards that no pair is worth less than
 PLAYED = ("manhattan-1000", "manhattan-400", "manhattan-300")
 PRICE_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 PRICE_EPISODES = 8
@@ -41,14 +40,17 @@ PUBLISHED = {
 
 @dataclasses.dataclass(frozen=True)
 class Matcher:
-    """Hungarian matching of all free vehicles and open orders: ``policy(numbers, key, state, timestep, carry)``.
+    """Matching of all free vehicles and open orders: ``policy(numbers, key, state, timestep, carry)``.
 
     ``rule`` says what a pair is worth: ``random``, ``nearest`` (minus the pickup time) or ``reward`` (of the assignment, minus a
-    price per minute that the vehicle would be kept busy by pickup and direct ride). Only with a price do vehicles decline.
+    price per minute that the vehicle would be kept busy by pickup and direct ride). Vehicles that cannot decline take as many
+    orders as possible. ``method`` is ``matching.match``'s.
     """
 
     env: RideDispatch
     rule: str
+    declines: bool = False
+    method: str = "exact"
 
     def __call__(self, numbers: tuple[RideParams, Any], key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> Any:
         env_params, price = numbers
@@ -58,8 +60,7 @@ class Matcher:
         else:
             pairs = self.env.pairs(state, env_params)
             worth = -pairs.pickup if self.rule == "nearest" else pairs.reward - price * (pairs.pickup + pairs.ride)
-        decline = jnp.where(jnp.asarray(price) > 0, 0.0, ALWAYS) if self.rule == "reward" else ALWAYS
-        return match(worth, mask, decline), carry
+        return match(worth, mask, 0.0 if self.declines else None, self.method), carry
 
 
 # Reward per minute of a vehicle's time, where it is highest on training seeds (demo: a guess):
@@ -85,10 +86,10 @@ def rivals(env: RideDispatch, env_params: RideParams) -> dict[str, Rival]:
     return {name: matching(env, env_params, rule, price_of(name, env.preset)) for name, rule in RULES.items()}
 
 
-def matching(env: RideDispatch, env_params: RideParams, rule: str, price: float = 0.0) -> Rival:
-    """A rule as a policy; ``price`` per minute of a vehicle's time."""
+def matching(env: RideDispatch, env_params: RideParams, rule: str, price: float = 0.0, method: str = "exact") -> Rival:
+    """A rule as a policy; with a ``price`` per minute of a vehicle's time vehicles decline what is worth less than nothing."""
     numbers = jax.tree.map(jnp.asarray, env_params), jnp.asarray(price)
-    return Rival(env, env_params, Partial(Matcher(env, rule), numbers))
+    return Rival(env, env_params, Partial(Matcher(env, rule, price > 0, method), numbers))
 
 
 def scripted_table(cells: Cells) -> str:

@@ -3,6 +3,7 @@
     python baselines/speed.py env=merge
     python baselines/speed.py env=merge env.density=easy algo=ippo
     python baselines/speed.py env=smax
+    python baselines/speed.py env=ride_dispatch algo=ospo
 
 Writes ``baselines/results/speed_<env>.md``, or with more words a page of their own. Every row is measured in a process of its
 own, from a cold start and without the compilation cache, so that compile times and peak memory are its own. Rates are medians
@@ -23,15 +24,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).parent / "results"
-NUM_ENVS = (1, 4, 16, 64, 256, 1024, 4096)
-TRAINING_ENVS = (16, 64, 256, 1024)
 REPETITIONS = 5
 RANDOM_STEPS = 100  # per environment and repetition
-PART_ENVS = 1024  # where no duel says how many
 RIVAL_SECONDS = 10.0
 ROUNDS = 3  # of a duel, ours and the rival in turn
 Row = dict[str, float]  # figures of one measurement
 Sides = dict[str, list[Row]]  # "random" is ours, "rival" theirs
+
+
+class Sizes(NamedTuple):
+    """Numbers of environments that an environment is measured at."""
+
+    random: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096)
+    training: tuple[int, ...] = (16, 64, 256, 1024)
+    parts: int = 1024  # where no duel says how many
+
+
+SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (2, 4, 8), 4)}
 
 
 class Duel(NamedTuple):
@@ -79,19 +88,26 @@ def main(words: Sequence[str]) -> None:
         console.print(f"{kind:>9} {count or '':>5}  {figures}  {' '.join(more)}")
         return row
 
+    sizes = SIZES.get(chosen.env_name, Sizes())
     planned: Sequence[Duel] = DUELS.get(chosen.env_name, ())
     if planned and any(word.startswith("env.") for word in words):
-        planned = (Duel((), PART_ENVS),) if jaxmarl_can(chosen.env, chosen.env_params) else ()
+        planned = (Duel((), sizes.parts),) if jaxmarl_can(chosen.env, chosen.env_params) else ()
     duels = [(duel, face(duel, take)) for duel in planned]
-    profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in planned or (Duel((), PART_ENVS),)]
+    profiles = [(duel, take("parts", duel.num_envs, duel.words)) for duel in planned or (Duel((), sizes.parts),)]
     measured: dict[str, list[Row]] = {"start": [], "random": [], "rival": [], "training": []}
-    jobs = [("start", 0), *(("random", count) for count in NUM_ENVS), *(("training", count) for count in TRAINING_ENVS)]
+    jobs = [("start", 0), *(("random", count) for count in sizes.random), *(("training", count) for count in sizes.training)]
     if chosen.env_name in RIVALS.keys() - DUELS.keys():
         # The rival is measured before, between and after, so that a change of the machine's load shows.
         jobs = [("rival", 0), *jobs[:5], ("rival", 0), *jobs[5:], ("rival", 0)]
     for kind, count in jobs:
         measured[kind].append(take(kind, count))
-    text = report(chosen, measured, duels, profiles, command, algo)
+    more: Sequence[str] = ()
+    if chosen.env_name == "ride_dispatch":
+        from marljax.baselines import ride_dispatch_speed as own
+
+        fleets = [take("fleet", vehicles) for vehicles in own.FLEETS]
+        more = own.section(fleets, [take("matching", number) for number in range(len(own.MATCHED))])
+    text = report(chosen, measured, duels, profiles, command, algo, more)
     path = RESULTS / f"speed_{file_name('-'.join(filter(None, (chosen.env_name, variant))))}.md"
     write_report(path, text)
     console.print(text)
@@ -134,6 +150,10 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
         figures = part_times(chosen.env, chosen.env_params, count)
     elif kind == "training":
         figures = training_rate(chosen, count)
+    elif kind in ("fleet", "matching"):
+        from marljax.baselines import ride_dispatch_speed as own
+
+        figures = own.fleet_figures(count) if kind == "fleet" else own.matching_figures(own.MATCHED[count])
     else:
         figures = RIVALS[chosen.env_name](chosen.env, chosen.env_params, count)
     return figures | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
@@ -285,7 +305,18 @@ def jaxmarl_can(env: Any, env_params: Any) -> bool:
     return env.mode == "scripted" and env.action_type == "discrete" and env.scenario in PUBLISHED and all(jax.tree.leaves(usual))
 
 
-RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {"merge": highway_env_rate, "smax": jaxmarl_rate}
+def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """See ``ride_dispatch_speed``."""
+    from marljax.baselines.ride_dispatch_speed import ride_gym_rate
+
+    return ride_gym_rate(env, env_params, num_envs)
+
+
+RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {
+    "merge": highway_env_rate,
+    "smax": jaxmarl_rate,
+    "ride_dispatch": ride_gym_rate,
+}
 
 
 def report(
@@ -295,10 +326,12 @@ def report(
     profiles: Sequence[tuple[Duel, Row]],
     command: str,
     algo: str,
+    more: Sequence[str],
 ) -> str:
-    """The Markdown page."""
+    """The Markdown page; ``more`` are paragraphs of the environment's own."""
     from marljax.baselines.tables import describe_versions, markdown_table
 
+    sizes = SIZES.get(chosen.env_name, Sizes())
     rival = statistics.median(row["env_steps_per_s"] for row in measured["rival"]) if measured["rival"] else None
     random_rows = [
         [
@@ -308,11 +341,11 @@ def report(
             f"{row['compile_s']:.1f}",
             f"{row['peak_mib']:,.0f}",
         ]
-        for count, row in zip(NUM_ENVS, measured["random"], strict=True)
+        for count, row in zip(sizes.random, measured["random"], strict=True)
     ]
     training_rows = [
         [f"{count:,}", *(f"{row[name]:,.{places}f}" for name, places in _TRAINING_COLUMNS.items())]
-        for count, row in zip(TRAINING_ENVS, measured["training"], strict=True)
+        for count, row in zip(sizes.training, measured["training"], strict=True)
     ]
     rates = [row["env_steps_per_s"] for row in measured["rival"]]
     lines = [
@@ -332,6 +365,7 @@ def report(
         f"## Training, `{algo}`",
         f"rollout_length {chosen.config.rollout_length}, hidden {list(chosen.config.hidden)}, {chosen.config.num_epochs} epochs.",
         markdown_table(["environments", "env-steps/s", "compile s", "set-up and first update s", "peak MiB"], training_rows),
+        *more,
     ]
     return "\n\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from flax import struct
 from marljax.draws import flat
 from marljax.environment import Environment, Outcome, View
 from marljax.envs import ride_dispatch_demand as demands
-from marljax.envs import ride_dispatch_scene
+from marljax.envs import ride_dispatch_charts, ride_dispatch_scene
 from marljax.envs.ride_dispatch_demand import Demand
 from marljax.envs.ride_dispatch_fleet import MOST_SEATS, Place, Plan, Travel, Vehicles, Weights, drive, free, parked, plan
 from marljax.errors import UserError, unknown
@@ -27,6 +27,7 @@ from marljax.trees import check_numbers
 
 FREE_FLOW = 34.0  # km/h, which reproduces the travel times of the papers' routing engine
 ORDER_FEATURES = 5
+WAITS = 21  # bins of the histogram of waits
 SHARE_ERROR = 1e-3  # of rounding
 PAIRS_AT_ONCE = 32  # orders that are planned for the whole fleet together
 
@@ -53,6 +54,7 @@ class Tally(struct.PyTreeNode):
     finished: jax.Array  # orders dropped off
     delivery: jax.Array  # min, of finished orders
     detour: jax.Array  # min, of finished orders
+    waits: jax.Array  # [WAITS] served orders by whole minutes from request to pickup; the last holds all longer ones
 
 
 class RideState(struct.PyTreeNode):
@@ -258,7 +260,7 @@ class RideDispatch(Environment):
         nobody = jnp.zeros(self.orders)
         zones = nobody.astype(jnp.int32)
         orders = Orders(demands.Trips(zones, zones, nobody, nobody, nobody, nobody), zones, nobody > 0)
-        tally = Tally(*(jnp.zeros(()),) * len(dataclasses.fields(Tally)))
+        tally = Tally(*(jnp.zeros(()),) * (len(dataclasses.fields(Tally)) - 1), jnp.zeros(WAITS))
         state = RideState(vehicles, orders, jnp.zeros((), jnp.int32), tally, None)
         return self._offer(self._arrivals(key_orders, state, jnp.array(True), env_params), env_params)
 
@@ -275,7 +277,8 @@ class RideDispatch(Environment):
         stuck = env_params.stuck & jnp.where(taken, planned.pickup <= 0, before.stuck) & ~jnp.any(dropped, axis=0)
         available = free(vehicles, env_params.capacity) & self._present(env_params) & ~stuck
         vehicles = vehicles.replace(free=available, stuck=stuck)
-        tally = count(state, Served(taken, gone, reward, planned.pickup), before, dropped, env_params.discount)
+        served = Served(taken, order, gone, reward, planned.pickup)
+        tally = count(state, served, before, dropped, env_params.discount)
         orders = state.orders.replace(open=state.orders.open & ~gone)
         state = RideState(vehicles, orders, state.minute + 1, tally, None)
         over = state.minute >= env_params.duration
@@ -323,6 +326,9 @@ class RideDispatch(Environment):
 
     def scene(self, state: RideState, env_params: RideParams) -> Scene:
         return ride_dispatch_scene.draw(state, env_params, self._present(env_params))
+
+    def charts(self, states: RideState, env_params: RideParams) -> Any:
+        return ride_dispatch_charts.draw(states, env_params, np.asarray(self._present(env_params)))
 
     @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
@@ -440,6 +446,7 @@ class Served(NamedTuple):
     """The assignments of a minute."""
 
     taken: jax.Array  # [N] bool: the vehicle got an order
+    order: jax.Array  # [N] int32: which
     gone: jax.Array  # [M] bool: the order has a vehicle
     reward: jax.Array  # [N], 0 without an order
     pickup: jax.Array  # [N] min
@@ -447,8 +454,10 @@ class Served(NamedTuple):
 
 def count(state: RideState, served: Served, before: Vehicles, dropped: jax.Array, discount: jax.Array) -> Tally:
     """The sums after a minute; ``before`` are the vehicles that drove it, ``dropped`` [K, N] what they brought to its end."""
-    tally = state.tally
-    waited = jnp.where(served.gone, state.minute - state.orders.request, 0)
+    tally, request = state.tally, state.orders.request
+    waited = jnp.where(served.gone, state.minute - request, 0)
+    until_pickup = state.minute - request[jnp.clip(served.order, 0, len(request) - 1)] + served.pickup
+    bins = jnp.clip(until_pickup.astype(jnp.int32), 0, WAITS - 1)
     return tally.replace(
         reward=tally.reward + discount**state.minute * jnp.sum(served.reward),
         served=tally.served + jnp.sum(served.taken),
@@ -457,6 +466,7 @@ def count(state: RideState, served: Served, before: Vehicles, dropped: jax.Array
         finished=tally.finished + jnp.sum(dropped),
         delivery=tally.delivery + jnp.sum(jnp.where(dropped, before.total, 0.0)),
         detour=tally.detour + jnp.sum(jnp.where(dropped, before.total - before.direct, 0.0)),
+        waits=tally.waits + jnp.sum((bins[:, None] == jnp.arange(WAITS)) & served.taken[:, None], axis=0),
     )
 
 

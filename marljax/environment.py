@@ -124,6 +124,11 @@ class Environment(abc.ABC):
         """The shapes that a renderer draws."""
         raise UserError(f"{type(self).__name__} has no scene to render; implement scene(state, env_params)")
 
+    def charts(self, states: State, env_params: EnvParams) -> Any:
+        """A matplotlib figure of what is worth knowing of an episode, from its states [T + 1] on the host; None: nothing."""
+        del states, env_params
+        return None
+
     @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
         """Static text for a scene's colours: (name, RGBA) pairs."""

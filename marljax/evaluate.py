@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from marljax.distributions import MANY, Categorical
 from marljax.draws import flat
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.spaces import Box, Discrete
@@ -40,6 +41,8 @@ class RandomPolicy:
         del state
         space = self.env.action_space
         if isinstance(space, Discrete):
+            if space.n > MANY:
+                return Categorical(jnp.zeros(timestep.action_mask.shape), timestep.action_mask).sample(key), carry
             draws = flat(jax.random.uniform, key, timestep.action_mask.shape)
             return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry
         assert isinstance(space, Box), "agents have discrete or continuous actions"

@@ -14,6 +14,7 @@ from marljax import runfolder
 from marljax.driver import Run, best_or_last, play, seeds_of, suite_key
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
+from marljax.files import replacing
 from marljax.logs import read_rows
 from marljax.progress import comparison, pooled, say
 from marljax.settings import Settings
@@ -99,20 +100,25 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
     best = jax.tree.map(lambda leaf: leaf[index], params)
     say(console, f"drawing an episode of seed {run.seeds[index]}: {run.folder / runfolder.EPISODE}")
     try:
-        animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE)
+        animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE, run.folder / runfolder.CHARTS)
     except UserError as error:
         say(console, f"no animation: {error}")
 
 
-def animate(settings: Settings, params: Any, key: jax.Array, path: Path) -> dict[str, float]:
+def animate(settings: Settings, params: Any, key: jax.Array, path: Path, charts: Path | None = None) -> dict[str, float]:
     """Plays one greedy episode, writes it to ``path`` (GIF or MP4) and returns its final metrics.
 
-    The episode is the first that ``compare`` plays with this key.
+    The episode is the first that ``compare`` plays with this key. Where the environment draws charts of an episode they go to
+    ``charts``.
     """
     from marljax import render
 
     policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
     states, metrics = record(settings.env, settings.env_params, policy, policy.initial_carry(), key)
+    figure = settings.env.charts(jax.device_get(states), jax.device_get(settings.env_params)) if charts else None
+    if charts and figure is not None:
+        with replacing(charts) as draft:
+            figure.savefig(draft)
     steps = len(jax.tree.leaves(states)[0]) - 1
     shown = np.append(np.arange(0, steps, -(-steps // MAX_FRAMES)), steps)
     states = jax.tree.map(lambda leaf: leaf[shown], states)

@@ -14,7 +14,7 @@ from marljax.files import replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 GROUPS = ("algo", "env", "env_params", "eval", "checkpoint", "mesh", "wandb")  # of a configuration: mappings
-CURVE, EPISODE, LOCK = "curve.png", "episode.gif", ".lock"
+CURVE, EPISODE, CHARTS, LOCK = "curve.png", "episode.gif", "episode.png", ".lock"
 
 Which = Literal["best", "last"]  # of the parameters of a run
 

@@ -30,14 +30,19 @@ def records(**columns):
     return pandas.DataFrame(trips | columns)
 
 
-def written(tmp_path, frame):
-    path = tmp_path / "yellow_tripdata_2024-01.csv"
-    frame.to_csv(path, index=False)
+def written(tmp_path, frame, kind="csv"):
+    path = tmp_path / f"yellow_tripdata_2024-01.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        times = {name: pandas.to_datetime(frame[name]) for name in frame if name.endswith("datetime")}
+        frame.assign(**times).to_parquet(path)
     return path
 
 
-def test_rates_shares_and_destinations_are_those_of_the_records(tmp_path):
-    demand = Demand.from_trips(written(tmp_path, records()))
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_rates_shares_and_destinations_are_those_of_the_records(tmp_path, kind):
+    demand = Demand.from_trips(written(tmp_path, records(), kind))
     assert demand.rate[8 * 60 : 9 * 60].sum() == pytest.approx(1_500)
     assert demand.rate[20 * 60 : 21 * 60].sum() == pytest.approx(500)
     assert demand.rate.sum() == pytest.approx(2_000)

@@ -1,0 +1,160 @@
+"""What ``baselines/speed.py env=ride_dispatch`` measures besides: the rival ``ride-gym``, fleets of other sizes, matchings."""
+
+import importlib.util
+import statistics
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.baselines.ride_dispatch import matching
+from marljax.baselines.tables import markdown_table
+from marljax.envs.ride_dispatch import FREE_FLOW, RideDispatch, RideParams
+from marljax.evaluate import RandomPolicy
+from marljax.matching import METHODS, match
+
+Row = dict[str, float]
+FLEETS = (100, 300, 1000, 3000, 10_000)
+ORDERS_PER_VEHICLE = 0.384  # places in the table, as with a thousand vehicles
+STEPS = 20
+WARM_UP = 8  # minutes of one-step matching before a matching is timed
+MATCHED = ("manhattan-1000", "manhattan-300")
+RIVAL_SECONDS = 10.0
+STRETCH = 1.065  # network km per km of grid distance
+
+
+def ride_gym_rate(env: RideDispatch, env_params: RideParams, num_envs: int) -> Row:
+    """Environment steps per second of ride-gym with as many vehicles, seats and orders, patience and a grid of streets like ours;
+    every waiting order goes to a random vehicle with an empty seat that nothing else was given to."""
+    del num_envs
+    if importlib.util.find_spec("ride_gym") is None:
+        sys.exit('error: the rival, ride-gym, is not installed; pip install -e ".[dev]"')
+    rng, rival = np.random.default_rng(0), ride_gym(env, env_params)
+    steps = 0
+    ride_gym_episode(rival, rng)
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < RIVAL_SECONDS:
+        steps += ride_gym_episode(rival, rng)
+    return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
+
+
+def ride_gym(env: RideDispatch, env_params: RideParams) -> Any:
+    """The rival's environment; its demand is uniform over the city's rectangle, which costs no less to simulate than ours."""
+    import ride_gym
+
+    demand, minutes = env_params.demand, int(env_params.duration)
+    first = int(env_params.start)
+    orders = int(env_params.demand_scale * np.asarray(demand.rate)[first : first + minutes].sum())
+    area = tuple(float(side) for side in (np.min(demand.up), np.min(demand.cross), np.max(demand.up), np.max(demand.cross)))
+    return ride_gym.RidePoolEnv(
+        area=area,
+        num_drivers=int(env_params.fleet),
+        driver_capacity=int(env_params.capacity),
+        dt=1.0,
+        horizon=float(minutes),
+        order_timeout=float(env_params.patience),
+        order_generator=ride_gym.RandomOrderGenerator(
+            area=area, horizon=float(minutes), num_orders=orders, arrival="poisson", max_party_size=1, rng=0
+        ),
+        road_network=ride_gym.ManhattanNetwork(speed=FREE_FLOW / 60 / STRETCH),
+    )
+
+
+def ride_gym_episode(env: Any, rng: np.random.Generator) -> int:
+    """Plays one episode and returns its steps."""
+    seen, _ = env.reset(seed=int(rng.integers(2**31)))
+    done, steps = False, 0
+    while not done:
+        actions: dict[int, dict[str, list[int]]] = {number: {"orders": []} for number in seen}
+        waiting = [order["order_id"] for order in next(iter(seen.values()))["pending_orders"]]
+        room = [number for number, one in seen.items() if one["self"]["onboard_passengers"] < one["self"]["capacity"]]
+        for number, order in zip(rng.permutation(room).tolist(), waiting, strict=False):
+            actions[number]["orders"] = [order]
+        seen, _, dones, _ = env.step(actions)
+        done, steps = dones["__all__"], steps + 1
+    return steps
+
+
+def fleet_figures(vehicles: int) -> Row:
+    """Milliseconds of a step of one environment of this size, of planning all pairs of it, and its bytes."""
+    env = RideDispatch(vehicles=vehicles, orders=max(32, round(ORDERS_PER_VEHICLE * vehicles / 32) * 32))
+    env_params = env.default_params.replace(demand_scale=vehicles / 1000)
+    policy = RandomPolicy(env)
+    state, timestep = env.reset(jax.random.key(0), env_params)
+
+    @jax.jit
+    def steps(key: jax.Array, carried: Any, env_params: RideParams) -> Any:
+        def one(carried: Any, key: jax.Array) -> tuple[Any, None]:
+            key_policy, key_step = jax.random.split(key)
+            action, _ = policy(key_policy, *carried, ())
+            return env.step(key_step, carried[0], action, env_params), None
+
+        return jax.lax.scan(one, carried, jax.random.split(key, STEPS))[0]
+
+    sizes = {"orders": env.orders, "state_kib": _bytes(state) / 1024, "timestep_kib": _bytes(timestep) / 1024}
+    step_ms = 1e3 * _median(steps, jax.random.key(1), (state, timestep), env_params) / STEPS
+    return sizes | {"step_ms": step_ms, "pairs_ms": 1e3 * _median(jax.jit(env.pairs), state, env_params)}
+
+
+def matching_figures(preset: str) -> Row:
+    """Milliseconds of each way of matching, and the share of the largest total it finds, on the rewards of a minute of play."""
+    env = RideDispatch(preset)
+    env_params = env.default_params
+    policy = jax.jit(matching(env, env_params, "reward").policy)
+    state, timestep = env.reset(jax.random.key(0), env_params)
+    for minute in range(WARM_UP):
+        action, _ = policy(jax.random.key(minute), state, timestep, ())
+        state, timestep = env.step(jax.random.key(minute), state, action, env_params)
+    weights, mask = env.pairs(state, env_params).reward, timestep.action_mask[:, :-1]
+    figures, totals = {"free": float(mask.any(1).sum()), "open": float(mask.any(0).sum())}, {}
+    for method in METHODS:
+        run = jax.jit(lambda weights, mask, method=method: match(weights, mask, method=method))
+        found = run(weights, mask)
+        chosen = found[:, None] == jnp.arange(env.orders)
+        totals[method] = float(jnp.sum(jnp.where(chosen, weights, 0.0)))
+        figures[f"{method}_ms"] = 1e3 * _median(run, weights, mask)
+    return figures | {f"{method}_share": total / totals["exact"] for method, total in totals.items()}
+
+
+def section(fleets: list[Row], matchings: list[Row]) -> list[str]:
+    """Paragraphs of the page."""
+    rows = [
+        [f"{vehicles:,}", f"{row['orders']:.0f}", *(f"{row[name]:,.{places}f}" for name, places in _FLEET_COLUMNS.items())]
+        for vehicles, row in zip(FLEETS, fleets, strict=True)
+    ]
+    matched = [
+        [preset, f"{row['free']:.0f}", f"{row['open']:.0f}", *(f"{row[f'{way}_ms']:.1f}" for way in METHODS)]
+        + [f"{100 * row[f'{way}_share']:.2f}" for way in METHODS]
+        for preset, row in zip(MATCHED, matchings, strict=True)
+    ]
+    shares = [f"{way}'s total, %" for way in METHODS]
+    return [
+        "## Size of the fleet",
+        "One environment with as many orders a vehicle as `manhattan-1000`, and 0.384 places for them a vehicle; random actions. "
+        "All pairs: what an assignment of every order to every vehicle would mean, which matchings by reward need.",
+        markdown_table(["vehicles", "orders", "step, ms", "all pairs, ms", "state, KiB", "timestep, KiB"], rows),
+        "## Matching",
+        "One-step rewards of a minute of play, one instance at a time.",
+        markdown_table(["", "free vehicles", "open orders", *(f"{way}, ms" for way in METHODS), *shares], matched),
+    ]
+
+
+_FLEET_COLUMNS = {"step_ms": 2, "pairs_ms": 1, "state_kib": 0, "timestep_kib": 0}
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _median(function: Any, *inputs: Any) -> float:
+    """Seconds of a call."""
+    jax.block_until_ready(function(*inputs))
+    times = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        jax.block_until_ready(function(*inputs))
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
