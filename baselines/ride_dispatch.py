@@ -1,7 +1,7 @@
 """What a learned policy for ``ride_dispatch`` must beat, and the tables that say whether it does.
 
     python baselines/ride_dispatch.py                 # all of baselines/results/ride_dispatch.md
-    python baselines/ride_dispatch.py scripted        # one part: prices or scripted
+    python baselines/ride_dispatch.py scripted        # one part: scripted, prices, learned or matters
 
 Every cell of a table is kept in ``baselines/results/ride_dispatch/``: a command that was stopped goes on where it was, and a
 finished cell is not computed again. Delete a cell's file to compute it anew.
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from marljax import settings
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
 from marljax.environment import TimeStep
@@ -24,6 +25,8 @@ from marljax.evaluate import Evaluator, Rival
 from marljax.matching import match
 
 RESULTS = Path(__file__).parent / "results"
+RUNS = Path(__file__).parents[1] / "runs" / "ride_dispatch"  # of trainings that are under way
+SEEDS = 5
 EPISODES = 20
 AT_ONCE = 4  # episodes in one program: what scores every pair is large
 PLAYED = ("manhattan-1000", "manhattan-400", "manhattan-300")
@@ -150,7 +153,91 @@ def price_cell(cells: Cells, preset: str, price: float) -> Figures | None:
     return cells.get(f"price {preset} {price}", about, train)
 
 
-PARTS = {"prices": price_table, "scripted": scripted_table}
+# variants of the tuned values, and where they are trained
+LEARNED = {
+    "OSPO": ("standard", PLAYED),
+    "looking ahead": ("ahead", ("manhattan-400", "manhattan-300")),
+    "GRPO": ("grpo", ("manhattan-1000",)),
+    "OSPO, the papers' choices": ("papers", ("manhattan-1000",)),
+}
+WEIGHTS = ("logit", "probability")
+
+
+def learned_table(cells: Cells) -> str:
+    """Every learner where it was trained, by both weights of the matching, beside one-step matching."""
+    rows, missing = [], []
+    for preset in PLAYED:
+        usual = scripted_cell(cells, preset, "one-step reward")
+        for name, (variant, presets) in LEARNED.items():
+            if preset not in presets:
+                continue
+            words = (f"env.preset={preset}", f"tuned={variant}")
+            for weight in WEIGHTS:
+                figures = learned_cell(cells, f"{name} {preset}", words, weight)
+                if figures is None or usual is None:
+                    missing.append(f"{preset}: {name}, {weight}")
+                else:
+                    rows.append([preset, name, weight, relative(figures, usual), *columns(figures)])
+    header = ["", "learner", "weight", "of one-step reward's, %", *COLUMNS]
+    return tables.with_missing(missing, markdown_table(header, rows))
+
+
+def learned_cell(cells: Cells, name: str, words: tuple[str, ...], weight: str) -> Figures | None:
+    """Trains five seeds in one program and plays their best parameters."""
+    words = ("env=ride_dispatch", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={tables.file_name(name)}")
+    about = tables.matters(settings.compose("ospo", words)) | {"episodes": EPISODES, "weight": weight}
+
+    def play() -> Figures:
+        run, folder = tables.train("ospo", words, cells.console)
+        run = dataclasses.replace(run, config=run.config.replace(matching_weight=weight))
+        return tables.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
+
+    return cells.get(f"{name} {weight}", about, play)
+
+
+def relative(figures: Figures, usual: Figures) -> str:
+    """Rewards in per cent of a scripted policy's mean on the same episodes, with an interval over seeds."""
+    return mean_interval(figures["reward"], 1, 100 / usual["reward"]["mean"][0])
+
+
+# what is changed of the tuned values, on the small city
+CHANGES = {
+    "as tuned": (),
+    "two towers": ("algo.scorer=two_tower", "algo.hidden=[64,64]"),
+    "waiting compared": ("algo.compare_waiting=true",),
+    "no noop logit": ("algo.noop_logit=false",),
+    "rewards until the end, waiting compared": ("tuned=ahead",),
+    "rewards until the end, waiting not compared": ("algo.advantage=to_go",),
+    "GRPO": ("tuned=grpo",),
+    "compared over the buffer": ("algo.normalize=buffer",),
+    "compared over each agent's steps": ("algo.normalize=agent",),
+    "median as baseline": ("algo.baseline=median",),
+    "equity penalty": ("algo.equity_coef=1",),
+    "near the best snapshot": ("algo.stay_near_best=true",),
+    "entropy bonus 0.05": ("algo.entropy_coef=0.05",),
+    "exploring by huge weights": ("algo.explore=epsilon",),
+    "the papers' choices": ("tuned=papers",),
+}
+SMALL = ("env.preset=demo", "eval.episodes=32")
+
+
+def change_table(cells: Cells) -> str:
+    """One factor changed at a time, on the small city."""
+    env = RideDispatch("demo")
+    scripted = {name: scripted_cell(cells, "demo", name) for name in rivals(env, env.default_params)}
+    usual = scripted["one-step reward"]
+    rows = [[f"*{name}*", mean_interval(figures["reward"], 0), "–"] for name, figures in scripted.items() if figures]
+    missing = []
+    for name, words in CHANGES.items():
+        found = [learned_cell(cells, f"demo {name}", (*SMALL, *words), weight) for weight in WEIGHTS]
+        if usual is None or any(figures is None for figures in found):
+            missing.append(name)
+        else:
+            rows.append([name, *(mean_interval(figures["reward"], 0) for figures in found if figures)])
+    return tables.with_missing(missing, markdown_table(["changed", *(f"by {weight}" for weight in WEIGHTS)], rows))
+
+
+PARTS = {"scripted": scripted_table, "prices": price_table, "learned": learned_table, "matters": change_table}
 
 PAGE_TEXT = """# `ride_dispatch`: results
 
@@ -165,6 +252,22 @@ italics what the papers report of the setting that `manhattan-1000` follows.
 
 {scripted}
 
+## Learned policies
+
+`python algos/ospo.py env=ride_dispatch env.preset=<preset> tuned=<variant>`, {seeds} seeds each (0–{last_seed}) in one vmapped
+program; greedy policies of the best evaluation, on the same half hours. Whatever the training, vehicles and orders are matched
+exactly, by logits (less that of waiting) or by probabilities, as in the papers. *Looking ahead*: rewards until the end of the
+half hour are compared, and waiting is an action (`tuned=ahead`). ±: 95 % t interval over seeds.
+
+{learned}
+
+## What matters
+
+One factor changed at a time of `configs/tuned/ospo_ride_dispatch.yaml`, with 32 vehicles (`env.preset=demo`), {seeds} seeds;
+reward by both weights of the matching. In italics scripted policies, over episodes.
+
+{matters}
+
 ## Price of a minute
 
 Reward by price on {price_episodes} half hours for training.
@@ -175,7 +278,8 @@ Reward by price on {price_episodes} half hours for training.
 
 def page(sections: dict[str, str]) -> str:
     """``baselines/results/ride_dispatch.md``."""
-    return PAGE_TEXT.format(versions=tables.describe_versions(), episodes=EPISODES, price_episodes=PRICE_EPISODES, **sections)
+    numbers = {"episodes": EPISODES, "price_episodes": PRICE_EPISODES, "seeds": SEEDS, "last_seed": SEEDS - 1}
+    return PAGE_TEXT.format(versions=tables.describe_versions(), **numbers, **sections)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def in_parts(play: Callable[[jax.Array, int], Any], episodes: int, at_once: int)
     for number, first in enumerate(range(0, episodes, at_once)):
         key = jax.random.fold_in(suite_key(), number) if number else suite_key()
         parts.append(jax.device_get(play(key, min(at_once, episodes - first))))
-    return summarise({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    return summarise({name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]})
 
 
 def play_scripted(rival: Rival, episodes: int, at_once: int = AT_ONCE) -> Figures:
@@ -127,11 +127,16 @@ def train(algo: str, words: Sequence[str], console: Console) -> tuple[settings.S
     return run, folder
 
 
-def play_learned(run: settings.Settings, folder: Path, env: Environment, env_params: EnvParams, episodes: int) -> Figures:
-    """The best parameters of every seed on the frozen scenarios."""
+def play_learned(
+    run: settings.Settings, folder: Path, env: Environment, env_params: EnvParams, episodes: int, at_once: int = AT_ONCE
+) -> Figures:
+    """The best parameters of every seed on the frozen scenarios, ``at_once`` of them in one program."""
     params, _, _ = trained.load_members(folder, run, "best")
-    results = Evaluator(env, episodes).learned(run.algorithm, run.config, params, env_params, suite_key())
-    return summarise(jax.device_get(results))
+
+    def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
+        return Evaluator(env, count).learned(run.algorithm, run.config, params, env_params, key)
+
+    return in_parts(play, episodes, at_once)
 
 
 def summarise(results: Mapping[str, ArrayLike]) -> Figures:

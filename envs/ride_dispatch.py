@@ -16,8 +16,8 @@ from flax import struct
 
 from marljax.draws import flat
 from marljax.environment import Environment, Outcome, View
-from marljax.envs import ride_dispatch_demand as demands
 from marljax.envs import ride_dispatch_charts, ride_dispatch_scene
+from marljax.envs import ride_dispatch_demand as demands
 from marljax.envs.ride_dispatch_demand import Demand
 from marljax.envs.ride_dispatch_fleet import MOST_SEATS, Place, Plan, Travel, Vehicles, Weights, drive, free, parked, plan
 from marljax.errors import UserError, unknown
