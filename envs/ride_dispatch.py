@@ -19,7 +19,19 @@ from marljax.environment import Environment, Outcome, View
 from marljax.envs import ride_dispatch_charts, ride_dispatch_scene
 from marljax.envs import ride_dispatch_demand as demands
 from marljax.envs.ride_dispatch_demand import Demand
-from marljax.envs.ride_dispatch_fleet import MOST_SEATS, Place, Plan, Travel, Vehicles, Weights, drive, free, parked, plan
+from marljax.envs.ride_dispatch_fleet import (
+    MOST_SEATS,
+    Place,
+    Plan,
+    Travel,
+    Vehicles,
+    Weights,
+    drive,
+    free,
+    parked,
+    plan,
+    rewards_if_empty,
+)
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
 from marljax.spaces import Box, Discrete
@@ -126,8 +138,8 @@ class RideDispatch(Environment):
     - ``vehicles``, ``orders``, ``seats``: sizes of the arrays, N, M and K; 0: the preset's. ``env_params.fleet`` and
       ``env_params.capacity`` may be smaller.
     - ``view``: ``pairs``, for policies that score every vehicle with every order: actions 0 … M − 1 ask for the order in that
-      place of the table, M waits. ``candidates``, for all others: each vehicle is offered its C best orders by reward, best
-      first; actions 0 … C − 1 ask for one of them, C waits.
+      place of the table, M waits. ``candidates``, for all others: each vehicle is offered its C best orders by what they would
+      earn it if it were empty, best first; actions 0 … C − 1 ask for one of them, C waits.
     - ``candidates``: C.
     - ``travel``: ``speed``, or ``table``: ``env_params.times`` says how long it takes between zones, such as
       ``ride_dispatch_demand.read_times`` gives; places off the centroids add their kilometres at ``env_params.speed``.
@@ -385,7 +397,8 @@ class RideDispatch(Environment):
         if self.view == "pairs":
             return state
         allowed = state.vehicles.free[:, None] & state.orders.open
-        worth = jnp.where(allowed, self.pairs(state, env_params).reward, -jnp.inf)
+        worth = rewards_if_empty(state.vehicles, state.orders.trip, self._travel(state, env_params), env_params.weights)
+        worth = jnp.where(allowed, worth, -jnp.inf)
         best, order = jax.lax.top_k(worth, self.candidates)
         return state.replace(offers=jnp.where(jnp.isfinite(best), order, self.orders))
 

@@ -115,6 +115,11 @@ class Weights(struct.PyTreeNode):
     excess: Any = 5.0  # per hour of delay beyond the threshold
     threshold: Any = 40.0  # min
 
+    def reward(self, km: jax.Array, pickup: jax.Array, delay: jax.Array, late: jax.Array) -> jax.Array:
+        """[…] of an assignment: km of the direct way, minutes of pickup and delay, and how many aboard are late."""
+        lost = self.pickup * pickup + self.delay * delay + self.excess * jnp.maximum(delay - self.threshold, 0.0)
+        return self.order + self.km * km - self.late * late - lost / 60
+
 
 def route(start: Place, stops: Place, seated: jax.Array, travel: Travel) -> jax.Array:
     """[K, N] minutes until each of ``stops`` [K, N] on the shortest open path over those of ``seated``; the first of equal
@@ -152,9 +157,7 @@ def plan(vehicles: Vehicles, offers: Trips, travel: Travel, weights: Weights) ->
     ridden = jnp.where(vehicles.seated, vehicles.total - vehicles.remaining, 0.0)
     total = jnp.where(seated, ridden + pickup + remaining, 0.0)
     delay = jnp.sum(total, axis=0) - jnp.sum(old, axis=0)
-    late = jnp.sum(seated & (total > weights.threshold), axis=0)
-    reward = weights.order + weights.km * travel.km(start, end) - weights.pickup * pickup / 60 - weights.late * late
-    reward -= weights.delay * delay / 60 + weights.excess * jnp.maximum(delay - weights.threshold, 0.0) / 60
+    reward = weights.reward(travel.km(start, end), pickup, delay, jnp.sum(seated & (total > weights.threshold), axis=0))
     after = vehicles.replace(
         up=start.up,
         cross=start.cross,
@@ -171,6 +174,14 @@ def plan(vehicles: Vehicles, offers: Trips, travel: Travel, weights: Weights) ->
         earned=vehicles.earned + reward,
     )
     return Plan(reward, pickup, ride, after)
+
+
+def rewards_if_empty(vehicles: Vehicles, offers: Trips, travel: Travel, weights: Weights) -> jax.Array:
+    """[N, M] what every order would earn every vehicle if nobody were aboard: cheap beside ``plan``, which looks for routes."""
+    start, end = Place(offers.up, offers.cross, offers.origin), Place(offers.to_up, offers.to_cross, offers.destination)
+    pickup = travel.minutes(Place(*(part[:, None] for part in vehicles.place)), start)
+    delay = pickup + travel.minutes(start, end)
+    return weights.reward(travel.km(start, end), pickup, delay, delay > weights.threshold)
 
 
 def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from marljax.envs.ride_dispatch import RideDispatch
+from marljax.envs.ride_dispatch_charts import by_zone
 from marljax.envs.ride_dispatch_demand import Zones, draw_trips, of_shares, read_times
 from marljax.errors import UserError
 from marljax.testing import check_env
@@ -189,9 +190,9 @@ def test_candidates_are_the_best_orders_and_their_actions_ask_for_them():
     params = NUMBERS["jitter"]
     (state, _), (offered, seen) = (env.reset(KEY, params) for env in views)
     for minute in range(12):
-        worth = np.where(
-            np.asarray(views[0].observe(state, params).action_mask)[:, :-1], views[0].pairs(state, params).reward, -np.inf
-        )
+        empty = state.replace(vehicles=state.vehicles.replace(seated=np.zeros((3, 12), bool)))
+        allowed = np.asarray(views[0].observe(state, params).action_mask)[:, :-1]
+        worth = np.where(allowed, views[0].pairs(empty, params).reward, -np.inf)
         best = np.argsort(-worth, axis=1, kind="stable")[:, :4]
         wanted = np.where(np.isfinite(np.take_along_axis(worth, best, axis=1)), best, 24)
         np.testing.assert_array_equal(offered.offers, wanted)
@@ -212,6 +213,29 @@ def test_the_best_paid_vehicle_gets_the_order():
     _, seen = ENV.step(KEY, state, np.zeros(12, np.int32), params)
     assert np.flatnonzero(seen.reward).tolist() == [worth.argmax()]
     np.testing.assert_allclose(seen.reward[worth.argmax()], worth.max(), rtol=1e-5)
+
+
+def test_charts_show_where_orders_came_and_vehicles_were_free():
+    """Also: every served order has its wait in the histogram."""
+    params = NUMBERS["floors"]
+    state, seen = ENV.reset(KEY, params)
+    states = [state]
+    for minute in range(15):
+        state, seen = ENV.step(jax.random.key(minute), state, random_actions(seen, minute), params)
+        states.append(state)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+    present = np.arange(12) < 10
+    came, free = by_zone(stacked, 69, present)
+    arrived = [np.asarray(one.orders.open & (one.orders.request == one.minute)).sum() for one in states[:-1]]
+    assert came.sum() * 15 == pytest.approx(sum(arrived))
+    assert free.sum() * 15 == pytest.approx(sum(int(np.asarray(one.vehicles.free).sum()) for one in states[:-1]))
+    assert stacked.tally.waits[-1].sum() == stacked.tally.served[-1] > 0
+    figure = ENV.charts(stacked, params)
+    assert [axes.get_title(loc="left") for axes in figure.axes[:3]] == [
+        "orders over time",
+        "wait from request to pickup",
+        "demand against supply, by zone",
+    ]
 
 
 def test_a_full_table_counts_what_it_cannot_hold():
