@@ -89,8 +89,9 @@ def fleet_figures(vehicles: int) -> Row:
     def steps(key: jax.Array, carried: Any, env_params: RideParams) -> Any:
         def one(carried: Any, key: jax.Array) -> tuple[Any, None]:
             key_policy, key_step = jax.random.split(key)
-            action, _ = policy(key_policy, *carried, ())
-            return env.step(key_step, carried[0], action, env_params), None
+            state, timestep = carried
+            action, _ = policy(key_policy, state, timestep, ())
+            return env.step(key_step, state, action, env_params), None
 
         return jax.lax.scan(one, carried, jax.random.split(key, STEPS))[0]
 

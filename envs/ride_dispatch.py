@@ -272,7 +272,7 @@ class RideDispatch(Environment):
         nobody = jnp.zeros(self.orders)
         zones = nobody.astype(jnp.int32)
         orders = Orders(demands.Trips(zones, zones, nobody, nobody, nobody, nobody), zones, nobody > 0)
-        tally = Tally(*(jnp.zeros(()),) * (len(dataclasses.fields(Tally)) - 1), jnp.zeros(WAITS))
+        tally = Tally(**{field.name: jnp.zeros(()) for field in dataclasses.fields(Tally)}).replace(waits=jnp.zeros(WAITS))
         state = RideState(vehicles, orders, jnp.zeros((), jnp.int32), tally, None)
         return self._offer(self._arrivals(key_orders, state, jnp.array(True), env_params), env_params)
 
@@ -419,7 +419,7 @@ class RideDispatch(Environment):
 
 def free_flow_times(demand: Demand) -> np.ndarray:
     """[Z, Z] min between the centroids of its zones, without traffic."""
-    zones = Place(np.asarray(demand.up), np.asarray(demand.cross), np.arange(demand.num_zones))
+    zones = Place(jnp.asarray(demand.up), jnp.asarray(demand.cross), jnp.arange(demand.num_zones))
     ends = (Place(*(part[index] for part in zones)) for index in (np.s_[:, None], np.s_[None]))
     return np.asarray(Travel(60.0 / FREE_FLOW, False).km(*ends) * 60.0 / FREE_FLOW, np.float32)
 

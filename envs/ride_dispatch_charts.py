@@ -89,7 +89,7 @@ def _zones(axes: "Axes", demand: Any, came: np.ndarray, free: np.ndarray) -> Any
     """The city turned as in animations: a disc for each zone, the larger the more orders start there."""
     ratio = np.log((came + 0.05) / (free + 0.05)) / np.log(WORST)
     size = 450 * came / max(came.max(), 1e-6) + 8
-    style = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "edgecolors": FAINT, "linewidths": 0.6}
+    style: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "edgecolors": FAINT, "linewidths": 0.6}
     shown = axes.scatter(np.asarray(demand.up), -np.asarray(demand.cross), size, ratio, **style)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xlabel("km uptown; larger discs: more orders", fontsize=8, color=INK)
