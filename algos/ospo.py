@@ -43,8 +43,9 @@ class Config(ppo.SurrogateConfig):
     embedding: int = static(64, low=1)  # width of the two towers' ends
     activation: str = static("relu", choices=ACTIVATIONS)  # of the hidden layers
     normalize_observations: bool = static(True)  # running mean and variance, saved with the policy
-    noop_logit: bool = static(True)  # agents may wait where they could act
-    compare_waiting: bool = static(False)  # and what they earn meanwhile is compared, too: matchings may leave them without
+    # Agents that could take an item wait never, or whenever they choose: then waiting is ignored, counts in the mean that others
+    # are compared with, or is also learnt from, and then matchings leave some without an item.
+    waiting: str = static("compared", choices=("never", "ignored", "compared", "learnt"))
     matching: str = static("exact", choices=tuple(METHODS))  # how items are assigned
     matching_weight: str = static("logit", choices=("logit", "probability"))  # its weights; the papers' are probabilities
     explore: str = static("softmax", choices=("softmax", "epsilon"))  # sampling, or the papers' weights made huge at random
@@ -66,8 +67,6 @@ class Config(ppo.SurrogateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.compare_waiting and not self.noop_logit:
-            raise UserError("compare_waiting=true needs noop_logit=true: who cannot wait cannot be compared waiting")
         if not self.hidden:
             raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
         samples = self.num_envs * self.rollout_length
@@ -142,10 +141,10 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     actors, records, steps, episodes = collect(vec, learner.env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Compare.
-    inputs, sample, log_prob, takes, present, earned = records
-    advantage, takes = compare(config, steps, takes)
+    inputs, sample, log_prob, counts, takes, present, earned = records
+    advantage, told = compare(config, steps, counts)
     advantage -= config.equity_coef * (spread(earned + steps.reward, present) - spread(earned, present))
-    batch = thinned(config, Batch(inputs, sample, log_prob, takes, advantage), parallel.fold_data(key_choice))
+    batch = thinned(config, Batch(inputs, sample, log_prob, takes & told, advantage), parallel.fold_data(key_choice))
 
     # Learn.
     learner = judge(config, learner, steps)
@@ -179,13 +178,15 @@ def rollout_policy(
     inputs = see(env, timestep)
     head = policy(env, config, params, inputs)
     sample = decided(env, config, head, key, False)
-    takes = timestep.acting[None]
+    able = timestep.acting[None]
     if isinstance(env.action_space, Discrete):
-        has_choice = jnp.sum(available(env, config, inputs), axis=-1) > 1
-        takes &= has_choice & (config.compare_waiting | (sample != env.noop))
+        able &= jnp.sum(available(env, config, inputs), axis=-1) > 1
+    takes = able & (sample != env.noop) if env.items else able
+    counts = takes if config.waiting == "ignored" else able
+    takes = able if config.waiting == "learnt" else takes
     present = timestep.alive & ~timestep.last[:, None]
-    log_prob = head.log_prob(sample)
-    record = (*jax.tree.map(lambda x: x[0], (inputs, sample, log_prob, takes)), present, env_state.returns)
+    record = jax.tree.map(lambda x: x[0], (inputs, sample, head.log_prob(sample), counts, takes))
+    record = (*record, present, env_state.returns)
     return head.action(sample)[0], carry, record
 
 
@@ -203,15 +204,12 @@ def see(env: Environment, timestep: TimeStep) -> Inputs:
 
 
 def available(env: Environment, config: Config, inputs: Inputs) -> jax.Array:
-    """[T, E, A, n] bool; the noop only where nothing else is, unless it has a logit."""
-    mask = inputs.mask
-    if env.items:
-        takes = inputs.mask & inputs.open[..., None, :]
-        mask = jnp.concatenate([takes, jnp.ones_like(inputs.mask)], axis=-1)
-    if config.noop_logit or not isinstance(env.action_space, Discrete):
-        return mask
-    others = jnp.arange(mask.shape[-1]) != env.noop
-    return mask & (others | ~jnp.any(mask & others, axis=-1, keepdims=True))
+    """[T, E, A, n] bool."""
+    if not env.items:
+        return inputs.mask
+    takes = inputs.mask & inputs.open[..., None, :]
+    waits = ~jnp.any(takes, axis=-1, keepdims=True) if config.waiting == "never" else jnp.ones_like(inputs.mask)
+    return jnp.concatenate([takes, waits], axis=-1)
 
 
 def network(env: Environment, config: Config) -> Any:
@@ -246,15 +244,15 @@ def decided(env: Environment, config: Config, head: Any, key: jax.Array, greedy:
         return head.mode()
     scores = jax.nn.softmax(head.logits) if config.matching_weight == "probability" else head.logits
     weights, waiting = scores[..., :-1], scores[..., -1]
-    if config.noop_logit and config.matching_weight == "logit":  # logits of one agent are comparable to another's only so
+    if config.waiting != "never" and config.matching_weight == "logit":  # logits of one agent are comparable to another's only so
         weights, waiting = weights - waiting[..., None], jnp.zeros_like(waiting)
     if not greedy:
-        draws = flat(jax.random.uniform, key, weights.shape)
-        huge = jnp.max(jnp.where(head.mask[..., :-1], weights, 0.0)) + draws / jnp.maximum(config.epsilon, 1e-6)
-        weights = jnp.where(draws < config.epsilon, huge, weights)
+        draws, known = flat(jax.random.uniform, key, weights.shape), jnp.where(head.mask[..., :-1], weights, 0.0)
+        span = 1.0 + jnp.max(known) - jnp.min(known)
+        weights = jnp.where(draws < config.epsilon, jnp.max(known) + span * (1.0 + draws / (config.epsilon + 1e-6)), weights)
 
     def assign(weights: jax.Array, waiting: jax.Array, mask: jax.Array) -> jax.Array:
-        return match(weights, mask, waiting if config.compare_waiting else None, config.matching)
+        return match(weights, mask, waiting if config.waiting == "learnt" else None, config.matching)
 
     return jax.vmap(jax.vmap(assign))(weights, waiting, head.mask[..., :-1])
 
@@ -262,14 +260,14 @@ def decided(env: Environment, config: Config, head: Any, key: jax.Array, greedy:
 # --- comparison --------------------------------------------------------------------------------------------------------
 
 
-def compare(config: Config, steps: Step, takes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Advantages [T, E, A], and who takes part in the loss."""
+def compare(config: Config, steps: Step, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Advantages [T, E, A] over the agents that count [T, E, A], and which of them tell something."""
     if config.advantage == "one_step":
-        return standardised(config, steps.reward, takes)
+        return standardised(config, steps.reward, counts)
     if config.advantage == "to_go":
-        return standardised(config, to_go(config, steps), takes)
-    rewards, kept = standardised(config, steps.reward, takes)
-    return to_go(config, steps._replace(reward=jnp.where(takes, rewards, 0.0))), kept
+        return standardised(config, to_go(config, steps), counts)
+    rewards, told = standardised(config, steps.reward, counts)
+    return to_go(config, steps._replace(reward=jnp.where(counts, rewards, 0.0))), told
 
 
 def to_go(config: Config, steps: Step) -> jax.Array:
@@ -278,26 +276,26 @@ def to_go(config: Config, steps: Step) -> jax.Array:
     return gae(steps, nothing, nothing[0], config.gamma, 1.0)[0]
 
 
-def standardised(config: Config, value: jax.Array, takes: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Values [T, E, A] beside those of their group, and who takes part in the loss.
+def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Values [T, E, A] beside those of their group, and which of them tell something.
 
-    Mean and standard deviation, or median and mean absolute deviation from it; those that are the median themselves say nothing
-    and leave.
+    Mean and standard deviation, or median and mean absolute deviation from it; those that are the median themselves tell
+    nothing.
     """
     axes = {"step": (2,), "buffer": (0, 1, 2), "agent": (0, 1)}[config.normalize]
     wide = (lambda x: x) if config.normalize == "step" else parallel.total  # a group may lie on several shards
 
     def mean(x: jax.Array) -> jax.Array:
-        count = wide(jnp.sum(takes, axes, keepdims=True))
-        return wide(jnp.sum(jnp.where(takes, x, 0.0), axes, keepdims=True)) / jnp.maximum(count, 1)
+        count = wide(jnp.sum(counts, axes, keepdims=True))
+        return wide(jnp.sum(jnp.where(counts, x, 0.0), axes, keepdims=True)) / jnp.maximum(count, 1)
 
     if config.baseline == "mean":
         centred = value - mean(value)
-        return centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), takes
-    known = jnp.where(takes, value, jnp.nan)
+        return centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), counts
+    known = jnp.where(counts, value, jnp.nan)
     known = known if config.normalize == "step" else parallel.gather(known, axis=1)
     centred = value - jnp.nan_to_num(jnp.nanmedian(known, axes, keepdims=True))
-    return centred / (mean(jnp.abs(centred)) + 1e-3), takes & (centred != 0)
+    return centred / (mean(jnp.abs(centred)) + 1e-3), counts & (centred != 0)
 
 
 def spread(returns: jax.Array, present: jax.Array) -> jax.Array:

@@ -204,10 +204,9 @@ def relative(figures: Figures, usual: Figures) -> str:
 CHANGES = {
     "as tuned": (),
     "two towers": ("algo.scorer=two_tower", "algo.hidden=[64,64]"),
-    "waiting compared": ("algo.compare_waiting=true",),
-    "no noop logit": ("algo.noop_logit=false",),
-    "rewards until the end, waiting compared": ("tuned=ahead",),
-    "rewards until the end, waiting not compared": ("algo.advantage=to_go",),
+    **{f"waiting {way}": (f"algo.waiting={way}",) for way in ("never", "ignored", "learnt")},
+    "rewards until the end": ("algo.advantage=to_go",),
+    "rewards until the end, waiting learnt": ("tuned=ahead",),
     "GRPO": ("tuned=grpo",),
     "compared over the buffer": ("algo.normalize=buffer",),
     "compared over each agent's steps": ("algo.normalize=agent",),

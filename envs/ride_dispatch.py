@@ -304,13 +304,24 @@ class RideDispatch(Environment):
         return plan(state.vehicles, trip, self._travel(state, env_params), env_params.weights)
 
     def pairs(self, state: RideState, env_params: RideParams) -> Pairs:
-        """Every vehicle with every order, whether or not it may take it."""
+        """Every vehicle with every open order, whether or not it may take it; 0 where no order is open."""
+        size = min(PAIRS_AT_ONCE, self.orders)
+        places = jnp.arange(-(-self.orders // size) * size)
+        # New orders take the first empty places: nothing is open behind the last one.
+        end = jnp.max(jnp.where(state.orders.open, jnp.arange(1, self.orders + 1), 0))
 
         def one(order: jax.Array) -> Pairs:
             planned = self.plan(state, jnp.full(self.vehicles, order), env_params)
             return Pairs(planned.reward, planned.pickup, planned.ride)
 
-        return Pairs(*(part.T for part in jax.lax.map(one, jnp.arange(self.orders), batch_size=PAIRS_AT_ONCE)))
+        def some(number: jax.Array, kept: Pairs) -> Pairs:
+            first = number * size
+            found = jax.vmap(one)(jax.lax.dynamic_slice_in_dim(places, first, size))
+            return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, first, axis=0), kept, found)
+
+        blank = Pairs(*(jnp.zeros((len(places), self.vehicles)),) * len(Pairs._fields))
+        found = jax.lax.fori_loop(0, -(-end // size), some, blank)
+        return Pairs(*(jnp.where(state.orders.open, part[: self.orders].T, 0.0) for part in found))
 
     def observe(self, state: RideState, env_params: RideParams) -> View:
         present = self._present(env_params)

@@ -1,6 +1,7 @@
 """OSPO and GRPO: advantages by hand, policies that choose among items, and learning on problems with known answers."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +101,7 @@ def test_discrete_policies_find_the_best_actions(advantage):
     """Also: an agent that is absent half of the time earns garbage, which must not count."""
     config = ospo.Config(
         total_steps=40_000, num_envs=64, rollout_length=16, hidden=(32, 32), learning_rate=5e-3, advantage=advantage,
-        normalize="buffer", compare_waiting=True, gamma=0.9,
+        normalize="buffer", gamma=0.9,
     )  # fmt: skip
     train = jax.jit(jax.vmap(make_train(ospo, probes.Probe(), config), in_axes=(None, 0)))
     variants = jnp.array([probes.CHOICE, probes.ABSENT])
@@ -125,7 +126,7 @@ def test_continuous_policies_reach_their_targets():
 def dispatched():
     """A policy for items after two updates, and what it scores in one state."""
     env = marljax.make("ride_dispatch", preset="demo", vehicles=6, orders=8)
-    config = ospo.Config(compare_waiting=True, stay_near_best=True, samples=4, **SMALL)
+    config = ospo.Config(waiting="learnt", stay_near_best=True, samples=4, **SMALL)
     trainer = Trainer(ospo, env, config, parallel.make_mesh())
     members = trainer.init(jax.random.split(jax.random.key(0), 1), env.default_params.replace(demand_scale=0.05))
     first = jax.device_get(members.state.learner.opt_state)
@@ -136,8 +137,8 @@ def dispatched():
 def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
     env, config, state, _, _ = dispatched
     timestep, params = state.actors.timestep, state.learner.params
-    for waits, weight in ((False, "logit"), (True, "logit"), (False, "probability"), (True, "probability")):
-        changed = config.replace(compare_waiting=waits, matching_weight=weight)
+    for waiting, weight in itertools.product(("never", "ignored", "compared", "learnt"), ("logit", "probability")):
+        changed = config.replace(waiting=waiting, matching_weight=weight)
         act = functools.partial(ospo.act, env, changed, params, greedy=True)
         action = np.asarray(jax.vmap(lambda one, act=act: act(one, (), jax.random.key(0))[0])(timestep))
         allowed = np.take_along_axis(timestep.action_mask, action[..., None], axis=-1)
@@ -145,7 +146,7 @@ def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
         for row, mask in zip(action, np.asarray(timestep.action_mask)[..., :-1], strict=True):
             taken = row[row < env.noop]
             assert len(set(taken.tolist())) == len(taken)
-            if not waits:  # nobody waits while there is something left to take
+            if waiting != "learnt":  # nobody waits while there is something left to take
                 assert len(taken) == min(mask.any(1).sum(), mask.any(0).sum())
 
 
