@@ -44,6 +44,7 @@ class Params(NamedTuple):
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
+    ppo.refuse_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
     shape = (vec.num_envs, env.num_agents)

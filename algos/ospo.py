@@ -57,7 +57,7 @@ class Config(ppo.SurrogateConfig):
     equity_coef: float = traced(0.0, low=0.0)  # weight of the penalty for what a step adds to the spread of the agents' returns
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step, but for one_step
     # Losses
-    clip_low: float = traced(0.2, low=0.0)  # how far a probability ratio may fall below 1
+    clip_low: float = traced(0.2, low=0.0, high=1.0)  # how far a probability ratio may fall below 1
     clip_high: float = traced(0.28, low=0.0)  # and rise above it
     entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
     stay_near_best: bool = static(False)  # penalise leaving the best policy so far, once an update is no improvement
@@ -143,7 +143,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Compare.
     inputs, sample, log_prob, counts, takes, present, earned = records
     advantage, told = compare(config, steps, counts)
-    advantage -= config.equity_coef * (spread(earned + steps.reward, present) - spread(earned, present))
+    advantage -= config.equity_coef * widening(steps.reward, earned, present)
     batch = thinned(config, Batch(inputs, sample, log_prob, takes & told, advantage), parallel.fold_data(key_choice))
 
     # Learn.
@@ -296,6 +296,11 @@ def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[j
     known = known if config.normalize == "step" else parallel.gather(known, axis=1)
     centred = value - jnp.nan_to_num(jnp.nanmedian(known, axes, keepdims=True))
     return centred / (mean(jnp.abs(centred)) + 1e-3), counts & (centred != 0)
+
+
+def widening(reward: jax.Array, earned: jax.Array, present: jax.Array) -> jax.Array:
+    """[T, E, 1] what a step adds to the standard deviation of the agents' returns; ``earned`` [T, E, A] are those before it."""
+    return spread(earned + reward, present) - spread(earned, present)
 
 
 def spread(returns: jax.Array, present: jax.Array) -> jax.Array:

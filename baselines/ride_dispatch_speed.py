@@ -13,6 +13,7 @@ import numpy as np
 from marljax.baselines.ride_dispatch import matching
 from marljax.baselines.tables import markdown_table
 from marljax.envs.ride_dispatch import FREE_FLOW, RideDispatch, RideParams
+from marljax.envs.ride_dispatch_fleet import Travel
 from marljax.evaluate import RandomPolicy
 from marljax.matching import METHODS, match
 
@@ -23,7 +24,6 @@ STEPS = 20
 WARM_UP = 8  # minutes of one-step matching before a matching is timed
 MATCHED = ("manhattan-1000", "manhattan-300")
 RIVAL_SECONDS = 10.0
-STRETCH = 1.065  # network km per km of grid distance
 
 
 def ride_gym_rate(env: RideDispatch, env_params: RideParams, num_envs: int) -> Row:
@@ -59,7 +59,7 @@ def ride_gym(env: RideDispatch, env_params: RideParams) -> Any:
         order_generator=ride_gym.RandomOrderGenerator(
             area=area, horizon=float(minutes), num_orders=orders, arrival="poisson", max_party_size=1, rng=0
         ),
-        road_network=ride_gym.ManhattanNetwork(speed=FREE_FLOW / 60 / STRETCH),
+        road_network=ride_gym.ManhattanNetwork(speed=FREE_FLOW / 60 / Travel.stretch),
     )
 
 

@@ -123,7 +123,7 @@ PRESETS: dict[str, Preset] = {
     "demo": Preset(32, 64, {"demand_scale": 0.08, **_MOVED}),
 }
 VIEWS = ("pairs", "candidates")
-TRAVELS = ("speed", "table")
+TRAVELS = ("free_flow", "hourly", "table")
 OFFER_FEATURES = 8
 
 
@@ -141,8 +141,9 @@ class RideDispatch(Environment):
       place of the table, M waits. ``candidates``, for all others: each vehicle is offered its C best orders by what they would
       earn it if it were empty, best first; actions 0 … C − 1 ask for one of them, C waits.
     - ``candidates``: C.
-    - ``travel``: ``speed``, or ``table``: ``env_params.times`` says how long it takes between zones, such as
-      ``ride_dispatch_demand.read_times`` gives; places off the centroids add their kilometres at ``env_params.speed``.
+    - ``travel``: ``free_flow`` and ``hourly`` choose the default of ``env_params.speed``, the latter a weekday's traffic. With
+      ``table`` ``env_params.times`` says how long it takes between zones, such as ``ride_dispatch_demand.read_times`` gives;
+      places off the centroids add their kilometres at ``env_params.speed``.
 
     Of several vehicles that ask for the same order the one whose reward is highest gets it, the first of equals, as a matching
     of largest total reward decides between two; the others wait.
@@ -171,7 +172,7 @@ class RideDispatch(Environment):
     seats: int = 3
     view: str = "pairs"
     candidates: int = 8
-    travel: str = "speed"
+    travel: str = "free_flow"
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("reward", "service", "pickup", "delivery", "detour", "confirmation")
@@ -193,7 +194,8 @@ class RideDispatch(Environment):
         for option in ("vehicles", "orders", "seats", "candidates"):
             value = getattr(self, option)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"{option} of ride_dispatch is {value!r}; give an integer of at least 1")
+                usual = " (0: the preset's)" if option in ("vehicles", "orders") else ""
+                raise UserError(f"{option} of ride_dispatch is {value!r}; give an integer of at least 1{usual}")
         if self.seats > MOST_SEATS:
             raise UserError(f"seats={self.seats} of ride_dispatch is out of range; routes are found for up to {MOST_SEATS}")
         if self.candidates > self.orders:
@@ -233,6 +235,8 @@ class RideDispatch(Environment):
         if preset not in PRESETS:
             raise unknown("preset of ride_dispatch", preset, PRESETS)
         numbers = RideParams(fleet=min(PRESETS[preset].vehicles, self.vehicles), **PRESETS[preset].numbers)
+        if self.travel == "hourly":
+            return numbers.replace(speed=demands.HOURLY_SPEED.astype(np.float32))
         return numbers.replace(times=free_flow_times(numbers.demand)) if self.travel == "table" else numbers
 
     def check_params(self, env_params: RideParams) -> None:
@@ -240,7 +244,7 @@ class RideDispatch(Environment):
         if not isinstance(env_params.demand, Demand):
             given = type(env_params.demand).__name__
             raise UserError(f"demand of ride_dispatch is a {given}; give a Demand, such as Demand.from_trips(path)")
-        if (env_params.times is None) != (self.travel == "speed"):
+        if (env_params.times is None) == (self.travel == "table"):
             raise UserError("times of ride_dispatch go with travel='table'; give both or neither")
         usual, zones = self.default_params, np.size(env_params.demand.up)  # another city may have more or fewer
         tables = {"times": np.zeros((zones, zones), np.float32)} if self.travel == "table" else {}
@@ -250,10 +254,14 @@ class RideDispatch(Environment):
                 if not low <= value <= high:
                     takes = f"{low:g} or more" if np.isinf(high) else f"{low:g} to {high:g}"
                     raise UserError(f"{name}={value:g} of ride_dispatch is out of range; it takes {takes}")
+        if (np.asarray(env_params.demand.rate) < 0).any():
+            raise UserError("demand of ride_dispatch has a rate below 0; orders per minute are 0 or more")
         for table in (env_params.demand.origin, env_params.demand.destination):
             shares = np.diff(table, prepend=0.0, axis=-1)
             if (shares < -SHARE_ERROR).any() or (np.abs(np.asarray(table)[..., -1] - 1) > SHARE_ERROR).any():
-                raise UserError("demand of ride_dispatch holds shares that do not add up to 1; make it with Demand.of_shares")
+                raise UserError(
+                    "demand of ride_dispatch holds shares that do not add up to 1; make it with ride_dispatch_demand.of_shares"
+                )
 
     @property
     def _ranges(self) -> dict[str, tuple[float, float]]:
@@ -366,7 +374,7 @@ class RideDispatch(Environment):
     def _travel(self, state: RideState, env_params: RideParams) -> Travel:
         hour = (jnp.asarray(env_params.start + state.minute, jnp.int32) // 60) % 24
         travel = Travel(60.0 / jnp.asarray(env_params.speed)[hour], env_params.floors)
-        if self.travel == "speed":
+        if self.travel != "table":
             return travel
         up, cross = jnp.asarray(env_params.demand.up), jnp.asarray(env_params.demand.cross)
         return travel.by_table(jnp.asarray(env_params.times), Place(up, cross, jnp.arange(len(up))))
@@ -416,10 +424,8 @@ class RideDispatch(Environment):
     def _offer_features(self, state: RideState, mask: jax.Array, env_params: RideParams) -> jax.Array:
         """[N, C, 8]: see ``RideDispatch``."""
         place = jnp.where(mask, state.offers, 0)
-        planned = [self.plan(state, place[:, number], env_params) for number in range(self.candidates)]
-        reward, pickup, ride = (
-            jnp.stack([getattr(one, name) for one in planned], axis=1) for name in ("reward", "pickup", "ride")
-        )
+        planned = jax.vmap(lambda order: self.plan(state, order, env_params), in_axes=1)(place)
+        reward, pickup, ride = planned.reward.T, planned.pickup.T, planned.ride.T
         asked = jnp.zeros(self.orders).at[place.reshape(-1)].add(mask.reshape(-1).astype(jnp.float32))
         trip = jax.tree.map(lambda column: column[place], state.orders.trip)
         far = trip.to_up - state.vehicles.up[:, None], trip.to_cross - state.vehicles.cross[:, None]
@@ -430,9 +436,8 @@ class RideDispatch(Environment):
 
 def free_flow_times(demand: Demand) -> np.ndarray:
     """[Z, Z] min between the centroids of its zones, without traffic."""
-    zones = Place(jnp.asarray(demand.up), jnp.asarray(demand.cross), jnp.arange(demand.num_zones))
-    ends = (Place(*(part[index] for part in zones)) for index in (np.s_[:, None], np.s_[None]))
-    return np.asarray(Travel(60.0 / FREE_FLOW, False).km(*ends) * 60.0 / FREE_FLOW, np.float32)
+    apart = demands.Zones(np.arange(demand.num_zones), np.asarray(demand.up), np.asarray(demand.cross)).apart()
+    return np.asarray((Travel.stretch * apart + Travel.offset) * 60.0 / FREE_FLOW, np.float32)
 
 
 def own_features(state: RideState, present: jax.Array, env_params: RideParams) -> jax.Array:

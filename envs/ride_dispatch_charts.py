@@ -67,7 +67,7 @@ def _over_time(axes: "Axes", states: Any) -> None:
     lines = {
         "arrived": (np.asarray(tally.arrived), FAINT),
         "served": (np.asarray(tally.served), GREEN),
-        "lost": (gone, ORANGE),
+        "lost or cancelled": (gone, ORANGE),
         "waiting": (np.asarray(states.orders.open).sum(axis=1), BLUE),
     }
     for name, (count, colour) in lines.items():
@@ -81,7 +81,7 @@ def _waits(axes: "Axes", counts: Any) -> None:
     """Share of the served orders by minutes; the last bin holds all that waited longer."""
     share = 100 * np.asarray(counts) / max(float(np.sum(counts)), 1.0)
     axes.bar(np.arange(len(share)) + 0.5, share, width=0.9, color=GREEN)
-    axes.set_xlabel(f"min ({len(share) - 1}: or more)", fontsize=8, color=INK)
+    axes.set_xlabel(f"minutes; the last bar: {len(share) - 1} or more", fontsize=8, color=INK)
     axes.set_ylabel("served orders, %", fontsize=8, color=INK)
 
 
@@ -92,5 +92,5 @@ def _zones(axes: "Axes", demand: Any, came: np.ndarray, free: np.ndarray) -> Any
     style: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "edgecolors": FAINT, "linewidths": 0.6}
     shown = axes.scatter(np.asarray(demand.up), -np.asarray(demand.cross), size, ratio, **style)
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xlabel("km uptown; larger discs: more orders", fontsize=8, color=INK)
+    axes.set_xlabel("km along the city's first axis (Manhattan: uptown); larger discs: more orders", fontsize=8, color=INK)
     return shown

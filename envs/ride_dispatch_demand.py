@@ -74,11 +74,13 @@ class Demand(struct.PyTreeNode):
     rate: Any  # [1440] orders per minute of the day
 
     @classmethod
-    def from_trips(cls, path: str | Path, zones: str | Path | Zones | None = None, elsewhere: str = "refuse") -> "Demand":
+    def from_trips(
+        cls, path: str | Path, zones: str | Path | Zones | None = None, elsewhere: str = "refuse", days: str = "all"
+    ) -> "Demand":
         """From a file of trip records: see ``ride_dispatch_trips.from_trips``."""
         from marljax.envs.ride_dispatch_trips import from_trips
 
-        return from_trips(path, zones, elsewhere)
+        return from_trips(path, zones, elsewhere, days)
 
     @property
     def num_zones(self) -> int:
@@ -121,7 +123,13 @@ def manhattan() -> Demand:
 
 
 def of_shares(up: np.ndarray, cross: np.ndarray, origin: np.ndarray, flows: np.ndarray, rate: np.ndarray) -> Demand:
-    """Demand from shares of origins [Z], of destinations by origin [Z, Z], any positive scale, and orders per minute [1440]."""
+    """Demand from shares of origins [Z], of destinations by origin [Z, Z], any positive scale, and orders per minute [1440].
+
+    Raises ``UserError`` for shares below 0, or of which none is above.
+    """
+    for shares in (origin, flows):
+        if (shares < 0).any() or not (shares.sum(axis=-1) > 0).all():
+            raise UserError("shares of origins and destinations are 0 or more, and some above 0 in each row")
     cumulative = [np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1) for shares in (origin, flows)]
     return Demand(*(np.asarray(table, np.float32) for table in (up, cross, *cumulative, rate)))
 

@@ -14,11 +14,13 @@ COLUMNS = {
     "zone of pickup": ("PULocationID", "PUlocationID"),
     "zone of drop-off": ("DOLocationID", "DOlocationID"),
 }
+DAYS = ("all", "weekdays", "weekends")
+RARE = 0.1  # of the median day's trips
 PRIOR = 20.0  # trips that the gravity model is worth beside those counted from an origin
 NAMED = 5  # zones named in a message
 
 
-def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewhere: str = "refuse") -> Demand:
+def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewhere: str = "refuse", days: str = "all") -> Demand:
     """Orders per minute of the day (mean over the file's days), shares of origins, and destinations by origin.
 
     Args:
@@ -26,7 +28,10 @@ def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewh
             York's records of yellow, green or for-hire cars name them.
         zones: table of zones, or its CSV file with columns ``zone_id``, ``up_km``, ``cross_km``: places of centroids along the
             axes of the city's grid. Default: Manhattan's.
-        elsewhere: what to do with trips whose zones the table does not have: ``refuse``, or ``drop`` them.
+        elsewhere: what to do with trips whose zones the table does not have: ``refuse``, or ``drop`` them (New York's own files
+            hold airports and other boroughs).
+        days: ``all``, ``weekdays`` or ``weekends``. Days with less than a tenth of the median day's trips do not count:
+            published files hold a few trips with a wrong date.
 
     Raises:
         UserError: for a file that cannot be read, lacks columns or holds no trip within the zones, and, unless they are to be
@@ -34,6 +39,10 @@ def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewh
     """
     if elsewhere not in ("refuse", "drop"):
         raise UserError(f"elsewhere={elsewhere!r} of from_trips is not known; give 'refuse' or 'drop'")
+    if days not in DAYS:
+        raise UserError(f"days={days!r} of from_trips is not known; give {' or '.join(map(repr, DAYS))}")
+    if not isinstance(path, str | Path):
+        raise UserError(f"{in_short(path)} is no path; give the name of a file of trips")
     table = zones if isinstance(zones, Zones) else Zones.read(zones) if zones is not None else manhattan_zones()
     time, origin, destination = _read(Path(path))
     number = {zone: place for place, zone in enumerate(table.zone_id.tolist())}
@@ -48,16 +57,27 @@ def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewh
         )
     if not known.any():
         raise UserError(f"{path} holds no trip within the zones of the table; give the city's own as zones=…")
-    time, origin, destination = time[known], ends[0][known], ends[1][known]
+    usual, number_of_days = _usual_days(time[known].astype("datetime64[D]"), days)
+    if not number_of_days:
+        raise UserError(f"{path} holds no trip on {days}; give days='all'")
+    time, origin, destination = (column[known][usual] for column in (time, *ends))
     size = len(table.zone_id)
     counts = np.bincount(origin * size + destination, minlength=size * size).reshape(size, size)
-    days = len(np.unique(time.astype("datetime64[D]")))
     minute = (time.astype("datetime64[m]") - time.astype("datetime64[D]")).astype(int)
-    rate = np.bincount(minute, minlength=MINUTES) / days
+    rate = np.bincount(minute, minlength=MINUTES) / number_of_days
     # An origin with few trips, or none, goes where the others go, the nearer the sooner.
     popular = np.exp(-table.apart() / GRAVITY_KM) * (counts.sum(axis=0) + 1)
     flows = counts + PRIOR * popular / popular.sum(axis=1, keepdims=True)
     return of_shares(table.up, table.cross, counts.sum(axis=1) + 1e-9, flows, rate)
+
+
+def _usual_days(date: np.ndarray, days: str) -> tuple[np.ndarray, int]:
+    """Which trips count, by their dates [trips], and on how many days they were."""
+    found, place, trips = np.unique(date, return_inverse=True, return_counts=True)
+    weekend = np.is_busday(found, weekmask="Sat Sun")
+    counts = {"all": np.ones(len(found), bool), "weekdays": ~weekend, "weekends": weekend}[days]
+    counts &= trips >= RARE * np.median(trips)
+    return counts[place], int(counts.sum())
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -66,15 +86,22 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         import pandas
     except ModuleNotFoundError as error:
         raise UserError("reading trips needs pandas; pip install 'marljax[trips]'") from error
-    read: Any = pandas.read_parquet if path.suffix.lower() in (".parquet", ".pq") else pandas.read_csv
+    known = {name for names in COLUMNS.values() for name in names}
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
     try:
-        frame = read(path)
-    except FileNotFoundError as error:
-        raise UserError(f"there is no file {path}") from error
+        if path.suffix.lower() in (".parquet", ".pq"):
+            from pyarrow import parquet
+
+            columns = [name for name in parquet.read_schema(path).names if name in known]
+            frame: Any = pandas.read_parquet(path, columns=columns)
+        else:
+            frame = pandas.read_csv(path, usecols=lambda name: name in known)
     except ImportError as error:
         raise UserError("reading Parquet needs pyarrow; pip install 'marljax[trips]'") from error
     except Exception as error:  # whatever a reader raises for bytes that it cannot make sense of
-        raise UserError(f"cannot read {path} as trips: {in_short(str(error))}; give CSV or Parquet") from error
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"cannot read {path} as trips: {reason[0]}; give CSV or Parquet") from error
     chosen = []
     for what, names in COLUMNS.items():
         found = [name for name in names if name in frame.columns]

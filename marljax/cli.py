@@ -204,7 +204,8 @@ def _replay(words: Sequence[str]) -> int:
         raise UserError(f"{folder} has no seed {options.seed}; it trained {', '.join(map(str, seeds))}")
     index = int(np.argmax(best.score)) if options.seed is None else seeds.index(options.seed)
     key = driver.suite_key(driver.fresh_part(options.suite))
-    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path)
+    charts = path.with_suffix(".png")
+    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path, charts)
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0
 

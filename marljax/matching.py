@@ -13,7 +13,8 @@ from optax.assignment import hungarian_algorithm
 
 from marljax.errors import unknown
 
-EPSILONS = np.array([0.1, 0.02, 0.004, 0.001], np.float32)  # of the largest weight, phase after phase
+COARSE, FINE = 0.1, 0.001  # ε of an auction's first and last phase, of the largest weight
+PHASES, MORE_PHASES = 4, 8
 MOST_ROUNDS = 5_000  # of half a phase
 NEVER = 1e6  # cost of a forbidden pair, in multiples of the largest weight
 
@@ -28,24 +29,32 @@ def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None
         mask: [R, C] bool, pairs that may be made.
         decline: [R] or one number; None: as many pairs as possible are made.
         method: ``exact`` (``optax.assignment``), ``auction`` (Bertsekas and Castañon 1992, forward and reverse, ε-scaled; each
-            match within 1e-3 of the largest weight) or ``greedy`` (pairs that are each other's best, again and again; at least
-            half of the largest total).
+            match within 1e-3 of the largest gain, or of the weights' range where as many pairs as possible are made) or
+            ``greedy`` (pairs that are each other's best, again and again; at least half of the largest total).
     """
     if method not in METHODS:
         raise unknown("method of matching", method, METHODS)
-    if decline is None:  # one more pair outweighs whatever the others gain without it
-        least, most = (jnp.where(mask, weights, end) for end in (jnp.inf, -jnp.inf))
-        decline = jnp.min(least) - (1.0 + jnp.max(most) - jnp.min(least)) * min(weights.shape)
-    gains = jnp.where(mask, weights - jnp.broadcast_to(decline, weights.shape[:1])[:, None], -jnp.inf)
-    return METHODS[method](gains)
+    if decline is not None:
+        gains = jnp.where(mask, weights - jnp.broadcast_to(decline, weights.shape[:1])[:, None], -jnp.inf)
+        return METHODS[method](gains, None)
+    least, most = (jnp.where(mask, weights, end) for end in (jnp.inf, -jnp.inf))
+    low, span = jnp.min(least), jnp.max(most) - jnp.min(least)
+    span = jnp.where(span > 0, span, 1.0)
+    # One more pair outweighs whatever all others may gain without it.
+    return METHODS[method](jnp.where(mask, weights - low + span * (min(weights.shape) + 1), -jnp.inf), span)
+
+
+def _exact(gains: jax.Array, span: jax.Array | None) -> jax.Array:
+    del span
+    return _hungarian(gains)
 
 
 @jax.custom_batching.sequential_vmap  # in a batch, every step of the search would be taken by all, as often as the slowest needs
-def _exact(gains: jax.Array) -> jax.Array:
+def _hungarian(gains: jax.Array) -> jax.Array:
     """Every row has a column of its own in which it declines: shared ones would make ties, which slow the search down."""
     rows, columns = gains.shape
     if columns < rows:  # the search goes row by row
-        row = _exact(gains.T)
+        row = _hungarian(gains.T)
         chosen = row[:, None] == jnp.arange(rows)
         return jnp.where(jnp.any(chosen, axis=0), jnp.argmax(chosen, axis=0), columns).astype(jnp.int32)
     scale = jnp.max(jnp.abs(jnp.where(jnp.isfinite(gains), gains, 0.0)))
@@ -57,7 +66,8 @@ def _exact(gains: jax.Array) -> jax.Array:
     return jnp.where(found < columns, found, columns)
 
 
-def _greedy(gains: jax.Array) -> jax.Array:
+def _greedy(gains: jax.Array, span: jax.Array | None) -> jax.Array:
+    del span
     rows, columns = gains.shape
     number = jnp.arange(rows)
 
@@ -75,8 +85,9 @@ def _greedy(gains: jax.Array) -> jax.Array:
     return jax.lax.while_loop(goes_on, pair, (jnp.full(rows, columns, jnp.int32), gains))[0]
 
 
-def _auction(gains: jax.Array) -> jax.Array:
-    """Rows bid for columns, then columns without a row that have a price left bid for rows; ε shrinks from phase to phase."""
+def _auction(gains: jax.Array, span: jax.Array | None) -> jax.Array:
+    """Rows bid for columns, then columns without a row that have a price left bid for rows; ε shrinks from phase to phase, at
+    last to its share of ``span`` where the gains are much larger than what distinguishes them."""
     rows, columns = gains.shape
     largest = jnp.maximum(jnp.max(jnp.where(jnp.isfinite(gains), gains, 0.0)), 1e-6)
 
@@ -87,7 +98,10 @@ def _auction(gains: jax.Array) -> jax.Array:
         back = _bid(gains.T, Auction(forward.buyer, forward.good, forward.price, forward.profit), epsilon)
         return back.profit, back.buyer
 
-    found = jax.lax.scan(phase, jnp.zeros(columns), largest * EPSILONS)[1][-1]
+    phases = PHASES if span is None else MORE_PHASES
+    first, last = COARSE * largest, FINE * (largest if span is None else span)
+    epsilons = first * (last / first) ** np.linspace(0.0, 1.0, phases, dtype=np.float32)
+    found = jax.lax.scan(phase, jnp.zeros(columns), epsilons)[1][-1]
     return jnp.where(found >= 0, found, columns).astype(jnp.int32)
 
 
@@ -132,4 +146,5 @@ def _bid(gains: jax.Array, auction: Auction, epsilon: jax.Array) -> Auction:
     return ended._replace(profit=jnp.where(ended.good < 0, 0.0, ended.profit))
 
 
-METHODS: dict[str, Callable[[jax.Array], jax.Array]] = {"exact": _exact, "auction": _auction, "greedy": _greedy}
+# from gains [R, C], −∞ for pairs that may not be made, and the range of the weights where as many pairs as possible are wanted
+METHODS: dict[str, Callable[[jax.Array, jax.Array | None], jax.Array]] = {"exact": _exact, "auction": _auction, "greedy": _greedy}

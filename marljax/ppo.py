@@ -125,6 +125,15 @@ class Evaluation(NamedTuple):
     value: jax.Array  # [T, E, A] as the critic's head gives it: normalised where values are
 
 
+def refuse_items(env: Environment) -> None:
+    """Raises ``UserError`` where agents choose among shared items: a vector per agent would hold all of them."""
+    if env.items:
+        raise UserError(
+            f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
+            "choose another view, such as env.view=candidates"
+        )
+
+
 def inputs_of(timestep: TimeStep) -> Inputs:
     """A timestep of E environments as inputs of length T = 1."""
     first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)

@@ -103,6 +103,8 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
         animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE, run.folder / runfolder.CHARTS)
     except UserError as error:
         say(console, f"no animation: {error}")
+    if (run.folder / runfolder.CHARTS).exists():
+        say(console, f"charts of it: {run.folder / runfolder.CHARTS}")
 
 
 def animate(settings: Settings, params: Any, key: jax.Array, path: Path, charts: Path | None = None) -> dict[str, float]:

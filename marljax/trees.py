@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.errors import UserError
+from marljax.errors import UserError, in_short
+
+SHOWN = 30  # numbers of an array that a message quotes whole
 
 
 def strong(tree: Any) -> Any:
@@ -27,7 +29,7 @@ def check_numbers(given: Any, usual: Any, where: str) -> None:
         raise UserError(f"the numbers of {where} have another structure than usual; give numbers and arrays")
     for (name, leaf), (_, wanted) in zip(named_leaves(given), named_leaves(usual), strict=True):
         array, kind = np.asarray(leaf), np.asarray(wanted).dtype.kind
-        shown = f"{name}={' '.join(str(leaf).split())} of {where}"
+        shown = f"{name}={in_short(leaf) if np.size(leaf) > SHOWN else ' '.join(str(leaf).split())} of {where}"
         if array.shape != np.shape(wanted):
             takes = f"{np.size(wanted)} numbers" if np.ndim(wanted) else "one number"
             raise UserError(f"{shown} has shape {list(array.shape)}; give {takes}")

@@ -68,6 +68,29 @@ def test_totals_are_those_of_scipy(shape, method):
             assert len(rows) == mask[pairs].sum()
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", [1.0, 1e-3], ids=["logits", "probabilities"])
+def test_as_many_pairs_as_possible_and_of_them_the_best(scale, method):
+    """However small what distinguishes them; in the greedy one of two that could be swapped may lack."""
+    draw, shape = np.random.default_rng(0), (30, 40)
+    weights = scale * draw.normal(size=(5, *shape)) + scale
+    mask = draw.random((5, *shape)) < np.array([1.0, 0.5, 0.1, 0.05, 0.0])[:, None, None]
+    declines_never = jax.jit(jax.vmap(functools.partial(match, decline=None, method=method)))
+    found = np.asarray(declines_never(weights.astype(np.float32), mask))
+    span = np.ptp(weights)
+    for worth, allowed, columns in zip(weights, mask, found, strict=True):
+        rows = np.flatnonzero(columns < shape[1])
+        assert allowed[rows, columns[rows]].all()
+        places = linear_sum_assignment(np.where(allowed, worth + 1e3 * span, 0.0), maximize=True)
+        pairs = allowed[places].sum()
+        if method == "greedy":
+            assert len(rows) >= pairs / 2
+            continue
+        assert len(rows) == pairs
+        lost = (worth[places] * allowed[places]).sum() - worth[rows, columns[rows]].sum()
+        assert lost <= (1e-5 if method == "exact" else 2e-3) * span * max(pairs, 1)
+
+
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(UserError, match="unknown method of matching 'exakt'; did you mean exact"):
         match(jnp.ones((2, 2)), jnp.ones((2, 2), bool), method="exakt")

@@ -91,9 +91,28 @@ def test_grpo_sums_compared_rewards_and_to_go_compares_sums():
 
 def test_the_penalty_is_what_a_step_adds_to_the_spread():
     present = np.array([[[1, 1, 1, 0]], [[0, 0, 0, 0]]], bool)
-    returns = np.array([[[1, 2, 6, 50]], [[1, 2, 3, 4]]], np.float32)
-    found = np.asarray(ospo.spread(jnp.array(returns), jnp.array(present)))
-    np.testing.assert_allclose(found[:, 0, 0], [np.std([1, 2, 6]), 0.0], rtol=1e-6)
+    earned = np.array([[[1, 2, 6, 50]], [[1, 2, 3, 4]]], np.float32)
+    reward = np.array([[[0, 0, 3, 7]], [[1, 0, 0, 0]]], np.float32)
+    found = np.asarray(ospo.widening(jnp.array(reward), jnp.array(earned), jnp.array(present)))
+    np.testing.assert_allclose(found[:, 0, 0], [np.std([1, 2, 9]) - np.std([1, 2, 6]), 0.0], rtol=1e-6)
+
+
+def test_a_random_few_of_those_that_take_part():
+    """At most ``samples`` of a step, none that does not, and every field of the same agents."""
+    shape, number = (3, 2, 9), jnp.arange(54.0).reshape(3, 2, 9)
+    takes = jnp.array(np.random.default_rng(0).random(shape) < 0.6)
+    inputs = ospo.Inputs(number[..., None], (), (), (number > 20)[..., None])
+    batch = ospo.Batch(inputs, number.astype(int), -number, takes, 2 * number)
+    few = jax.jit(functools.partial(ospo.thinned, ospo.Config(samples=4)))(batch, jax.random.key(0))
+    kept = np.minimum(np.asarray(takes).sum(-1), 4)
+    np.testing.assert_array_equal(np.asarray(few.takes).sum(-1), kept)
+    same = np.asarray(few.sample)
+    assert all(len(set(row.tolist())) == 4 for row in same.reshape(-1, 4))
+    np.testing.assert_array_equal(few.inputs.own[..., 0], same)
+    np.testing.assert_array_equal(few.log_prob, -same)
+    np.testing.assert_array_equal(few.advantage, 2 * same)
+    assert np.asarray(takes).reshape(-1)[same[np.asarray(few.takes)]].all()
+    assert ospo.thinned(ospo.Config(samples=9), batch, jax.random.key(0)) is batch
 
 
 @pytest.mark.parametrize("advantage", ["one_step", "group", "to_go"])
@@ -148,6 +167,16 @@ def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
             assert len(set(taken.tolist())) == len(taken)
             if waiting != "learnt":  # nobody waits while there is something left to take
                 assert len(taken) == min(mask.any(1).sum(), mask.any(0).sum())
+
+
+def test_huge_weights_at_random_change_the_matching_as_often_as_asked(dispatched):
+    env, config, state, _, _ = dispatched
+    head = ospo.policy(env, config, state.learner.params, ospo.see(env, state.actors.timestep))
+    usual = ospo.decided(env, config, head, jax.random.key(0), True)
+    for epsilon, changes in ((0.0, False), (0.5, True)):
+        exploring = config.replace(explore="epsilon", epsilon=epsilon)
+        drawn = ospo.decided(env, exploring, head, jax.random.key(0), False)
+        assert bool(jnp.any(drawn != usual)) == changes
 
 
 def test_named_outputs_are_finite_and_the_best_policy_is_remembered(dispatched):

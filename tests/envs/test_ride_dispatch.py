@@ -181,6 +181,34 @@ def test_contract():
     check_env(ENV, num_steps=40)
 
 
+def test_contract_of_travel_by_a_table():
+    check_env(TABLED, num_steps=40)
+
+
+def test_traffic_changes_with_the_hour():
+    """From 7 h to 8 h a leg takes longer, at the speeds of a weekday."""
+    env = RideDispatch("demo", vehicles=12, orders=24, travel="hourly")
+    params = env.default_params.replace(start=7 * 60 + 59)
+    state, _ = env.reset(KEY, params)
+    later = state.replace(minute=state.minute + 1)
+    first, second = (np.asarray(env.pairs(one, params).ride)[:, np.asarray(state.orders.open)] for one in (state, later))
+    np.testing.assert_allclose(second / first, 19.5 / 14.2, rtol=1e-5)
+
+
+def test_customers_cancel_never_in_the_minute_of_their_request():
+    params = NUMBERS["jitter"].replace(cancel=1.0)
+    state, seen = ENV.reset(KEY, params)
+    for minute in range(6):
+        came = np.asarray(state.orders.open).sum()
+        state, seen = ENV.step(jax.random.key(minute), state, np.full(12, ENV.noop), params)
+        assert (np.asarray(state.orders.request)[np.asarray(state.orders.open)] == minute + 1).all()
+    figures = {name: float(value) for name, value in seen.metrics.items()}
+    assert figures["cancelled"] > came > 0
+    opened = np.asarray(state.orders.open).sum()
+    assert figures["arrived"] == figures["cancelled"] + figures["overflow"] + figures["lost"] + opened
+    assert figures["lost"] == 0
+
+
 def test_contract_of_candidates():
     check_env(RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3), num_steps=40)
 
@@ -305,6 +333,7 @@ def test_another_city_has_other_zones():
         ({"speed": np.zeros(24)}, "speed=0 of ride_dispatch is out of range; it takes 1 to 300"),
         ({"speed": 30.0}, r"speed=30.0 of ride_dispatch has shape \[\]; give 24 numbers"),
         ({"times": np.ones((69, 69))}, "times of ride_dispatch go with travel='table'; give both or neither"),
+        ({"demand": ENV.default_params.demand.replace(rate=np.full(1440, -1.0))}, "demand of ride_dispatch has a rate below 0"),
         ({"demand": np.ones(3)}, r"demand of ride_dispatch is a ndarray; give a Demand, such as Demand.from_trips"),
         ({"demand_scale": -1.0}, "demand_scale=-1 of ride_dispatch is out of range; it takes 0 or more"),
     ],

@@ -104,3 +104,22 @@ def test_tables_of_zones_that_are_none_are_one_line(tmp_path, text):
     (tmp_path / "zones.csv").write_text(text)
     with pytest.raises(UserError, match=r"cannot read .* as zones|holds no zones, or one of them twice"):
         Demand.from_trips(written(tmp_path, records()), zones=tmp_path / "zones.csv")
+
+
+def test_strays_do_not_count_as_days_and_weekdays_stand_alone(tmp_path):
+    """2024-01-02 and -03 are a Tuesday and a Wednesday."""
+    frame = records()
+    strays = frame.head(3).assign(tpep_pickup_datetime=["2002-12-31 10:00:00", "2009-01-01 00:10:00", "2024-02-01 00:00:05"])
+    demand = Demand.from_trips(written(tmp_path, pandas.concat([frame, strays])))
+    assert demand.rate.sum() == pytest.approx(2_000)
+    assert Demand.from_trips(written(tmp_path, frame), days="weekdays").rate.sum() == pytest.approx(2_000)
+    with pytest.raises(UserError, match="holds no trip on weekends; give days='all'"):
+        Demand.from_trips(written(tmp_path, frame), days="weekends")
+    with pytest.raises(UserError, match="days='sunday' of from_trips is not known"):
+        Demand.from_trips(written(tmp_path, frame), days="sunday")
+
+
+def test_what_is_no_file_of_trips_is_one_line(tmp_path):
+    for given, message in ((5, "5 is no path"), (tmp_path, "there is no file")):
+        with pytest.raises(UserError, match=message):
+            Demand.from_trips(given)
