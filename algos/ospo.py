@@ -2,7 +2,9 @@
 Reinforcement Learning based on One-Step Policy Optimization for Order Dispatch on Ride-Sharing Platforms"); and its kin GRPO.
 
 One policy is shared by all agents; there is no critic. Where agents choose among items that serve one agent each
-(``Environment.items``), every agent scores every item and a matching assigns them.
+(``Environment.items``), every agent scores every item. In training agents sample items on their own, so that probabilities are
+those of what is learnt from, and the environment says who gets what several ask for; greedy play matches agents and items by the
+scores.
 ``python algos/ospo.py env=ride_dispatch`` trains it.
 
 Axis letters: T time, E environments, A agents, O observation, M items, n actions.
@@ -43,8 +45,8 @@ class Config(ppo.SurrogateConfig):
     embedding: int = static(64, low=1)  # width of the two towers' ends
     activation: str = static("relu", choices=ACTIVATIONS)  # of the hidden layers
     normalize_observations: bool = static(True)  # running mean and variance, saved with the policy
-    # Agents that could take an item wait never, or whenever they choose: then waiting is ignored, counts in the mean that others
-    # are compared with, or is also learnt from, and then matchings leave some without an item.
+    # Of agents that could take an item. never: the noop has no logit. ignored: they may wait, and are then out of the group.
+    # compared: they count in the group's mean. learnt: and in the loss, and only then do matchings leave some without an item.
     waiting: str = static("compared", choices=("never", "ignored", "compared", "learnt"))
     matching: str = static("exact", choices=tuple(METHODS))  # how items are assigned
     matching_weight: str = static("logit", choices=("logit", "probability"))  # its weights; the papers' are probabilities

@@ -251,11 +251,17 @@ italics what the papers report of the setting that `manhattan-1000` follows.
 
 {scripted}
 
+Detours may be negative at `manhattan-1000`: every leg is rounded down to whole minutes, and a way with a stop has more legs.
+Deliveries and detours of random matching, of those that ended within the half hour, lie below the published ones, for which no
+reason was found.
+
 ## Learned policies
 
 `python algos/ospo.py env=ride_dispatch env.preset=<preset> tuned=<variant>`, {seeds} seeds each (0–{last_seed}) in one vmapped
 program; greedy policies of the best evaluation, on the same half hours. Whatever the training, vehicles and orders are matched
-exactly, by logits (less that of waiting) or by probabilities, as in the papers. *Looking ahead*: rewards until the end of the
+exactly, by logits (less that of waiting) or by probabilities, as in the papers. In training every vehicle samples from its own
+softmax, and of those that ask for the same order the best paid gets it; the others earn nothing, which is compared, too. (The
+papers compare matched vehicles only: `algo.waiting=ignored`.) *Looking ahead*: rewards until the end of the
 half hour are compared, and waiting is an action (`tuned=ahead`). ±: 95 % t interval over seeds.
 
 {learned}

@@ -15,7 +15,7 @@ COLUMNS = {
     "zone of drop-off": ("DOLocationID", "DOlocationID"),
 }
 DAYS = ("all", "weekdays", "weekends")
-RARE = 0.1  # of the median day's trips
+RARE = 0.1  # of the busiest day's trips
 PRIOR = 20.0  # trips that the gravity model is worth beside those counted from an origin
 NAMED = 5  # zones named in a message
 
@@ -30,7 +30,7 @@ def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewh
             axes of the city's grid. Default: Manhattan's.
         elsewhere: what to do with trips whose zones the table does not have: ``refuse``, or ``drop`` them (New York's own files
             hold airports and other boroughs).
-        days: ``all``, ``weekdays`` or ``weekends``. Days with less than a tenth of the median day's trips do not count:
+        days: ``all``, ``weekdays`` or ``weekends``. Days with less than a tenth of the busiest day's trips do not count:
             published files hold a few trips with a wrong date.
 
     Raises:
@@ -76,7 +76,7 @@ def _usual_days(date: np.ndarray, days: str) -> tuple[np.ndarray, int]:
     found, place, trips = np.unique(date, return_inverse=True, return_counts=True)
     weekend = np.is_busday(found, weekmask="Sat Sun")
     counts = {"all": np.ones(len(found), bool), "weekdays": ~weekend, "weekends": weekend}[days]
-    counts &= trips >= RARE * np.median(trips)
+    counts &= trips >= RARE * trips.max()
     return counts[place], int(counts.sum())
 
 
