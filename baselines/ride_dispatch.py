@@ -113,8 +113,13 @@ def scripted_cell(cells: Cells, preset: str, name: str) -> Figures | None:
     """One rule in one city."""
     env = RideDispatch(preset)
     rival = rivals(env, env.default_params)[name]
-    about = {"policy": name, "price": price_of(name, preset), "env": str(env), "episodes": EPISODES}
+    about = {"policy": name, "price": price_of(name, preset), "episodes": EPISODES, **of_env(env)}
     return cells.get(f"scripted {preset} {name}", about, lambda: tables.play_scripted(rival, EPISODES, AT_ONCE))
+
+
+def of_env(env: RideDispatch) -> dict[str, Any]:
+    """What a cell depends on besides the policy."""
+    return {"env": dataclasses.asdict(env), "env_version": env.version}
 
 
 COLUMNS = ("reward", "served, %", "pickup, min", "delivery, min", "detour, min", "confirmation, min")
@@ -149,7 +154,7 @@ def price_cell(cells: Cells, preset: str, price: float) -> Figures | None:
         parts = [evaluator.scripted(rival.policy, rival.env_params, key) for key in keys]
         return tables.summarise({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
-    about = {"price": price, "env": str(env), "episodes": PRICE_EPISODES}
+    about = {"price": price, "episodes": PRICE_EPISODES, **of_env(env)}
     return cells.get(f"price {preset} {price}", about, train)
 
 

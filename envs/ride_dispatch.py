@@ -198,7 +198,7 @@ class RideDispatch(Environment):
                 raise UserError(f"{option} of ride_dispatch is {value!r}; give an integer of at least 1{usual}")
         if self.seats > MOST_SEATS:
             raise UserError(f"seats={self.seats} of ride_dispatch is out of range; routes are found for up to {MOST_SEATS}")
-        if self.candidates > self.orders:
+        if self.view == "candidates" and self.candidates > self.orders:
             raise UserError(f"candidates={self.candidates} of ride_dispatch is more than its {self.orders} orders; give fewer")
 
     @property

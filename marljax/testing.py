@@ -371,6 +371,21 @@ def _check_seen(env: Environment, seen: Seen, check: Check) -> None:
     offsets = np.cumsum((0, *_parts(env.action_space)))[:-1]
     choice = np.asarray(np.logical_or.reduceat(mask, offsets, axis=-1).all(axis=-1))
     check(choice[np.asarray(seen.timestep.alive)].all(), "an agent that is alive has no available action, not even the noop")
+    if env.items:
+        _check_items(env, mask, seen.timestep, check)
+
+
+def _check_items(env: Environment, mask: np.ndarray, timestep: TimeStep, check: Check) -> None:
+    """What ``Environment.items`` promises; mask [..., A, M + 1]."""
+    shared = timestep.obs["shared"]
+    items, is_open = np.shape(shared[env.items])[-2], np.asarray(shared["open"]) > 0
+    fits = mask.shape[-1] == items + 1 and env.noop == items
+    check(
+        fits, f"{items} {env.items} need {items + 1} actions, the noop last; there are {mask.shape[-1]}, the noop is {env.noop}"
+    )
+    able = mask[..., :-1].any(axis=-1, keepdims=True)
+    same = (mask[..., :-1] == (able & is_open[..., None, :])).all(axis=-1)
+    check(same[np.asarray(timestep.alive)].all(), f"an agent's action mask is neither all open {env.items} nor none of them")
 
 
 def _run_presets(programs: Programs, key: jax.Array, check: Check) -> None:

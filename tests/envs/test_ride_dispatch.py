@@ -181,6 +181,20 @@ def test_contract():
     check_env(ENV, num_steps=40)
 
 
+@dataclasses.dataclass(frozen=True)
+class Choosy(RideDispatch):
+    """The first vehicle may not take the first order."""
+
+    def observe(self, state, env_params):
+        view = super().observe(state, env_params)
+        return view._replace(action_mask=view.action_mask.at[0, 0].set(False))
+
+
+def test_a_mask_that_does_not_follow_the_items_is_reported():
+    with pytest.raises(AssertionError, match="an agent's action mask is neither all open orders nor none of them"):
+        check_env(Choosy("demo", vehicles=4, orders=6), num_steps=10)
+
+
 def test_contract_of_travel_by_a_table():
     check_env(TABLED, num_steps=40)
 
