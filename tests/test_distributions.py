@@ -88,6 +88,8 @@ def test_many_choices_are_drawn_by_their_probabilities():
         assert counts[~mask[row]].sum() == 0
         expected = 20_000 * chances[:, row].astype(float)
         often = expected > 5
+        if often.sum() == 1:
+            continue
         expected *= counts[often].sum() / expected[often].sum()
         assert scipy.stats.chisquare(counts[often], expected[often]).pvalue > 1e-3
 
