@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     parts: int = 1024  # where no duel says how many
 
 
-SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (2, 4, 8), 4)}
+SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (4, 8, 16), 4)}
 
 
 class Duel(NamedTuple):
