@@ -3,7 +3,7 @@
     python baselines/speed.py env=merge
     python baselines/speed.py env=merge env.density=easy algo=ippo
     python baselines/speed.py env=smax
-    python baselines/speed.py env=ride_dispatch algo=ospo
+    python baselines/speed.py env=ride_dispatch
 
 Writes ``baselines/results/speed_<env>.md``, or with more words a page of their own. Every row is measured in a process of its
 own, from a cold start and without the compilation cache, so that compile times and peak memory are its own. Rates are medians
@@ -72,7 +72,8 @@ def main(words: Sequence[str]) -> None:
     if any(word in ("-h", "--help") for word in words):
         print((__doc__ or "").strip())
         return
-    algo = next((word.removeprefix("algo=") for word in words if word.startswith("algo=")), "mappo")
+    usual = "ospo" if "env=ride_dispatch" in words else "mappo"
+    algo = next((word.removeprefix("algo=") for word in words if word.startswith("algo=")), usual)
     command = " ".join(["python baselines/speed.py", *words])
     variant = "-".join(word for word in words if not word.startswith("env="))
     words = [word for word in words if not word.startswith("algo=")]
