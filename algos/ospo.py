@@ -22,7 +22,6 @@ from marljax.config import Scalar, divide, static, traced
 from marljax.distributions import Categorical, Distribution, distribution, num_outputs
 from marljax.draws import flat
 from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.errors import UserError
 from marljax.matching import METHODS, match
 from marljax.networks import ACTIVATIONS, Actor, PairScorer, Sizes, TwoTowers
 from marljax.normalize import RunningStats
@@ -69,8 +68,6 @@ class Config(ppo.SurrogateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.hidden:
-            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
         samples = self.num_envs * self.rollout_length
         divide(samples, self.num_minibatches, "steps (num_envs × rollout_length)", "minibatches (num_minibatches)")
 
@@ -375,11 +372,8 @@ def losses(
 ) -> tuple[jax.Array, tuple[Scalar, jax.Array]]:
     """The clipped surrogate of a minibatch with the entropy's and the snapshot's part; the latter's new weight and all terms."""
     head = policy(env, config, params._replace(actor=actor), batch.inputs)
-    log_ratio = jnp.where(batch.takes, head.log_prob(batch.sample) - batch.log_prob, 0.0)
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_low, 1.0 + config.clip_high)
-    surrogate = jnp.minimum(ratio * batch.advantage, clipped * batch.advantage)
-    policy_loss = -parallel.masked_mean(surrogate, batch.takes)
+    log_ratio = head.log_prob(batch.sample) - batch.log_prob
+    policy_loss, shift = ppo.surrogate(log_ratio, batch.advantage, batch.takes, config.clip_low, config.clip_high)
     entropy = parallel.masked_mean(head.entropy(key), batch.takes)
     total, kl = policy_loss - config.entropy_coef * entropy, jnp.zeros(())
     if config.stay_near_best:
@@ -387,9 +381,7 @@ def losses(
         far = (parallel.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
         kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, config.kl_coef_max), kl_coef)
         total = jnp.where(far, 0.0, total) + kl_coef * kl
-    approx_kl = parallel.masked_mean(ratio - 1.0 - log_ratio, batch.takes)
-    clip_fraction = parallel.masked_mean((clipped != ratio).astype(ratio.dtype), batch.takes)
-    return total, (kl_coef, jnp.stack([policy_loss, entropy, approx_kl, clip_fraction, kl]))
+    return total, (kl_coef, jnp.stack([policy_loss, entropy, shift["approx_kl"], shift["clip_fraction"], kl]))
 
 
 if __name__ == "__main__":

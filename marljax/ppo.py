@@ -29,11 +29,20 @@ class SurrogateConfig(Hyperparameters):
     rollout_length: int = static(128, low=1)  # T, steps per environment between updates
     num_epochs: int = static(4, low=1)  # passes over each rollout
     num_minibatches: int = static(4, low=1)  # gradient steps per pass
+    # Networks
+    hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers of each
+    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
+    normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
     # Optimisation
     learning_rate: float = traced(5e-4, low=0.0)  # of Adam
     anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
     adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
     max_grad_norm: float = traced(0.5, low=0.0)  # global norm of all gradients together
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hidden:
+            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
 
     @property
     def num_updates(self) -> int:
@@ -50,12 +59,9 @@ class PPOConfig(SurrogateConfig):
 
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
-    hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers, actor and critic alike
     head: tuple[int, ...] = static((), low=1)  # widths of layers of each output's own behind them
-    activation: str = static("tanh", choices=ACTIVATIONS)  # of all these layers
     share_parameters: bool = static(True)  # False: every agent has networks of its own
     agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
-    normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
@@ -72,8 +78,6 @@ class PPOConfig(SurrogateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.hidden:
-            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
         if self.core == "gru" and len(self.hidden) < 2:
             raise UserError(f"core=gru takes at least two hidden layers, one before the GRU; hidden={list(self.hidden)} has one")
         if self.core == "gru":
@@ -230,14 +234,9 @@ def losses(
 
     Means are over acting agents of all shards; the gradient's mean over the data axis is that of one big batch.
     """
-    log_ratio = evaluation.log_prob - batch.log_prob
-    # A sample that leaves the loss may hold anything; exp of it must not reach the gradient as infinity times zero.
-    log_ratio = jnp.where(batch.decides, log_ratio, 0.0)
-    ratio = jnp.exp(log_ratio)
     advantage = _normalize_advantages(config, batch)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
-    surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
-    policy_loss = -parallel.masked_mean(surrogate, batch.decides)
+    change = evaluation.log_prob - batch.log_prob
+    policy_loss, shift = surrogate(change, advantage, batch.decides, config.clip_eps, config.clip_eps)
     value_loss = parallel.masked_mean(_value_error(config, evaluation.value, batch, value_stats), batch.valued)
     entropy = parallel.masked_mean(evaluation.entropy, batch.decides)
     total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
@@ -245,11 +244,28 @@ def losses(
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
-        # Schulman's low-variance estimator of KL(old || new): (r - 1) - log r.
-        "approx_kl": parallel.masked_mean(ratio - 1.0 - log_ratio, batch.decides),
-        "clip_fraction": parallel.masked_mean((jnp.abs(ratio - 1.0) > config.clip_eps).astype(ratio.dtype), batch.decides),
+        **shift,
     }
     return total, terms
+
+
+def surrogate(
+    log_ratio: jax.Array, advantage: jax.Array, decides: jax.Array, low: Scalar, high: Scalar
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The clipped policy loss of samples [...] that enter it where ``decides``, and how far the policy has moved.
+
+    Ratios of new to old probability are clipped to 1 - ``low`` … 1 + ``high``.
+    """
+    # A sample that leaves the loss may hold anything; exp of it must not reach the gradient as infinity times zero.
+    log_ratio = jnp.where(decides, log_ratio, 0.0)
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1.0 - low, 1.0 + high)
+    shift = {
+        # Schulman's low-variance estimator of KL(old || new): (r - 1) - log r.
+        "approx_kl": parallel.masked_mean(ratio - 1.0 - log_ratio, decides),
+        "clip_fraction": parallel.masked_mean((clipped != ratio).astype(ratio.dtype), decides),
+    }
+    return -parallel.masked_mean(jnp.minimum(ratio * advantage, clipped * advantage), decides), shift
 
 
 def _normalize_advantages(config: PPOConfig, batch: Batch) -> jax.Array:
