@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marljax.plot import BLUE, FAINT, GRID, INK, ORANGE, REFERENCES
+from marljax.plot import BLUE, FAINT, INK, ORANGE, REFERENCES, blank, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,15 +20,11 @@ WORST = 4.0  # orders for each free vehicle, or vehicles for each order, at the 
 
 def draw(states: Any, env_params: Any, present: np.ndarray) -> "Figure":
     """Three charts of the states [T + 1] of an episode; ``present`` [N] bool are the slots with a vehicle."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 6.4), dpi=130, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = blank(6.4)
     grid = figure.add_gridspec(2, 2, height_ratios=[1.15, 1.0])
-    _over_time(_plain(figure.add_subplot(grid[0, 0]), "orders over time"), states)
-    _waits(_plain(figure.add_subplot(grid[0, 1]), "wait from request to pickup"), states.tally.waits[-1])
-    axes = _plain(figure.add_subplot(grid[1, :]), "demand against supply, by zone")
+    _over_time(_panel(figure.add_subplot(grid[0, 0]), "orders over time"), states)
+    _waits(_panel(figure.add_subplot(grid[0, 1]), "wait from request to pickup"), states.tally.waits[-1])
+    axes = _panel(figure.add_subplot(grid[1, :]), "demand against supply, by zone")
     shown = _zones(axes, env_params.demand, *by_zone(states, env_params.demand.num_zones, present))
     bar = figure.colorbar(shown, ax=axes, shrink=0.9, pad=0.01)
     bar.set_ticks([-1.0, 0.0, 1.0], labels=[f"{WORST:g} vehicles\nan order", "even", f"{WORST:g} orders\na vehicle"])
@@ -50,13 +46,9 @@ def by_zone(states: Any, zones: int, present: np.ndarray) -> tuple[np.ndarray, n
     return mean(orders.trip.origin, came), mean(vehicles.zone, free)
 
 
-def _plain(axes: "Axes", title: str) -> "Axes":
+def _panel(axes: "Axes", title: str) -> "Axes":
     axes.set_title(title, fontsize=10, loc="left", color=INK)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, color=FAINT, labelcolor=INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
+    plain(axes)
     return axes
 
 

@@ -164,26 +164,38 @@ def _reference_lines(axes: "Axes", name: str, references: Mapping[str, Mapping[s
             axes.axhline(scale * figures[name], color=colour, linewidth=1.2, linestyle=(0, (4, 2)), label=policy)
 
 
-def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
-    """The first panel over the whole width, the others in rows of at most three below."""
+def blank(height: float) -> "Figure":
+    """An empty figure, in inches of height."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, height), dpi=130, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain(axes: "Axes") -> None:
+    """A faint grid, and no frame."""
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, color=FAINT, labelcolor=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+
+
+def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
+    """The first panel over the whole width, the others in rows of at most three below."""
     from matplotlib.ticker import EngFormatter
 
     columns = min(COLUMNS, max(1, count - 1))
     small_rows = math.ceil((count - 1) / columns)
-    figure = Figure(figsize=(9, 3.6 + 1.9 * small_rows), dpi=130, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = blank(3.6 + 1.9 * small_rows)
     grid = figure.add_gridspec(1 + small_rows, columns, height_ratios=[2.0] + [1.1] * small_rows)
     panels = [figure.add_subplot(grid[0, :])]
     panels += [figure.add_subplot(grid[1 + index // columns, index % columns], sharex=panels[0]) for index in range(count - 1)]
     for axes in panels:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=8, color=FAINT, labelcolor=INK)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(FAINT)
+        plain(axes)
     if title:
         figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     return figure, panels
