@@ -1,9 +1,5 @@
 """What ``baselines/speed.py env=ride_dispatch`` measures besides: the rival ``ride-gym``, fleets of other sizes, matchings."""
 
-import importlib.util
-import statistics
-import sys
-import time
 from typing import Any
 
 import jax
@@ -11,34 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.baselines.ride_dispatch import matching
+from marljax.baselines.speed import Row, call_time
 from marljax.baselines.tables import markdown_table
 from marljax.envs.ride_dispatch import FREE_FLOW, RideDispatch, RideParams
 from marljax.envs.ride_dispatch_fleet import Travel
 from marljax.evaluate import RandomPolicy
 from marljax.matching import METHODS, match
 
-Row = dict[str, float]
 FLEETS = (100, 300, 1000, 3000, 10_000)
 ORDERS_PER_VEHICLE = 0.384  # places in the table, as with a thousand vehicles
 STEPS = 20
 WARM_UP = 8  # minutes of one-step matching before a matching is timed
 MATCHED = ("manhattan-1000", "manhattan-300")
-RIVAL_SECONDS = 10.0
-
-
-def ride_gym_rate(env: RideDispatch, env_params: RideParams, num_envs: int) -> Row:
-    """Environment steps per second of ride-gym with as many vehicles, seats and orders, patience and a grid of streets like ours;
-    every waiting order goes to a random vehicle with an empty seat that nothing else was given to."""
-    del num_envs
-    if importlib.util.find_spec("ride_gym") is None:
-        sys.exit('error: the rival, ride-gym, is not installed; pip install -e ".[dev]"')
-    rng, rival = np.random.default_rng(0), ride_gym(env, env_params)
-    steps = 0
-    ride_gym_episode(rival, rng)
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < RIVAL_SECONDS:
-        steps += ride_gym_episode(rival, rng)
-    return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
+CALLS = 5  # whose median is taken
 
 
 def ride_gym(env: RideDispatch, env_params: RideParams) -> Any:
@@ -64,7 +45,8 @@ def ride_gym(env: RideDispatch, env_params: RideParams) -> Any:
 
 
 def ride_gym_episode(env: Any, rng: np.random.Generator) -> int:
-    """Plays one episode and returns its steps."""
+    """Plays one episode and returns its steps; every waiting order goes to a random vehicle that has an empty seat and was given
+    nothing else."""
     seen, _ = env.reset(seed=int(rng.integers(2**31)))
     done, steps = False, 0
     while not done:
@@ -85,7 +67,6 @@ def fleet_figures(vehicles: int) -> Row:
     policy = RandomPolicy(env)
     state, timestep = env.reset(jax.random.key(0), env_params)
 
-    @jax.jit
     def steps(key: jax.Array, carried: Any, env_params: RideParams) -> Any:
         def one(carried: Any, key: jax.Array) -> tuple[Any, None]:
             key_policy, key_step = jax.random.split(key)
@@ -96,8 +77,8 @@ def fleet_figures(vehicles: int) -> Row:
         return jax.lax.scan(one, carried, jax.random.split(key, STEPS))[0]
 
     sizes = {"orders": env.orders, "state_kib": _bytes(state) / 1024, "timestep_kib": _bytes(timestep) / 1024}
-    step_ms = 1e3 * _median(steps, jax.random.key(1), (state, timestep), env_params) / STEPS
-    return sizes | {"step_ms": step_ms, "pairs_ms": 1e3 * _median(jax.jit(env.pairs), state, env_params)}
+    step_ms = 1e3 * call_time(steps, (jax.random.key(1), (state, timestep), env_params), CALLS) / STEPS
+    return sizes | {"step_ms": step_ms, "pairs_ms": 1e3 * call_time(env.pairs, (state, env_params), CALLS)}
 
 
 def matching_figures(preset: str) -> Row:
@@ -116,7 +97,7 @@ def matching_figures(preset: str) -> Row:
         found = run(weights, mask)
         chosen = found[:, None] == jnp.arange(env.orders)
         totals[method] = float(jnp.sum(jnp.where(chosen, weights, 0.0)))
-        figures[f"{method}_ms"] = 1e3 * _median(run, weights, mask)
+        figures[f"{method}_ms"] = 1e3 * call_time(run, (weights, mask), CALLS)
     return figures | {f"{method}_share": total / totals["exact"] for method, total in totals.items()}
 
 
@@ -148,14 +129,3 @@ _FLEET_COLUMNS = {"step_ms": 2, "pairs_ms": 1, "state_kib": 0, "timestep_kib": 0
 
 def _bytes(tree: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _median(function: Any, *inputs: Any) -> float:
-    """Seconds of a call."""
-    jax.block_until_ready(function(*inputs))
-    times = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        jax.block_until_ready(function(*inputs))
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times)

@@ -203,13 +203,13 @@ def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
     return {name: 1e3 * call_time(*part) for name, part in parts.items()}
 
 
-def call_time(function: Callable, inputs: tuple) -> float:
-    """Seconds of a compiled call, the median of many."""
+def call_time(function: Callable, inputs: tuple, calls: int = RANDOM_STEPS) -> float:
+    """Seconds of a compiled call, the median of several."""
     import jax
 
     compiled = jax.jit(function).lower(*inputs).compile()
     times = []
-    for _ in range(RANDOM_STEPS):
+    for _ in range(calls):
         begun = time.perf_counter()
         jax.block_until_ready(compiled(*inputs))
         times.append(time.perf_counter() - begun)
@@ -281,10 +281,15 @@ def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     from marljax.baselines.highway_merge import random_episode
 
     rng = np.random.default_rng(0)
-    random_episode(env.physics, env_params, rng)
+    return episode_rate(lambda: random_episode(env.physics, env_params, rng))
+
+
+def episode_rate(play: Callable[[], int]) -> Row:
+    """Steps per second of a rival whose ``play`` runs one episode and returns its steps, after a first one to warm up."""
+    play()
     steps, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < RIVAL_SECONDS:
-        steps += random_episode(env.physics, env_params, rng)
+        steps += play()
     return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
 
 
@@ -307,10 +312,16 @@ def jaxmarl_can(env: Any, env_params: Any) -> bool:
 
 
 def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
-    """See ``ride_dispatch_speed``."""
-    from marljax.baselines.ride_dispatch_speed import ride_gym_rate
+    """Environment steps per second of ride-gym with the same fleet, patience and number of orders on a grid of streets."""
+    del num_envs
+    if importlib.util.find_spec("ride_gym") is None:
+        sys.exit('error: the rival, ride-gym, is not installed; pip install -e ".[dev]"')
+    import numpy as np
 
-    return ride_gym_rate(env, env_params, num_envs)
+    from marljax.baselines.ride_dispatch_speed import ride_gym, ride_gym_episode
+
+    rng, rival = np.random.default_rng(0), ride_gym(env, env_params)
+    return episode_rate(lambda: ride_gym_episode(rival, rng))
 
 
 RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {
