@@ -9,7 +9,7 @@ finished cell is not computed again. Delete a cell's file to compute it anew.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,41 +41,44 @@ PUBLISHED = {
 }
 
 
+class Worth(NamedTuple):
+    """What a pair is worth: a weighted sum."""
+
+    random: float = 0.0  # of a uniform draw
+    pickup: float = 0.0  # of the minutes until the pickup
+    reward: float = 0.0  # of the assignment
+    busy: float = 0.0  # of the minutes that pickup and direct ride keep the vehicle busy
+
+
 @dataclasses.dataclass(frozen=True)
 class Matcher:
     """Matching of all free vehicles and open orders: ``policy(numbers, key, state, timestep, carry)``.
 
-    ``rule`` says what a pair is worth: ``random``, ``nearest`` (minus the pickup time) or ``reward`` (of the assignment, minus a
-    price per minute that the vehicle would be kept busy by pickup and direct ride). Vehicles that cannot decline take as many
-    orders as possible. ``method`` is ``matching.match``'s.
+    Vehicles that cannot decline take as many orders as possible. ``method`` is ``matching.match``'s.
     """
 
     env: RideDispatch
-    rule: str
     declines: bool = False
     method: str = "exact"
 
-    def __call__(self, numbers: tuple[RideParams, Any], key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> Any:
-        env_params, price = numbers
-        mask = timestep.action_mask[:, :-1]
-        if self.rule == "random":
-            worth = jax.random.uniform(key, mask.shape)
-        else:
-            pairs = self.env.pairs(state, env_params)
-            worth = -pairs.pickup if self.rule == "nearest" else pairs.reward - price * (pairs.pickup + pairs.ride)
+    def __call__(self, numbers: tuple[RideParams, Worth], key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> Any:
+        env_params, weight = numbers
+        mask, pairs = timestep.action_mask[:, :-1], self.env.pairs(state, env_params)
+        worth = weight.random * jax.random.uniform(key, mask.shape) + weight.pickup * pairs.pickup
+        worth += weight.reward * pairs.reward + weight.busy * (pairs.pickup + pairs.ride)
         return match(worth, mask, 0.0 if self.declines else None, self.method), carry
 
 
 # Reward per minute of a vehicle's time, where it is highest on training seeds (demo: a guess):
 # ``python baselines/ride_dispatch.py prices``
 PRICES = {"manhattan-1000": 0.1, "manhattan-400": 0.4, "manhattan-300": 0.5, "demo": 0.2}
-RULES = {
-    "random matching": "random",
-    "nearest pickup": "nearest",
-    "one-step reward": "reward",
-    "minus opportunity cost": "reward",
-}
 PRICED = "minus opportunity cost"
+RULES = {
+    "random matching": Worth(random=1.0),
+    "nearest pickup": Worth(pickup=-1.0),
+    "one-step reward": Worth(reward=1.0),
+    PRICED: Worth(reward=1.0),
+}
 
 
 def price_of(name: str, preset: str) -> float:
@@ -86,13 +89,13 @@ def price_of(name: str, preset: str) -> float:
 def rivals(env: RideDispatch, env_params: RideParams) -> dict[str, Rival]:
     """By name; they choose among all pairs, whatever view the agents have."""
     env = dataclasses.replace(env, view="pairs")
-    return {name: matching(env, env_params, rule, price_of(name, env.preset)) for name, rule in RULES.items()}
+    return {name: matching(env, env_params, worth._replace(busy=-price_of(name, env.preset))) for name, worth in RULES.items()}
 
 
-def matching(env: RideDispatch, env_params: RideParams, rule: str, price: float = 0.0, method: str = "exact") -> Rival:
-    """A rule as a policy; with a ``price`` per minute of a vehicle's time vehicles decline what is worth less than nothing."""
-    numbers = jax.tree.map(jnp.asarray, env_params), jnp.asarray(price)
-    return Rival(env, env_params, Partial(Matcher(env, rule, price > 0, method), numbers))
+def matching(env: RideDispatch, env_params: RideParams, worth: Worth, method: str = "exact") -> Rival:
+    """A rule as a policy; where a vehicle's time has a price vehicles decline what is worth less than nothing."""
+    numbers = jax.tree.map(jnp.asarray, (env_params, worth))
+    return Rival(env, env_params, Partial(Matcher(env, worth.busy < 0, method), numbers))
 
 
 def scripted_table(cells: Cells) -> str:
@@ -148,7 +151,7 @@ def price_cell(cells: Cells, preset: str, price: float) -> Figures | None:
     env = RideDispatch(preset)
 
     def train() -> Figures:
-        rival = matching(env, env.default_params, "reward", price)
+        rival = matching(env, env.default_params, Worth(reward=1.0, busy=-price))
         evaluator = Evaluator(env, AT_ONCE)
         keys = jax.random.split(jax.random.key(0), PRICE_EPISODES // AT_ONCE)
         parts = [evaluator.scripted(rival.policy, rival.env_params, key) for key in keys]

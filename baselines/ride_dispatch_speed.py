@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.baselines.ride_dispatch import matching
+from marljax.baselines.ride_dispatch import Worth, matching
 from marljax.baselines.speed import Row, call_time
 from marljax.baselines.tables import markdown_table
 from marljax.envs.ride_dispatch import FREE_FLOW, RideDispatch, RideParams
@@ -85,7 +85,7 @@ def matching_figures(preset: str) -> Row:
     """Milliseconds of each way of matching, and the share of the largest total it finds, on the rewards of a minute of play."""
     env = RideDispatch(preset)
     env_params = env.default_params
-    policy = jax.jit(matching(env, env_params, "reward").policy)
+    policy = jax.jit(matching(env, env_params, Worth(reward=1.0)).policy)
     state, timestep = env.reset(jax.random.key(0), env_params)
     for minute in range(WARM_UP):
         action, _ = policy(jax.random.key(minute), state, timestep, ())

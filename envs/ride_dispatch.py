@@ -24,7 +24,6 @@ from marljax.envs.ride_dispatch_fleet import (
     Place,
     Plan,
     Travel,
-    Vehicles,
     Weights,
     drive,
     free,
@@ -32,6 +31,8 @@ from marljax.envs.ride_dispatch_fleet import (
     plan,
     rewards_if_empty,
 )
+from marljax.envs.ride_dispatch_state import WAITS, Orders, RideState, Served, Tally, count, expiry, metrics
+from marljax.envs.ride_dispatch_trips import DAYS, ELSEWHERE, of_files, times_of_file
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
 from marljax.spaces import Box, Discrete
@@ -39,44 +40,8 @@ from marljax.trees import check_numbers
 
 FREE_FLOW = 34.0  # km/h, which reproduces the travel times of the papers' routing engine
 ORDER_FEATURES = 5
-WAITS = 21  # bins of the histogram of waits
 SHARE_ERROR = 1e-3  # of rounding
 PAIRS_AT_ONCE = 32  # orders that are planned for the whole fleet together
-
-
-class Orders(struct.PyTreeNode):
-    """The table of open orders, [M] each."""
-
-    trip: demands.Trips
-    request: jax.Array  # [M] int32 minute of the episode
-    open: jax.Array  # [M] bool
-
-
-class Tally(struct.PyTreeNode):
-    """Sums over the episode so far."""
-
-    reward: jax.Array  # discounted
-    arrived: jax.Array
-    served: jax.Array
-    lost: jax.Array
-    cancelled: jax.Array
-    overflow: jax.Array  # orders that found no place in the table
-    pickup: jax.Array  # min, of served orders
-    confirmation: jax.Array  # min, of served orders
-    finished: jax.Array  # orders dropped off
-    delivery: jax.Array  # min, of finished orders
-    detour: jax.Array  # min, of finished orders
-    waits: jax.Array  # [WAITS] served orders by whole minutes from request to pickup; the last holds all longer ones
-
-
-class RideState(struct.PyTreeNode):
-    """Everything that an episode consists of."""
-
-    vehicles: Vehicles
-    orders: Orders
-    minute: jax.Array  # int32 since the start
-    tally: Tally
-    offers: Any  # [N, C] int32 orders that each vehicle is offered, M for none; None with the view ``pairs``
 
 
 class Pairs(NamedTuple):
@@ -122,8 +87,13 @@ PRESETS: dict[str, Preset] = {
     "manhattan-300": Preset(300, 704, _MOVED),
     "demo": Preset(32, 64, {"demand_scale": 0.08, **_MOVED}),
 }
-VIEWS = ("pairs", "candidates")
-TRAVELS = ("free_flow", "hourly", "table")
+CHOICES = {
+    "preset": PRESETS,
+    "view": ("pairs", "candidates"),
+    "travel": ("free_flow", "hourly", "table"),
+    "elsewhere": ELSEWHERE,
+    "days": DAYS,
+}
 OFFER_FEATURES = 8
 
 
@@ -144,6 +114,9 @@ class RideDispatch(Environment):
     - ``travel``: ``free_flow`` and ``hourly`` choose the default of ``env_params.speed``, the latter a weekday's traffic. With
       ``table`` ``env_params.times`` says how long it takes between zones, such as ``ride_dispatch_demand.read_times`` gives;
       places off the centroids add their kilometres at ``env_params.speed``.
+    - ``trips_file``: trip records to take ``env_params.demand`` from, of the zones in ``zones_file`` (default: Manhattan's), as
+      ``Demand.from_trips`` does with ``elsewhere`` and ``days``. ``times_file``: what ``read_times`` reads for
+      ``travel="table"``; without, times of free flow.
 
     Of several vehicles that ask for the same order the one whose reward is highest gets it, the first of equals, as a matching
     of largest total reward decides between two; the others wait.
@@ -173,6 +146,11 @@ class RideDispatch(Environment):
     view: str = "pairs"
     candidates: int = 8
     travel: str = "free_flow"
+    trips_file: str = dataclasses.field(default="", compare=False)
+    zones_file: str = dataclasses.field(default="", compare=False)
+    elsewhere: str = dataclasses.field(default="refuse", compare=False)
+    days: str = dataclasses.field(default="all", compare=False)
+    times_file: str = dataclasses.field(default="", compare=False)
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("reward", "service", "pickup", "delivery", "detour", "confirmation")
@@ -183,12 +161,9 @@ class RideDispatch(Environment):
     }
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise unknown("preset of ride_dispatch", str(self.preset), PRESETS)
-        if self.view not in VIEWS:
-            raise unknown("view of ride_dispatch", str(self.view), VIEWS)
-        if self.travel not in TRAVELS:
-            raise unknown("travel of ride_dispatch", str(self.travel), TRAVELS)
+        for option, choices in CHOICES.items():
+            if (choice := str(getattr(self, option))) not in choices:
+                raise unknown(f"{option} of ride_dispatch", choice, choices)
         for size in ("vehicles", "orders"):
             object.__setattr__(self, size, getattr(self, size) or getattr(PRESETS[self.preset], size))
         for option in ("vehicles", "orders", "seats", "candidates"):
@@ -200,6 +175,12 @@ class RideDispatch(Environment):
             raise UserError(f"seats={self.seats} of ride_dispatch is out of range; routes are found for up to {MOST_SEATS}")
         if self.view == "candidates" and self.candidates > self.orders:
             raise UserError(f"candidates={self.candidates} of ride_dispatch is more than its {self.orders} orders; give fewer")
+        if self.zones_file and not self.trips_file:
+            raise UserError("zones_file of ride_dispatch says what zones trips_file has; give both or neither")
+        if self.times_file and self.travel != "table":
+            raise UserError("times_file of ride_dispatch goes with travel='table'; give both or neither")
+        if self.trips_file or self.times_file:
+            self.preset_params(self.preset)  # what is wrong with a file is said now
 
     @property
     def num_agents(self) -> int:
@@ -235,9 +216,14 @@ class RideDispatch(Environment):
         if preset not in PRESETS:
             raise unknown("preset of ride_dispatch", preset, PRESETS)
         numbers = RideParams(fleet=min(PRESETS[preset].vehicles, self.vehicles), **PRESETS[preset].numbers)
+        if self.trips_file:
+            numbers = numbers.replace(demand=of_files(self.trips_file, self.zones_file, self.elsewhere, self.days))
         if self.travel == "hourly":
-            return numbers.replace(speed=demands.HOURLY_SPEED.astype(np.float32))
-        return numbers.replace(times=free_flow_times(numbers.demand)) if self.travel == "table" else numbers
+            numbers = numbers.replace(speed=demands.HOURLY_SPEED.astype(np.float32))
+        if self.travel == "table":
+            given = times_of_file(self.times_file, self.zones_file) if self.times_file else free_flow_times(numbers.demand)
+            numbers = numbers.replace(times=given)
+        return numbers
 
     def check_params(self, env_params: RideParams) -> None:
         """Raises ``UserError`` for numbers that no episode can have."""
@@ -303,7 +289,7 @@ class RideDispatch(Environment):
         state = RideState(vehicles, orders, state.minute + 1, tally, None)
         over = state.minute >= env_params.duration
         state = self._arrivals(key_arrivals, state, ~over, env_params)
-        state = self._offer(expiry(key_cancel, state, env_params), env_params)
+        state = self._offer(expiry(key_cancel, state, env_params.patience, env_params.cancel), env_params)
         return state, Outcome(reward, jnp.array(False), over)
 
     def plan(self, state: RideState, order: jax.Array, env_params: RideParams) -> Plan:
@@ -459,50 +445,3 @@ def order_features(state: RideState) -> jax.Array:
     trip = state.orders.trip
     columns = trip.up, trip.cross, trip.to_up, trip.to_cross, state.minute - state.orders.request
     return jnp.where(state.orders.open[:, None], jnp.stack(columns, axis=1) / 10, 0.0)
-
-
-def expiry(key: jax.Array, state: RideState, env_params: RideParams) -> RideState:
-    """Orders that waited too long are lost; some customers cancel before, never in the minute of their request."""
-    orders = state.orders
-    late = orders.open & (orders.request <= state.minute - env_params.patience)
-    withdrawn = orders.open & ~late & (orders.request < state.minute)
-    withdrawn &= jax.random.uniform(key, orders.open.shape) < env_params.cancel
-    tally = state.tally.replace(lost=state.tally.lost + jnp.sum(late), cancelled=state.tally.cancelled + jnp.sum(withdrawn))
-    return state.replace(orders=orders.replace(open=orders.open & ~late & ~withdrawn), tally=tally)
-
-
-class Served(NamedTuple):
-    """The assignments of a minute."""
-
-    taken: jax.Array  # [N] bool: the vehicle got an order
-    order: jax.Array  # [N] int32: which
-    gone: jax.Array  # [M] bool: the order has a vehicle
-    reward: jax.Array  # [N], 0 without an order
-    pickup: jax.Array  # [N] min
-
-
-def count(state: RideState, served: Served, before: Vehicles, dropped: jax.Array, discount: jax.Array) -> Tally:
-    """The sums after a minute; ``before`` are the vehicles that drove it, ``dropped`` [K, N] what they brought to its end."""
-    tally, request = state.tally, state.orders.request
-    waited = jnp.where(served.gone, state.minute - request, 0)
-    until_pickup = state.minute - request[jnp.clip(served.order, 0, len(request) - 1)] + served.pickup
-    bins = jnp.clip(until_pickup.astype(jnp.int32), 0, WAITS - 1)
-    return tally.replace(
-        reward=tally.reward + discount**state.minute * jnp.sum(served.reward),
-        served=tally.served + jnp.sum(served.taken),
-        pickup=tally.pickup + jnp.sum(jnp.where(served.taken, served.pickup, 0.0)),
-        confirmation=tally.confirmation + jnp.sum(waited),
-        finished=tally.finished + jnp.sum(dropped),
-        delivery=tally.delivery + jnp.sum(jnp.where(dropped, before.total, 0.0)),
-        detour=tally.detour + jnp.sum(jnp.where(dropped, before.total - before.direct, 0.0)),
-        waits=tally.waits + jnp.sum((bins[:, None] == jnp.arange(WAITS)) & served.taken[:, None], axis=0),
-    )
-
-
-def metrics(tally: Tally) -> dict[str, jax.Array]:
-    """See ``RideDispatch``."""
-    served, finished = jnp.maximum(tally.served, 1), jnp.maximum(tally.finished, 1)
-    counts = {name: getattr(tally, name) for name in ("reward", "arrived", "served", "lost", "cancelled", "overflow")}
-    means = {name: getattr(tally, name) / served for name in ("pickup", "confirmation")}
-    means |= {name: getattr(tally, name) / finished for name in ("delivery", "detour")}
-    return counts | means | {"service": tally.served / jnp.maximum(tally.arrived, 1)}

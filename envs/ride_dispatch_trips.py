@@ -1,11 +1,12 @@
 """Demand from a city's trip records, in files as New York's Taxi and Limousine Commission publishes them."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marljax.envs.ride_dispatch_demand import GRAVITY_KM, MINUTES, Demand, Zones, manhattan_zones, of_shares
+from marljax.envs.ride_dispatch_demand import GRAVITY_KM, MINUTES, Demand, Zones, manhattan_zones, of_shares, read_times
 from marljax.errors import UserError, in_short
 
 # by the kind of taxi: yellow, green, others for hire; the first that a file has
@@ -14,6 +15,7 @@ COLUMNS = {
     "zone of pickup": ("PULocationID", "PUlocationID"),
     "zone of drop-off": ("DOLocationID", "DOlocationID"),
 }
+ELSEWHERE = ("refuse", "drop")
 DAYS = ("all", "weekdays", "weekends")
 RARE = 0.1  # of the busiest day's trips
 PRIOR = 20.0  # trips that the gravity model is worth beside those counted from an origin
@@ -37,30 +39,17 @@ def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewh
         UserError: for a file that cannot be read, lacks columns or holds no trip within the zones, and, unless they are to be
             dropped, for trips elsewhere.
     """
-    if elsewhere not in ("refuse", "drop"):
-        raise UserError(f"elsewhere={elsewhere!r} of from_trips is not known; give 'refuse' or 'drop'")
-    if days not in DAYS:
-        raise UserError(f"days={days!r} of from_trips is not known; give {' or '.join(map(repr, DAYS))}")
+    for name, choice, choices in (("elsewhere", elsewhere, ELSEWHERE), ("days", days, DAYS)):
+        if choice not in choices:
+            raise UserError(f"{name}={choice!r} of from_trips is not known; give {' or '.join(map(repr, choices))}")
     if not isinstance(path, str | Path):
         raise UserError(f"{in_short(path)} is no path; give the name of a file of trips")
-    table = zones if isinstance(zones, Zones) else Zones.read(zones) if zones is not None else manhattan_zones()
-    time, origin, destination = _read(Path(path))
-    number = {zone: place for place, zone in enumerate(table.zone_id.tolist())}
-    ends = [np.array([number.get(zone, -1) for zone in column.tolist()]) for column in (origin, destination)]
-    known = (ends[0] >= 0) & (ends[1] >= 0)
-    if elsewhere == "refuse" and not known.all():
-        strange = sorted({*origin[ends[0] < 0].tolist(), *destination[ends[1] < 0].tolist()})
-        some = ", ".join(str(zone) for zone in strange[:NAMED]) + (", …" if len(strange) > NAMED else "")
-        raise UserError(
-            f"{(~known).sum()} of {len(known)} trips in {path} start or end in zones that the table does not have ({some}); "
-            "give a table with them as zones=…, or elsewhere='drop' to leave these trips out"
-        )
-    if not known.any():
-        raise UserError(f"{path} holds no trip within the zones of the table; give the city's own as zones=…")
-    usual, number_of_days = _usual_days(time[known].astype("datetime64[D]"), days)
+    table = zones_of(zones)
+    time, origin, destination = _within(table, Path(path), _read(Path(path)), elsewhere)
+    usual, number_of_days = _usual_days(time.astype("datetime64[D]"), days)
     if not number_of_days:
         raise UserError(f"{path} holds no trip on {days}; give days='all'")
-    time, origin, destination = (column[known][usual] for column in (time, *ends))
+    time, origin, destination = (column[usual] for column in (time, origin, destination))
     size = len(table.zone_id)
     counts = np.bincount(origin * size + destination, minlength=size * size).reshape(size, size)
     minute = (time.astype("datetime64[m]") - time.astype("datetime64[D]")).astype(int)
@@ -69,6 +58,43 @@ def from_trips(path: str | Path, zones: str | Path | Zones | None = None, elsewh
     popular = np.exp(-table.apart() / GRAVITY_KM) * (counts.sum(axis=0) + 1)
     flows = counts + PRIOR * popular / popular.sum(axis=1, keepdims=True)
     return of_shares(table.up, table.cross, counts.sum(axis=1) + 1e-9, flows, rate)
+
+
+@functools.lru_cache(maxsize=8)
+def of_files(trips_file: str, zones_file: str = "", elsewhere: str = "refuse", days: str = "all") -> Demand:
+    """``from_trips`` for the options of ``RideDispatch``; every file is read once in a process."""
+    return from_trips(trips_file, zones_file or None, elsewhere, days)
+
+
+@functools.lru_cache(maxsize=8)
+def times_of_file(times_file: str, zones_file: str = "") -> np.ndarray:
+    """``read_times``, once in a process."""
+    return read_times(times_file, zones_of(zones_file or None))
+
+
+def zones_of(zones: str | Path | Zones | None) -> Zones:
+    """A table of zones, or the one in a file, or Manhattan's."""
+    if isinstance(zones, Zones):
+        return zones
+    return manhattan_zones() if zones is None else Zones.read(zones)
+
+
+def _within(table: Zones, path: Path, trips: tuple[np.ndarray, ...], elsewhere: str) -> tuple[np.ndarray, ...]:
+    """Time, origin and destination of the trips within the zones, which are named by their place in the table now."""
+    time, origin, destination = trips
+    number = {zone: place for place, zone in enumerate(table.zone_id.tolist())}
+    ends = [np.array([number.get(zone, -1) for zone in column.tolist()]) for column in (origin, destination)]
+    known = (ends[0] >= 0) & (ends[1] >= 0)
+    if elsewhere == "refuse" and not known.all():
+        strange = sorted({*origin[ends[0] < 0].tolist(), *destination[ends[1] < 0].tolist()})
+        some = ", ".join(str(zone) for zone in strange[:NAMED]) + (", …" if len(strange) > NAMED else "")
+        raise UserError(
+            f"{(~known).sum()} of {len(known)} trips in {path} start or end in zones that the table does not have ({some}); "
+            "give a table of zones that has them, or elsewhere='drop' to leave these trips out"
+        )
+    if not known.any():
+        raise UserError(f"{path} holds no trip within the zones of the table; give a table of the city's own zones")
+    return time[known], ends[0][known], ends[1][known]
 
 
 def _usual_days(date: np.ndarray, days: str) -> tuple[np.ndarray, int]:

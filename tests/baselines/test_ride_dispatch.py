@@ -21,19 +21,19 @@ def test_matchings_earn_what_scipys_do(sizes):
     pairs = jax.tree.map(lambda part: np.asarray(part)[np.ix_(free, opened)], env.pairs(state, params))
     price = 0.2
     worth = {
-        "nearest": -pairs.pickup,
-        "reward": pairs.reward,
-        "price": np.maximum(pairs.reward - price * (pairs.pickup + pairs.ride), 0.0),
+        baselines.Worth(pickup=-1.0): -pairs.pickup,
+        baselines.Worth(reward=1.0): pairs.reward,
+        baselines.Worth(reward=1.0, busy=-price): np.maximum(pairs.reward - price * (pairs.pickup + pairs.ride), 0.0),
     }
     for rule, gains in worth.items():
-        rival = baselines.matching(env, params, "reward" if rule == "price" else rule, price if rule == "price" else 0.0)
+        rival = baselines.matching(env, params, rule)
         action, _ = jax.jit(rival.policy)(KEY, state, seen, ())
         asked = np.flatnonzero(np.asarray(action) < sizes[1])
         place = np.cumsum(free) - 1, np.cumsum(opened) - 1
         earned = gains[place[0][asked], place[1][np.asarray(action)[asked]]].sum()
         rows, columns = linear_sum_assignment(gains, maximize=True)
-        np.testing.assert_allclose(earned, gains[rows, columns].sum(), rtol=1e-4, atol=1e-4, err_msg=rule)
-        assert rule == "price" or len(asked) == len(rows)
+        np.testing.assert_allclose(earned, gains[rows, columns].sum(), rtol=1e-4, atol=1e-4, err_msg=str(rule))
+        assert rule.busy < 0 or len(asked) == len(rows)
 
 
 def test_every_rule_plays_whatever_the_agents_see():

@@ -1,8 +1,10 @@
 """Demand out of trip records, in the column format of New York's Taxi and Limousine Commission."""
 
+import jax
 import numpy as np
 import pytest
 
+from marljax import settings
 from marljax.envs.ride_dispatch import RideDispatch
 from marljax.envs.ride_dispatch_demand import Demand, manhattan_zones
 from marljax.errors import UserError
@@ -123,3 +125,33 @@ def test_what_is_no_file_of_trips_is_one_line(tmp_path):
     for given, message in ((5, "5 is no path"), (tmp_path, "there is no file")):
         with pytest.raises(UserError, match=message):
             Demand.from_trips(given)
+
+
+def test_a_run_may_name_the_files(tmp_path):
+    path, zones, times = written(tmp_path, records()), tmp_path / "zones.csv", tmp_path / "times.csv"
+    zones.write_text(f"zone_id,up_km,cross_km\n{ZONES[0]},0.0,0.0\n{ZONES[1]},3.0,1.0\n")
+    pairs = [f"{start},{end},{9 + (start == end)}" for start in ZONES[:2] for end in ZONES[:2]]
+    times.write_text("\n".join(["from_zone,to_zone,minutes", *pairs]))
+    words = [f"env.trips_file={path}", f"env.zones_file={zones}", "env.travel=table", f"env.times_file={times}"]
+    run = settings.tuned("ospo", "ride_dispatch", "env.preset=demo", "env.demand_scale=2", *words)
+    np.testing.assert_allclose(run.env_params.demand.rate, Demand.from_trips(path, zones).rate, rtol=1e-6)
+    assert run.env_params.demand_scale == 2.0
+    assert run.env_params.times.tolist() == [[10.0, 9.0], [9.0, 10.0]]
+    assert len(run.env.preset_params("manhattan-300").demand.up) == 2
+    state, _ = run.env.reset(jax.random.key(0), run.env_params.replace(start=8 * 60))
+    assert set(state.orders.trip.origin[state.orders.open].tolist()) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["env.trips_file=nowhere.csv"], "env: there is no file nowhere.csv"),
+        (["env.zones_file=zones.csv"], "env.zones_file of ride_dispatch says what zones trips_file has; give both or neither"),
+        (["env.times_file=times.csv"], "env.times_file of ride_dispatch goes with travel='table'; give both or neither"),
+        (["env.days=sundays"], "env: unknown days of ride_dispatch 'sundays'; did you mean weekdays?"),
+    ],
+)
+def test_files_that_a_run_cannot_have(words, message):
+    with pytest.raises(UserError) as error:
+        settings.tuned("ospo", "ride_dispatch", *words)
+    assert str(error.value) == message
