@@ -152,7 +152,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         own = learner.params.own_stats.updated(inputs.own, present)
         items = learner.params.item_stats.updated(inputs.items, inputs.open) if env.items else learner.params.item_stats
         learner = learner.replace(params=learner.params._replace(own_stats=own, item_stats=items))
-    return TrainState(learner, actors), terms | episodes
+    return TrainState(learner, actors), terms | cut_short(config, steps, counts) | episodes
 
 
 def initial_carry(env: Environment, config: Config) -> Any:
@@ -273,6 +273,14 @@ def to_go(config: Config, steps: Step) -> jax.Array:
     """[T, E, A] discounted rewards of each agent until its episode, or the rollout, ends."""
     nothing = jnp.zeros_like(steps.reward)
     return gae(steps, nothing, nothing[0], config.gamma, 1.0)[0]
+
+
+def cut_short(config: Config, steps: Step, counts: jax.Array) -> dict[str, jax.Array]:
+    """Where rewards until the end are compared, the share of them that the end of the rollout cuts."""
+    if config.advantage == "one_step":
+        return {}
+    whole = jax.lax.cummax(steps.cut.astype(jnp.int8), reverse=True)[..., None] > 0
+    return {"cut_returns": parallel.mean(parallel.masked_mean(1.0 - whole, counts))}
 
 
 def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:

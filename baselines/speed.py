@@ -143,21 +143,17 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
     from marljax import settings
 
     chosen = settings.compose(algo, words)
-    if kind == "start":
-        figures = {"import_s": import_time}
-    elif kind == "random":
-        figures = random_rate(chosen.env, chosen.env_params, count)
-    elif kind == "parts":
-        figures = part_times(chosen.env, chosen.env_params, count)
-    elif kind == "training":
-        figures = training_rate(chosen, count)
-    elif kind in ("fleet", "matching"):
-        from marljax.baselines import ride_dispatch_speed as own
-
-        figures = own.fleet_figures(count) if kind == "fleet" else own.matching_figures(own.MATCHED[count])
-    else:
-        figures = RIVALS[chosen.env_name](chosen.env, chosen.env_params, count)
-    return figures | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    given = chosen.env, chosen.env_params, count
+    measures: dict[str, Callable[[], Row]] = {
+        "start": lambda: {"import_s": import_time},
+        "random": lambda: random_rate(*given),
+        "parts": lambda: part_times(*given),
+        "training": lambda: training_rate(chosen, count),
+        "rival": lambda: RIVALS[chosen.env_name](*given),
+        "fleet": lambda: fleet_figures(count),
+        "matching": lambda: matching_figures(count),
+    }
+    return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
@@ -322,6 +318,20 @@ def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
 
     rng, rival = np.random.default_rng(0), ride_gym(env, env_params)
     return episode_rate(lambda: ride_gym_episode(rival, rng))
+
+
+def fleet_figures(vehicles: int) -> Row:
+    """See ``ride_dispatch_speed``."""
+    from marljax.baselines import ride_dispatch_speed as own
+
+    return own.fleet_figures(vehicles)
+
+
+def matching_figures(number: int) -> Row:
+    """See ``ride_dispatch_speed``."""
+    from marljax.baselines import ride_dispatch_speed as own
+
+    return own.matching_figures(own.MATCHED[number])
 
 
 RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {

@@ -75,6 +75,13 @@ def test_rewards_to_go_stop_where_an_episode_or_an_agent_does():
     np.testing.assert_allclose(found, expected)
 
 
+def test_how_many_sums_a_rollout_cuts_is_told():
+    cut = np.array([[True, False], [False, False]])  # 3 compared at its end, 4 and 3 in the other steps of TAKES
+    told = functools.partial(ospo.cut_short, ospo.Config(advantage="to_go"))
+    found = on_one_device(told, steps_of(REWARD, cut), jnp.array(TAKES))
+    assert float(found["cut_returns"]) == pytest.approx(TAKES[~cut].sum() / TAKES.sum())
+
+
 def test_grpo_sums_compared_rewards_and_to_go_compares_sums():
     cut, config = np.zeros((2, 2), bool), ospo.Config(advantage="group", normalize="buffer", gamma=0.9)
     steps, takes = steps_of(REWARD, cut), jnp.array(TAKES)
