@@ -69,9 +69,9 @@ class Matcher:
         return match(worth, mask, 0.0 if self.declines else None, self.method), carry
 
 
-# Reward per minute of a vehicle's time, where it is highest on training seeds (demo: a guess):
+# Reward per minute of a vehicle's time, where it is highest on training seeds:
 # ``python baselines/ride_dispatch.py prices``
-PRICES = {"manhattan-1000": 0.1, "manhattan-400": 0.4, "manhattan-300": 0.5, "demo": 0.2}
+PRICES = {"manhattan-1000": 0.1, "manhattan-400": 0.4, "manhattan-300": 0.5, "demo": 0.4}
 PRICED = "minus opportunity cost"
 RULES = {
     "random matching": Worth(random=1.0),
@@ -137,7 +137,7 @@ def columns(figures: Figures) -> list[str]:
 def price_table(cells: Cells) -> str:
     """The opportunity cost, tuned on scenarios of their own."""
     rows, missing = [], []
-    for preset in PLAYED:
+    for preset in PRICES:
         found = [price_cell(cells, preset, price) for price in PRICE_GRID]
         if any(figures is None for figures in found):
             missing.append(preset)
