@@ -181,7 +181,7 @@ def rollout_policy(
     if isinstance(env.action_space, Discrete):
         able &= jnp.sum(available(env, config, inputs), axis=-1) > 1
     takes = able & (sample != env.noop) if env.items else able
-    counts = takes if config.waiting == "ignored" else able
+    counts = takes if config.waiting in ("never", "ignored") else able
     takes = able if config.waiting == "learnt" else takes
     present = timestep.alive & ~timestep.last[:, None]
     record = jax.tree.map(lambda x: x[0], (inputs, sample, head.log_prob(sample), counts, takes))

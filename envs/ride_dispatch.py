@@ -23,6 +23,7 @@ from marljax.envs.ride_dispatch_fleet import (
     MOST_SEATS,
     Place,
     Plan,
+    Table,
     Travel,
     Weights,
     drive,
@@ -215,7 +216,8 @@ class RideDispatch(Environment):
         """The numbers of another preset, with as many of its vehicles as there are slots."""
         if preset not in PRESETS:
             raise unknown("preset of ride_dispatch", preset, PRESETS)
-        numbers = RideParams(fleet=min(PRESETS[preset].vehicles, self.vehicles), **PRESETS[preset].numbers)
+        fleet = min(PRESETS[preset].vehicles, self.vehicles)
+        numbers = RideParams(fleet=fleet, capacity=self.seats, **PRESETS[preset].numbers)
         if self.trips_file:
             numbers = numbers.replace(demand=of_files(self.trips_file, self.zones_file, self.elsewhere, self.days))
         if self.travel == "hourly":
@@ -359,11 +361,11 @@ class RideDispatch(Environment):
 
     def _travel(self, state: RideState, env_params: RideParams) -> Travel:
         hour = (jnp.asarray(env_params.start + state.minute, jnp.int32) // 60) % 24
-        travel = Travel(60.0 / jnp.asarray(env_params.speed)[hour], env_params.floors)
+        pace = 60.0 / jnp.asarray(env_params.speed)[hour]
         if self.travel != "table":
-            return travel
+            return Travel(pace, env_params.floors)
         up, cross = jnp.asarray(env_params.demand.up), jnp.asarray(env_params.demand.cross)
-        return travel.by_table(jnp.asarray(env_params.times), Place(up, cross, jnp.arange(len(up))))
+        return Travel(pace, env_params.floors, Table(jnp.asarray(env_params.times), Place(up, cross, jnp.arange(len(up)))))
 
     def _asked(self, state: RideState, action: jax.Array) -> jax.Array:
         """[N] int32 order of the table that each vehicle asks for, M for none; an action outside of the space waits."""

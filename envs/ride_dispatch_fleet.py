@@ -13,6 +13,7 @@ from flax import struct
 
 from marljax.envs.ride_dispatch_demand import Trips
 
+ROUNDING = 1e-3  # min, of sums that should be whole
 MOST_SEATS = 4  # all orders of the drop-offs are tried
 
 
@@ -21,7 +22,7 @@ class Vehicles(struct.PyTreeNode):
 
     up: jax.Array  # [N] km; the pickup's place from the assignment on
     cross: jax.Array  # [N]
-    zone: jax.Array  # [N] int32 of the last stop
+    zone: jax.Array  # [N] int32 of the last stop; with a table of times, of what lies nearest on the way
     pickup_left: jax.Array  # [N] min until the last assigned order is aboard
     free: jax.Array  # [N] bool: may be given an order
     seated: jax.Array  # [K, N] bool: the seat is taken, also by an order that is not aboard yet
@@ -71,7 +72,23 @@ class Place(NamedTuple):
 
     up: jax.Array  # km
     cross: jax.Array  # km
-    zone: jax.Array  # int32; of what is on its way, where it came from
+    zone: jax.Array  # int32
+
+
+class Table(NamedTuple):
+    """A city's times between its zones."""
+
+    minutes: jax.Array  # [Z, Z] from centroid to centroid
+    centroids: Place  # [Z]
+
+    def ends(self, start: Place, end: Place) -> tuple[Place, Place]:
+        """The centroids of their zones."""
+        return Place(*(part[start.zone] for part in self.centroids)), Place(*(part[end.zone] for part in self.centroids))
+
+    def nearest(self, place: Place) -> jax.Array:
+        """[…] int32 zone whose centroid is nearest."""
+        apart = jnp.abs(place.up[..., None] - self.centroids.up) + jnp.abs(place.cross[..., None] - self.centroids.cross)
+        return jnp.argmin(apart, axis=-1).astype(jnp.int32)
 
 
 class Travel(struct.PyTreeNode):
@@ -79,8 +96,7 @@ class Travel(struct.PyTreeNode):
 
     minutes_per_km: Any
     floors: Any  # bool: each leg is rounded down to whole minutes
-    # [Z, Z] min by zones, before what the leg's own kilometres take: a city's table of times less its centroids' kilometres
-    beyond: Any = None
+    table: Table | None = None  # by kilometres alone without
     stretch: Any = 1.065  # network km per km of |up| + |cross|
     offset: Any = 0.01  # km
 
@@ -91,17 +107,16 @@ class Travel(struct.PyTreeNode):
     def minutes(self, start: Place, end: Place) -> jax.Array:
         """Of a leg, as plans count it."""
         time = self.exactly(start, end)
-        return jnp.where(self.floors, jnp.floor(time), time)
+        slack = 0.0 if self.table is None else ROUNDING
+        return jnp.where(self.floors, jnp.floor(time + slack), time)
 
     def exactly(self, start: Place, end: Place) -> jax.Array:
-        """Minutes of a leg, as it is driven."""
-        time = self.km(start, end) * self.minutes_per_km
-        return time if self.beyond is None else jnp.maximum(time + self.beyond[start.zone, end.zone], 0.0)
-
-    def by_table(self, times: jax.Array, centroids: Place) -> "Travel":
-        """With ``times`` [Z, Z] min between the centroids [Z]; what a place is off them counts by its kilometres."""
-        apart = self.km(*(Place(*(part[index] for part in centroids)) for index in (np.s_[:, None], np.s_[None])))
-        return self.replace(beyond=times - apart * self.minutes_per_km)
+        """Minutes of a leg, as it is driven; how far places are off the centroids of a table counts by kilometres."""
+        km = self.km(start, end)
+        if self.table is None:
+            return km * self.minutes_per_km
+        off = (km - self.km(*self.table.ends(start, end))) * self.minutes_per_km
+        return jnp.maximum(self.table.minutes[start.zone, end.zone] + off, 0.0)
 
 
 class Weights(struct.PyTreeNode):
@@ -195,7 +210,7 @@ def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:
         chosen = np.arange(len(waits))[:, None] == jnp.argmin(waits, axis=0)
         stop = Place(*(jnp.sum(jnp.where(chosen, there, 0), axis=0) for there in vehicles.stops))
         # A table says when a stop is reached, not where the vehicle is on its way: evenly between the two.
-        time = travel.exactly(place, stop) if travel.beyond is None else nearest - passed
+        time = travel.exactly(place, stop) if travel.table is None else nearest - passed
         share = jnp.where(jnp.isfinite(nearest), jnp.clip(left / jnp.maximum(time, 1e-6), 0.0, 1.0), 0.0)
         up, cross = (old + share * (new - old) for new, old in zip(stop[:2], place[:2], strict=True))
         place = place._replace(up=up, cross=cross)
@@ -206,6 +221,9 @@ def drive(vehicles: Vehicles, travel: Travel) -> tuple[Vehicles, jax.Array]:
     last = jnp.argmax(jnp.where(dropped, vehicles.remaining, -jnp.inf), axis=0)
     zone = jnp.where(jnp.any(dropped, axis=0), jnp.take_along_axis(vehicles.to_zone, last[None], axis=0)[0], vehicles.zone)
     seated = vehicles.seated & ~dropped
+    if travel.table is not None:
+        under_way = jnp.any(seated, axis=0) & ((place.up != vehicles.up) | (place.cross != vehicles.cross))
+        zone = jnp.where(under_way, travel.table.nearest(place), zone)
     pickup_left = jnp.where(fetching, vehicles.pickup_left - 1.0, 0.0)
     vehicles = vehicles.replace(up=place.up, cross=place.cross, zone=zone, pickup_left=pickup_left, seated=seated)
     return vehicles.replace(remaining=jnp.maximum(remaining, 0.0)), dropped

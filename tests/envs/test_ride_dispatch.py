@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+from marljax.envs import ride_dispatch_fleet as fleet
 from marljax.envs.ride_dispatch import RideDispatch
 from marljax.envs.ride_dispatch_charts import by_zone
-from marljax.envs.ride_dispatch_demand import Zones, draw_trips, of_shares, read_times
+from marljax.envs.ride_dispatch_demand import Trips, Zones, draw_trips, of_shares, read_times
 from marljax.errors import UserError
 from marljax.testing import check_env
 
@@ -23,6 +24,9 @@ NUMBERS = {
     "floors": ENV.default_params.replace(fleet=10, floors=True, jitter=0.0, patience=3),
     "slow": ENV.default_params.replace(fleet=12, speed=np.full(24, 12.0, np.float32), capacity=2),
     "table": TABLED.default_params.replace(times=np.random.default_rng(0).uniform(1, 25, (69, 69)).astype(np.float32)),
+    "whole table": TABLED.default_params.replace(
+        times=np.random.default_rng(1).integers(1, 25, (69, 69)).astype(np.float32), floors=True, jitter=0.0
+    ),
     "stuck": ENV.default_params.replace(fleet=12, floors=True, stuck=True, jitter=0.0),
 }
 
@@ -43,21 +47,25 @@ class Car:
     def __init__(self, place, params):
         self.place, self.params = place, params
         self.pickup_left, self.riders, self.free, self.stuck = 0.0, [], True, False
+        self.centroids = list(zip(params.demand.up, params.demand.cross, strict=True))
 
     def km(self, one, other):
         return 1.065 * (abs(one[0] - other[0]) + abs(one[1] - other[1])) + 0.01
 
     def minutes(self, one, other):
         time = self.exactly(one, other)
-        return math.floor(time) if self.params.floors else time
+        return math.floor(time + 1e-4) if self.params.floors else time
 
     def exactly(self, one, other):
         pace, table = 60 / float(self.params.speed[19]), self.params.times
         if table is None:
             return self.km(one, other) * pace
-        centroids = list(zip(self.params.demand.up, self.params.demand.cross, strict=True))
-        off = self.km(one, other) - self.km(centroids[one[2]], centroids[other[2]])
+        off = self.km(one, other) - self.km(self.centroids[one[2]], self.centroids[other[2]])
         return max(float(table[one[2], other[2]]) + off * pace, 0.0)
+
+    def nearest(self):
+        apart = [abs(up - self.place[0]) + abs(cross - self.place[1]) for up, cross in self.centroids]
+        return apart.index(min(apart))
 
     def take(self, start, end):
         """The reward of an order, and the pickup time."""
@@ -93,7 +101,7 @@ class Car:
         if self.pickup_left > 1:
             self.pickup_left -= 1
         else:
-            budget = 1 - self.pickup_left
+            budget, begun = 1 - self.pickup_left, self.place
             self.pickup_left, left = 0.0, budget
             passed = 0.0
             for rider in sorted(self.riders, key=lambda rider: rider.remaining):
@@ -109,6 +117,8 @@ class Car:
             if gone:
                 self.place = *self.place[:2], max(gone, key=lambda rider: rider.remaining).to[2]
             self.riders = [rider for rider in self.riders if rider.remaining > 1e-5]
+            if self.params.times is not None and self.riders and self.place[:2] != begun[:2]:
+                self.place = *self.place[:2], self.nearest()
         self.stuck &= not gone
         self.free = self.pickup_left == 0 and len(self.riders) < self.params.capacity and not self.stuck
         return gone
@@ -125,11 +135,11 @@ def random_actions(seen, seed):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_episodes_are_those_of_a_slow_reference(name):
     params = NUMBERS[name]
-    env = TABLED if name == "table" else ENV
+    env = TABLED if params.times is not None else ENV
     state, seen = env.reset(KEY, params)
-    fleet = int(params.fleet)
+    size = int(params.fleet)
     places = zip(*(np.asarray(part).tolist() for part in state.vehicles.place), strict=True)
-    cars = [Car(place, params) for place in itertools.islice(places, fleet)]
+    cars = [Car(place, params) for place in itertools.islice(places, size)]
     reward = served = pickups = confirmation = finished = delivery = detour = 0.0
     for minute in range(int(params.duration)):
         action = random_actions(seen, minute)
@@ -157,10 +167,10 @@ def test_episodes_are_those_of_a_slow_reference(name):
         state, seen = env.step(jax.random.key(minute), state, action, params)
         np.testing.assert_allclose(seen.reward, paid, atol=1e-4)
         np.testing.assert_allclose(
-            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:fleet], [car.place[:2] for car in cars], atol=1e-4
+            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:size], [car.place[:2] for car in cars], atol=1e-4
         )
-        assert np.asarray(state.vehicles.free).tolist() == [car.free for car in cars] + [False] * (ENV.vehicles - fleet)
-        assert np.asarray(state.vehicles.seated).sum(axis=0)[:fleet].tolist() == [len(car.riders) for car in cars]
+        assert np.asarray(state.vehicles.free).tolist() == [car.free for car in cars] + [False] * (ENV.vehicles - size)
+        assert np.asarray(state.vehicles.seated).sum(axis=0)[:size].tolist() == [len(car.riders) for car in cars]
         kept = opened & ~np.isin(np.arange(ENV.orders), list(offers)) & (request > minute + 1 - params.patience)
         assert np.asarray(state.orders.open)[kept].all()
         new = np.asarray(state.orders.open) & ~kept
@@ -310,6 +320,33 @@ def test_a_table_of_times_that_is_the_speeds_own_changes_nothing():
         (state, seen), (same, likewise) = env.step(key, state, action, params), TABLED.step(key, same, action, tabled)
         np.testing.assert_allclose(seen.reward, likewise.reward, atol=1e-3)
         np.testing.assert_allclose(seen.obs["own"], likewise.obs["own"], atol=1e-3)
+
+
+def test_the_way_of_a_vehicle_gets_shorter_as_it_drives():
+    """By a table, too: twice as slow as the speed says, from the first of six zones in a row to the last."""
+    far, none = np.arange(0.0, 12.0, 2.0, np.float32), np.zeros(6, np.float32)
+    minutes = 2 * np.abs(far[:, None] - far)
+    travel = fleet.Travel(0.94, False, fleet.Table(minutes, fleet.Place(far, none, np.arange(6))))
+    start, end = (fleet.Place(np.float32([up]), np.zeros(1, np.float32), np.array([zone])) for up, zone in ((0.0, 0), (10.0, 5)))
+    trip = Trips(start.zone, end.zone, *start[:2], *end[:2])
+    vehicles = fleet.plan(fleet.parked(*start, np.ones(1, bool), seats=2), trip, travel, fleet.Weights()).vehicles
+    for left in range(19, -1, -1):
+        vehicles, dropped = fleet.drive(vehicles, travel)
+        np.testing.assert_allclose(vehicles.remaining[0], left, atol=1e-4)
+        np.testing.assert_allclose(travel.exactly(vehicles.place, end), left, atol=1.1)  # from the nearest centroid on by speed
+    assert dropped[0]
+
+
+def test_seats_are_as_many_as_riders_fit():
+    """Nobody vanishes: whoever is served gets out, or is aboard at the end."""
+    for seats in (1, 2, 4):
+        env = RideDispatch("demo", vehicles=6, orders=24, seats=seats)
+        state, seen = env.reset(KEY)
+        for minute in range(30):
+            state, seen = env.step(jax.random.key(minute), state, random_actions(seen, minute))
+        aboard = int(state.vehicles.seated.sum())
+        assert float(state.tally.served) == float(state.tally.finished) + aboard
+        assert aboard <= 6 * seats
 
 
 def test_times_come_out_of_a_file(tmp_path):
