@@ -30,6 +30,10 @@ from marljax.spaces import Discrete
 from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
+# What waiting is to an agent that could take an item. never: it has no logit. ignored: agents that wait are out of the group.
+# compared: they count in the group's mean. learnt: and in the loss, and only then do matchings leave some without an item.
+WAITING = ("never", "ignored", "compared", "learnt")
+
 
 class Config(ppo.SurrogateConfig):
     """Hyperparameters of OSPO and GRPO."""
@@ -44,9 +48,7 @@ class Config(ppo.SurrogateConfig):
     embedding: int = static(64, low=1)  # width of the two towers' ends
     activation: str = static("relu", choices=ACTIVATIONS)  # of the hidden layers
     normalize_observations: bool = static(True)  # running mean and variance, saved with the policy
-    # Of agents that could take an item. never: the noop has no logit. ignored: they may wait, and are then out of the group.
-    # compared: they count in the group's mean. learnt: and in the loss, and only then do matchings leave some without an item.
-    waiting: str = static("compared", choices=("never", "ignored", "compared", "learnt"))
+    waiting: str = static("compared", choices=WAITING)  # where there is a choice: impossible, out of the group, in it, learnt
     matching: str = static("exact", choices=tuple(METHODS))  # how items are assigned
     matching_weight: str = static("logit", choices=("logit", "probability"))  # its weights; the papers' are probabilities
     explore: str = static("softmax", choices=("softmax", "epsilon"))  # sampling, or the papers' weights made huge at random
@@ -286,8 +288,8 @@ def cut_short(config: Config, steps: Step, counts: jax.Array) -> dict[str, jax.A
 def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Values [T, E, A] beside those of their group, and which of them tell something.
 
-    Mean and standard deviation, or median and mean absolute deviation from it; those that are the median themselves tell
-    nothing.
+    Mean and standard deviation; or the median and the mean absolute deviation from it (the median deviation of MC-GRPO is 0 as
+    soon as half of a group earn the same), and those that are the median themselves tell nothing.
     """
     axes = {"step": (2,), "buffer": (0, 1, 2), "agent": (0, 1)}[config.normalize]
     wide = (lambda x: x) if config.normalize == "step" else parallel.total  # a group may lie on several shards
@@ -370,7 +372,7 @@ def fit(env: Environment, config: Config, learner: Learner, batch: Batch, key: j
     state = learner.opt_state
     fitted = learner.params, state.adam, state.kl_coef
     (params, adam, kl_coef), terms = jax.lax.scan(epoch, fitted, jax.random.split(key, config.num_epochs))
-    named = dict(zip((*TERMS, "grad_norm"), terms.mean(axis=(0, 1)), strict=True))
+    named = dict(zip((*TERMS, "grad_norm"), terms.mean(axis=(0, 1)), strict=True)) | {"kl_coef": kl_coef}
     state = state._replace(adam=adam, kl_coef=kl_coef)
     return learner.replace(params=params, opt_state=state, updates=learner.updates + 1), named
 

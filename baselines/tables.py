@@ -89,22 +89,23 @@ def stands_for(rival: Rival, episodes: int) -> dict[str, Any]:
     return {"env": str(rival.env), "env_params": numbers, "episodes": episodes, "env_version": rival.env.version}
 
 
-def in_parts(play: Callable[[jax.Array, int], Any], episodes: int, at_once: int) -> Figures:
-    """Figures of more episodes than fit into memory: ``play(key, episodes)`` gives metrics [episodes], first of the suite."""
+def in_parts(play: Callable[[jax.Array, int], Any], episodes: int, at_once: int, key: jax.Array | None = None) -> Figures:
+    """Figures of more episodes than fit into memory: ``play(key, episodes)`` gives metrics [episodes]; default: of the suite."""
+    suite = suite_key() if key is None else key
     parts = []
     for number, first in enumerate(range(0, episodes, at_once)):
-        key = jax.random.fold_in(suite_key(), number) if number else suite_key()
-        parts.append(jax.device_get(play(key, min(at_once, episodes - first))))
+        part = jax.random.fold_in(suite, number) if number else suite
+        parts.append(jax.device_get(play(part, min(at_once, episodes - first))))
     return summarise({name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]})
 
 
-def play_scripted(rival: Rival, episodes: int, at_once: int = AT_ONCE) -> Figures:
-    """A scripted policy on the frozen scenarios, ``at_once`` of them in one program."""
+def play_scripted(rival: Rival, episodes: int, at_once: int = AT_ONCE, key: jax.Array | None = None) -> Figures:
+    """A scripted policy on the frozen scenarios, or on those that ``key`` fixes, ``at_once`` of them in one program."""
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
         return Evaluator(rival.env, count).scripted(rival.policy, rival.env_params, key, rival.carry)
 
-    return in_parts(play, episodes, at_once)
+    return in_parts(play, episodes, at_once, key)
 
 
 def matters(run: settings.Settings) -> dict[str, Any]:

@@ -141,20 +141,21 @@ class RideDispatch(Environment):
     """
 
     preset: str = dataclasses.field(default="manhattan-1000", compare=False)
-    vehicles: int = 0
-    orders: int = 0
-    seats: int = 3
+    vehicles: int = 0  # N, slots for vehicles; 0: the preset's
+    orders: int = 0  # M, places in the table of open orders; 0: the preset's
+    seats: int = 3  # K, of a vehicle
     view: str = "pairs"
-    candidates: int = 8
+    candidates: int = 8  # C, orders that a vehicle is offered with view=candidates
     travel: str = "free_flow"
-    trips_file: str = dataclasses.field(default="", compare=False)
-    zones_file: str = dataclasses.field(default="", compare=False)
-    elsewhere: str = dataclasses.field(default="refuse", compare=False)
-    days: str = dataclasses.field(default="all", compare=False)
-    times_file: str = dataclasses.field(default="", compare=False)
+    trips_file: str = dataclasses.field(default="", compare=False)  # trip records that the demand comes from
+    zones_file: str = dataclasses.field(default="", compare=False)  # its zones; none: Manhattan's
+    elsewhere: str = dataclasses.field(default="refuse", compare=False)  # refuse | drop trips outside of the zones
+    days: str = dataclasses.field(default="all", compare=False)  # all | weekdays | weekends of its trips
+    times_file: str = dataclasses.field(default="", compare=False)  # minutes between the zones for travel=table; none: free flow
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("reward", "service", "pickup", "delivery", "detour", "confirmation")
+    alarms: ClassVar[Mapping[str, str]] = {"overflow": "orders found no place in the table; raise env.orders"}
     units: ClassVar[Mapping[str, str]] = {
         "service": "%",
         **dict.fromkeys(("pickup", "delivery", "detour", "confirmation", "time"), "min"),
@@ -176,8 +177,9 @@ class RideDispatch(Environment):
             raise UserError(f"seats={self.seats} of ride_dispatch is out of range; routes are found for up to {MOST_SEATS}")
         if self.view == "candidates" and self.candidates > self.orders:
             raise UserError(f"candidates={self.candidates} of ride_dispatch is more than its {self.orders} orders; give fewer")
-        if self.zones_file and not self.trips_file:
-            raise UserError("zones_file of ride_dispatch says what zones trips_file has; give both or neither")
+        for option, usual in (("zones_file", ""), ("elsewhere", "refuse"), ("days", "all")):
+            if getattr(self, option) != usual and not self.trips_file:
+                raise UserError(f"{option} of ride_dispatch says how trips_file is read; give that, too")
         if self.times_file and self.travel != "table":
             raise UserError("times_file of ride_dispatch goes with travel='table'; give both or neither")
         if self.trips_file or self.times_file:
@@ -254,7 +256,7 @@ class RideDispatch(Environment):
     @property
     def _ranges(self) -> dict[str, tuple[float, float]]:
         """Of the numbers."""
-        ranges = dict.fromkeys(("demand_scale", "jitter"), (0.0, np.inf)) | dict.fromkeys(("cancel", "discount"), (0.0, 1.0))
+        ranges = {"demand_scale": (0.0, 1e4), "jitter": (0.0, 100.0), "cancel": (0.0, 1.0), "discount": (0.0, 1.0)}
         sizes = {"fleet": (1, self.vehicles), "capacity": (1, self.seats), "start": (0, demands.MINUTES - 1)}
         ranges |= {"times": (0.0, np.inf)} if self.travel == "table" else {}
         return ranges | sizes | {"duration": (1, np.inf), "patience": (1, np.inf), "speed": (1.0, 300.0)}

@@ -59,7 +59,7 @@ def _over_time(axes: "Axes", states: Any) -> None:
     lines = {
         "arrived": (np.asarray(tally.arrived), FAINT),
         "served": (np.asarray(tally.served), GREEN),
-        "lost or cancelled": (gone, ORANGE),
+        "lost for any reason": (gone, ORANGE),
         "waiting": (np.asarray(states.orders.open).sum(axis=1), BLUE),
     }
     for name, (count, colour) in lines.items():
@@ -83,6 +83,7 @@ def _zones(axes: "Axes", demand: Any, came: np.ndarray, free: np.ndarray) -> Any
     size = 450 * came / max(came.max(), 1e-6) + 8
     style: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "edgecolors": FAINT, "linewidths": 0.6}
     shown = axes.scatter(np.asarray(demand.up), -np.asarray(demand.cross), size, ratio, **style)
+    axes.margins(0.06)  # for discs at the edge
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xlabel("km along the city's first axis (Manhattan: uptown); larger discs: more orders", fontsize=8, color=INK)
     return shown

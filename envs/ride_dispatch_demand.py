@@ -20,6 +20,7 @@ from flax import struct
 from marljax.errors import UserError
 
 MINUTES = 24 * 60
+WIDEST = 1_000.0  # km from a city's origin
 GRAVITY_KM = 3.0  # distance over which a destination's weight falls by e
 ORDERS_AT_19 = 7_452.0  # orders per hour at 19 h, 3,726 in the half hour of the papers' logs
 HOURLY_SHARE = np.array(  # per cent of a weekday's orders, 0–23 h
@@ -51,14 +52,25 @@ class Zones(NamedTuple):
     def read(cls, path: str | Path) -> "Zones":
         """From a CSV file with these columns."""
         try:
-            rows = list(csv.DictReader(Path(path).read_text().splitlines()))
-            zones = cls.of_rows(rows)
+            zones = cls.of_rows(rows_of(path))
         except (OSError, KeyError, TypeError, ValueError) as error:
             wanted = ", ".join(_ZONE_COLUMNS)
             raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {wanted}") from error
-        if not rows or len({row["zone_id"] for row in rows}) < len(rows):
-            raise UserError(f"{path} holds no zones, or one of them twice")
+        found, count = np.unique(zones.zone_id, return_counts=True)
+        if not len(found):
+            raise UserError(f"{path} holds no zones; give a row for each")
+        if (count > 1).any():
+            raise UserError(f"{path} holds zone {found[count > 1][0]} more than once; give a row for each")
+        for name, column in zip(zones._fields[1:], zones[1:], strict=True):
+            if not (np.abs(column) <= WIDEST).all():
+                zone = zones.zone_id[~(np.abs(column) <= WIDEST)][0]
+                raise UserError(f"{path}: zone {zone} has a {name}_km that is no number of km from -{WIDEST:g} to {WIDEST:g}")
         return zones
+
+
+def rows_of(path: str | Path) -> list[dict[str, str]]:
+    """Of a CSV file, also as spreadsheets save it."""
+    return list(csv.DictReader(Path(path).read_text(encoding="utf-8-sig").splitlines()))
 
 
 _ZONE_COLUMNS = {"zone_id": int, "up_km": float, "cross_km": float}
@@ -152,15 +164,19 @@ def read_times(path: str | Path, zones: Zones | None = None) -> np.ndarray:
     """
     zones = manhattan_zones() if zones is None else zones
     places = {zone: place for place, zone in enumerate(zones.zone_id.tolist())}
-    times = np.full((len(places), len(places)), np.nan, np.float32)
+    times, twice = np.full((len(places), len(places)), np.nan, np.float32), None
     try:
-        for row in csv.DictReader(Path(path).read_text().splitlines()):
+        for row in rows_of(path):
             ends = int(row["from_zone"]), int(row["to_zone"])
             if all(end in places for end in ends):
-                times[places[ends[0]], places[ends[1]]] = float(row["minutes"])
+                pair = places[ends[0]], places[ends[1]]
+                twice = ends if not np.isnan(times[pair]) else twice
+                times[pair] = float(row["minutes"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         columns = "from_zone, to_zone, minutes"
         raise UserError(f"cannot read {path} as travel times ({error!r}); give a CSV file with columns {columns}") from error
+    if twice:
+        raise UserError(f"{path} has several times from zone {twice[0]} to {twice[1]}; give one")
     if (missing := np.isnan(times)).any():
         start, end = (zones.zone_id[place] for place in np.argwhere(missing)[0])
         raise UserError(f"{path} lacks {missing.sum()} of {times.size} pairs of zones, such as from {start} to {end}")

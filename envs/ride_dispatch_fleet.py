@@ -120,11 +120,11 @@ class Travel(struct.PyTreeNode):
 
 
 class Weights(struct.PyTreeNode):
-    """Of the reward of an assignment: per order, per km, and per hour or head of what passengers lose."""
+    """Of the reward of an assignment."""
 
-    order: Any = 3.0
-    km: Any = 1.0  # of the direct way
-    pickup: Any = 3.0  # per hour
+    order: Any = 3.0  # per order
+    km: Any = 1.0  # per km of the direct way
+    pickup: Any = 3.0  # per hour until the pickup
     late: Any = 1.0  # per order aboard whose total time exceeds the threshold
     delay: Any = 3.0  # per hour added to the total times of all aboard, the new order's own included
     excess: Any = 5.0  # per hour of delay beyond the threshold

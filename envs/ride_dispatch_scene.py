@@ -46,31 +46,8 @@ def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
         env_params: the zones.
         present: [N] bool, slots with a vehicle.
     """
-    vehicles, orders, demand = state.vehicles, state.orders, env_params.demand
+    vehicles, zones = state.vehicles, _points(env_params.demand.up, env_params.demand.cross)
     scale = min(2.0, (1000 / len(present)) ** 0.25)
-    seats = len(vehicles.seated)
-    load = jnp.sum(vehicles.seated, axis=0)
-    laden = jnp.where((load >= seats)[:, None], jnp.array(FULL), jnp.array(LADEN))
-    colour = jnp.where((load > 0)[:, None], laden, jnp.array(EMPTY))
-    share = jnp.diff(jnp.asarray(demand.origin), prepend=0.0)
-    zones = _points(demand.up, demand.cross)
-    circles = Circles(
-        centre=jnp.concatenate([zones, _points(orders.trip.up, orders.trip.cross), _points(vehicles.up, vehicles.cross)]),
-        radius=jnp.concatenate(
-            [
-                LARGEST_ZONE * jnp.sqrt(share / jnp.max(share)),
-                jnp.full(len(orders.open), scale * SIZES["order"]),
-                jnp.full(len(present), scale * SIZES["vehicle"]),
-            ]
-        ),
-        colour=jnp.concatenate(
-            [
-                jnp.tile(jnp.array([ZONE]), (len(share), 1)),
-                jnp.where(orders.open[:, None], jnp.array(WAITING), 0.0),
-                jnp.where(present[:, None], colour, 0.0),
-            ]
-        ),
-    )
     drops = _points(vehicles.to_up, vehicles.to_cross).reshape(-1, 2)
     aboard = vehicles.seated.reshape(-1)
     boxes = Boxes(
@@ -83,12 +60,33 @@ def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
     return Scene(
         segments=_ways(vehicles),
         boxes=boxes,
-        circles=circles,
+        circles=_circles(state, env_params.demand, present, scale),
         labels=empty(Labels),
         bounds=jnp.stack(bounds, axis=1).reshape(-1),
         time=state.minute.astype(float),
-        status=Queue(jnp.sum(orders.open), state.tally.served, state.tally.lost),
+        status=Queue(jnp.sum(state.orders.open), state.tally.served, state.tally.lost),
     )
+
+
+def _circles(state: Any, demand: Any, present: jax.Array, scale: float) -> Circles:
+    """Zones, open orders and vehicles."""
+    vehicles, orders = state.vehicles, state.orders
+    load = jnp.sum(vehicles.seated, axis=0)
+    laden = jnp.where((load >= len(vehicles.seated))[:, None], jnp.array(FULL), jnp.array(LADEN))
+    colour = jnp.where((load > 0)[:, None], laden, jnp.array(EMPTY))
+    share = jnp.diff(jnp.asarray(demand.origin), prepend=0.0)
+    places = (demand.up, demand.cross), (orders.trip.up, orders.trip.cross), (vehicles.up, vehicles.cross)
+    radii = [
+        LARGEST_ZONE * jnp.sqrt(share / jnp.max(share)),
+        jnp.full(len(orders.open), scale * SIZES["order"]),
+        jnp.full(len(present), scale * SIZES["vehicle"]),
+    ]
+    colours = [
+        jnp.tile(jnp.array([ZONE]), (len(share), 1)),
+        jnp.where(orders.open[:, None], jnp.array(WAITING), 0.0),
+        jnp.where(present[:, None], colour, 0.0),
+    ]
+    return Circles(*map(jnp.concatenate, ([_points(*place) for place in places], radii, colours)))
 
 
 def _points(up: Any, cross: Any) -> jax.Array:

@@ -19,6 +19,7 @@ ELSEWHERE = ("refuse", "drop")
 DAYS = ("all", "weekdays", "weekends")
 RARE = 0.1  # of the busiest day's trips
 PRIOR = 20.0  # trips that the gravity model is worth beside those counted from an origin
+LARGEST_ZONE = 2**31 - 1
 NAMED = 5  # zones named in a message
 
 
@@ -134,9 +135,21 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if not found:
             raise UserError(f"{path} has no column with the {what} ({' or '.join(names)})")
         chosen.append(found[0])
-    time = pandas.to_datetime(frame[chosen[0]], errors="coerce", format="mixed")
+    time = _wall_clock(frame[chosen[0]])
     ends = [pandas.to_numeric(frame[name], errors="coerce") for name in chosen[1:]]
-    whole = time.notna() & ends[0].notna() & ends[1].notna()
+    known_ends = [(end % 1 == 0) & (end.abs() <= LARGEST_ZONE) for end in ends]
+    whole = time.notna() & known_ends[0] & known_ends[1]
     if not whole.any():
         raise UserError(f"{path} holds no trip with a time and two zones")
     return time[whole].to_numpy("datetime64[s]"), *(end[whole].to_numpy(np.int64) for end in ends)
+
+
+def _wall_clock(column: Any) -> Any:
+    """Times as the clocks of the place showed them: an offset such as -05:00 or Z is left out."""
+    import pandas
+
+    if isinstance(column.dtype, pandas.DatetimeTZDtype):
+        return column.dt.tz_localize(None)
+    if not pandas.api.types.is_datetime64_any_dtype(column):
+        column = column.astype(str).str.replace(r"(:\d\d(\.\d+)?) ?(Z|[+-]\d\d:?\d\d)$", r"\1", regex=True)
+    return pandas.to_datetime(column, errors="coerce", format="mixed")

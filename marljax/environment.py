@@ -81,6 +81,7 @@ class Environment(abc.ABC):
     version: ClassVar[str] = "1"  # raised when the same actions no longer give the same episode; stands in checkpoints
     presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
     figures: ClassVar[tuple[str, ...]] = ()  # metrics that a table shows first, the most telling before the others
+    alarms: ClassVar[Mapping[str, str]] = {}  # metrics that are 0 where all is well: what it means that one is not
     # units of metrics by name, and of a scene's "time" and "distance"; "%" for what lies from 0 to 1
     units: ClassVar[Mapping[str, str]] = {}
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import hashlib
 import math
 import re
 import types
@@ -17,6 +18,7 @@ from marljax.errors import UserError, unknown
 
 LARGEST = 2**63 - 1  # what any setting may be
 LONGEST_CHOICE = 12  # names in a message
+DIGITS = 16  # of a digest
 LONGEST_LIST = 64  # a longer array of env_params is a table: it is set in Python, not on a command line
 
 
@@ -119,7 +121,7 @@ def leaf_names(tree: Any) -> list[str]:
 
 
 def readable_leaves(tree: Any) -> dict[str, Any]:
-    """A pytree's numbers and short lists by name; larger tables by their shape."""
+    """A pytree's numbers and short lists by name; larger tables by their shape and a digest."""
     return {_name(path): _readable(np.asarray(leaf)) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
@@ -259,7 +261,7 @@ def _wrong_type(key: str, value: Any, expected: str) -> UserError:
 
 def _readable(array: np.ndarray) -> Any:
     if array.ndim > 1 or array.size > LONGEST_LIST:
-        return f"array of shape {array.shape}"
+        return f"array of shape {array.shape}, SHA-256 {hashlib.sha256(array.tobytes()).hexdigest()[:DIGITS]}"
     if array.dtype == np.float32:  # the shortest decimal that gives the same float32, not its double's digits
         return [float(str(entry)) for entry in array] if array.ndim else float(str(array[()]))
     return array.tolist()

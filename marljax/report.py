@@ -60,6 +60,10 @@ def compare(
         other = Evaluator(rival.env, together)
         played = [jax.device_get(other.scripted(rival.policy, rival.env_params, suite_key(part), rival.carry)) for part in parts]
         rows.append((name, _joined(played, episodes)))
+    for metric, meaning in settings.env.alarms.items():
+        name, most = max(((name, float(metrics[metric].mean())) for name, metrics in rows), key=lambda row: row[1])
+        if most > 0:
+            tell(f"warning: {metric} is {most:.3g} per episode with {name}: {meaning}")
     return rows
 
 

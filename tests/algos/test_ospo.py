@@ -12,12 +12,13 @@ from jax.sharding import PartitionSpec
 
 import marljax
 from marljax import parallel
-from marljax.algos import ospo
+from marljax.algos import ippo, ospo
 from marljax.evaluate import Evaluator
 from marljax.rollout import Step
 from marljax.train import Trainer, make_train
 
 SMALL = {"num_envs": 4, "rollout_length": 31, "hidden": (16,), "embedding": 8, "num_minibatches": 2, "total_steps": 248}
+KEY = jax.random.key(0)
 TAKES = np.array([[[1, 1, 1, 0], [1, 0, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]], bool)  # [T, E, A]
 REWARD = np.array([[[1, 2, 6, 50], [4, 50, 8, 0]], [[3, 3, 5, 9], [50, 50, 50, 50]]], np.float32)
 
@@ -55,6 +56,31 @@ def test_values_are_compared_within_their_group(normalize, baseline):
     np.testing.assert_array_equal(kept, stays)
     np.testing.assert_allclose(found[TAKES], expected[TAKES], rtol=1e-5, atol=1e-6)
     assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("explore", ["softmax", "epsilon"])
+@pytest.mark.parametrize("waiting", ospo.WAITING)
+def test_who_is_compared_and_who_learns(waiting, explore):
+    """Where a matching leaves most vehicles without an order, and where each asks for itself."""
+    env = marljax.make("ride_dispatch", preset="demo", vehicles=12, orders=16)
+    env_params = env.default_params.replace(fleet=10, demand_scale=0.03)
+    config = ospo.Config(**SMALL, waiting=waiting, explore=explore)
+
+    def once(key):
+        learner, actors = ospo.init(env, env_params, config, key)
+        _, _, record = ospo.rollout_policy(env, config, learner.params, key, actors.env_state, actors.timestep, ())
+        return record[1], *record[3:6], actors.timestep.action_mask, actors.env_state.env.orders.open
+
+    sample, counts, takes, present, mask, opened = on_one_device(once, KEY)
+    able = mask[..., :-1].any(axis=-1) & (opened.sum(axis=1) > (waiting == "never"))[:, None]  # whoever has a choice
+    asked = able & (sample != env.noop)
+    assert present.sum() == 40
+    if explore == "softmax":
+        assert waiting != "never" or (asked == able).all()
+    else:
+        assert asked.sum() <= opened.sum() < able.sum()
+    np.testing.assert_array_equal(counts, asked if waiting in ("never", "ignored") else able)
+    np.testing.assert_array_equal(takes, able if waiting == "learnt" else asked)
 
 
 def steps_of(reward, cut):
@@ -120,6 +146,18 @@ def test_a_random_few_of_those_that_take_part():
     np.testing.assert_array_equal(few.advantage, 2 * same)
     assert np.asarray(takes).reshape(-1)[same[np.asarray(few.takes)]].all()
     assert ospo.thinned(ospo.Config(samples=9), batch, jax.random.key(0)) is batch
+
+
+@pytest.mark.parametrize(("algorithm", "view"), [(ospo, "pairs"), (ippo, "candidates")])
+def test_fleets_and_demands_are_swept_in_one_program(algorithm, view):
+    env = marljax.make("ride_dispatch", preset="demo", vehicles=8, orders=16, view=view, candidates=4)
+    config = algorithm.Config(num_envs=4, rollout_length=31, hidden=(16,), num_minibatches=2, num_epochs=1, total_steps=248)
+    sweep = {"env.fleet": jnp.array([3, 8, 8]), "env.demand_scale": jnp.array([0.03, 0.03, 0.06])}
+    result = jax.jit(jax.vmap(make_train(algorithm, env, config)))(jnp.stack([KEY] * 3), sweep)
+    served, arrived = (np.asarray(result.metrics[f"sum_{name}"][:, 0]) for name in ("served", "arrived"))
+    assert served[0] < served[1]
+    assert arrived[0] == arrived[1] < arrived[2]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state.learner.params))
 
 
 @pytest.mark.parametrize("advantage", ["one_step", "group", "to_go"])

@@ -360,10 +360,27 @@ def test_times_come_out_of_a_file(tmp_path):
         ([header, *rows[:3], "9,7,-1"], "has a time that is no number of minutes"),
         (["from,to", "7,9"], "cannot read .* as travel times .*give a CSV file with columns"),
         ([header, "7,7,soon"], "cannot read .* as travel times"),
+        ([header, *rows, "7,9,3"], "has several times from zone 7 to 9; give one"),
     ):
         path.write_text("\n".join(text))
         with pytest.raises(UserError, match=message):
             read_times(path, zones)
+
+
+def test_the_global_state_counts_orders_and_vehicles_by_zone():
+    params = NUMBERS["floors"]
+    state, seen = ENV.reset(KEY, params)
+    for minute in range(4):
+        state, seen = ENV.step(jax.random.key(minute), state, random_actions(seen, minute), params)
+    fleet_size, zones = int(params.fleet), range(69)
+    opened = np.asarray(state.orders.trip.origin)[np.asarray(state.orders.open)]
+    zone, idle = np.asarray(state.vehicles.zone)[:fleet_size], np.asarray(state.vehicles.free)[:fleet_size]
+    load = np.asarray(state.vehicles.seated).sum(axis=0)[:fleet_size]
+    counts = [(opened == zone_).sum() for zone_ in zones]
+    counts += [((zone == zone_) & side).sum() for side in (idle, ~idle) for zone_ in zones]
+    counts += [(load == riders).sum() for riders in range(4)]
+    expected = [*(np.array(counts) / fleet_size), 4 / 30]
+    np.testing.assert_allclose(ENV.global_state(state, params), expected, rtol=1e-6)
 
 
 def test_another_city_has_other_zones():
@@ -386,7 +403,8 @@ def test_another_city_has_other_zones():
         ({"times": np.ones((69, 69))}, "times of ride_dispatch go with travel='table'; give both or neither"),
         ({"demand": ENV.default_params.demand.replace(rate=np.full(1440, -1.0))}, "demand of ride_dispatch has a rate below 0"),
         ({"demand": np.ones(3)}, r"demand of ride_dispatch is a ndarray; give a Demand, such as Demand.from_trips"),
-        ({"demand_scale": -1.0}, "demand_scale=-1 of ride_dispatch is out of range; it takes 0 or more"),
+        ({"demand_scale": -1.0}, "demand_scale=-1 of ride_dispatch is out of range; it takes 0 to 10000"),
+        ({"jitter": 1e38}, r"jitter=1e\+38 of ride_dispatch is out of range; it takes 0 to 100"),
     ],
 )
 def test_wrong_numbers_say_what_they_take(changes, message):

@@ -6,7 +6,7 @@ import pytest
 
 from marljax import settings
 from marljax.envs.ride_dispatch import RideDispatch
-from marljax.envs.ride_dispatch_demand import Demand, manhattan_zones
+from marljax.envs.ride_dispatch_demand import Demand, Zones, manhattan_zones
 from marljax.errors import UserError
 
 pandas = pytest.importorskip("pandas")
@@ -100,12 +100,39 @@ def test_files_that_are_no_trips_are_one_line(tmp_path, content, message):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "zone_id,up_km\n1,2\n", "zone_id,up_km,cross_km\n1,x,2\n", "zone_id,up_km,cross_km\n1,2,3\n1,2,3\n"]
+    ("text", "message"),
+    [
+        ("", "holds no zones"),
+        ("zone_id,up_km\n1,2\n", "cannot read .* as zones"),
+        ("zone_id,up_km,cross_km\n1,x,2\n", "cannot read .* as zones"),
+        ("zone_id,up_km,cross_km\n1,2,3\n01,2,3\n", "holds zone 1 more than once"),
+        ("zone_id,up_km,cross_km\n1,2,nan\n", "zone 1 has a cross_km that is no number of km"),
+        ("zone_id,up_km,cross_km\n1,2,3\n2,1e9,3\n", "zone 2 has a up_km that is no number of km"),
+    ],
 )
-def test_tables_of_zones_that_are_none_are_one_line(tmp_path, text):
+def test_tables_of_zones_that_are_none_are_one_line(tmp_path, text, message):
     (tmp_path / "zones.csv").write_text(text)
-    with pytest.raises(UserError, match=r"cannot read .* as zones|holds no zones, or one of them twice"):
+    with pytest.raises(UserError, match=message):
         Demand.from_trips(written(tmp_path, records()), zones=tmp_path / "zones.csv")
+
+
+@pytest.mark.parametrize("written_as", ["-05:00", "Z", "+0200", ".250Z", ""])
+def test_times_are_those_of_the_clocks_there(tmp_path, written_as):
+    frame = records()
+    frame.loc[::2, "tpep_pickup_datetime"] += written_as
+    rate = Demand.from_trips(written(tmp_path, frame)).rate
+    assert rate[8 * 60 : 9 * 60].sum() == pytest.approx(1_500)
+
+
+def test_zones_that_are_no_integers_are_no_zones(tmp_path):
+    place = np.where(np.arange(4_000) < 1_000, 4.5, np.where(np.arange(4_000) < 2_000, 1e30, float(ZONES[0])))
+    assert Demand.from_trips(written(tmp_path, records(PULocationID=place))).rate.sum() == pytest.approx(1_000, abs=60)
+
+
+def test_a_spreadsheets_mark_of_bytes_does_no_harm(tmp_path):
+    path = tmp_path / "zones.csv"
+    path.write_text("zone_id,up_km,cross_km\n1,2,3\n2,1,3\n", encoding="utf-8-sig")
+    assert Zones.read(path).zone_id.tolist() == [1, 2]
 
 
 def test_strays_do_not_count_as_days_and_weekdays_stand_alone(tmp_path):
@@ -146,7 +173,8 @@ def test_a_run_may_name_the_files(tmp_path):
     ("words", "message"),
     [
         (["env.trips_file=nowhere.csv"], "env: there is no file nowhere.csv"),
-        (["env.zones_file=zones.csv"], "env.zones_file of ride_dispatch says what zones trips_file has; give both or neither"),
+        (["env.zones_file=zones.csv"], "env.zones_file of ride_dispatch says how trips_file is read; give that, too"),
+        (["env.days=weekdays"], "env.days of ride_dispatch says how trips_file is read; give that, too"),
         (["env.times_file=times.csv"], "env.times_file of ride_dispatch goes with travel='table'; give both or neither"),
         (["env.days=sundays"], "env: unknown days of ride_dispatch 'sundays'; did you mean weekdays?"),
     ],
