@@ -229,7 +229,7 @@ CHANGES = {
     "near the best snapshot": ("algo.stay_near_best=true",),
     "entropy bonus 0.05": ("algo.entropy_coef=0.05",),
     "exploring by huge weights": ("algo.explore=epsilon",),
-    "the papers' choices": ("tuned=papers",),
+    "the papers' choices": ("tuned=papers", "algo.total_steps=19_840"),
 }
 SMALL = ("env.preset=demo", "eval.episodes=32")
 
@@ -273,9 +273,10 @@ reason was found.
 `python algos/ospo.py env=ride_dispatch env.preset=<preset> tuned=<variant>`, {seeds} seeds each (0–{last_seed}) in one vmapped
 program; greedy policies of the best evaluation, on the same half hours. Whatever the training, vehicles and orders are matched
 exactly, by logits (less that of waiting) or by probabilities, as in the papers. In training every vehicle samples from its own
-softmax, and of those that ask for the same order the best paid gets it; the others earn nothing, which is compared, too. (The
-papers compare matched vehicles only: `algo.waiting=ignored`.) *Looking ahead*: rewards until the end of the
-half hour are compared, and waiting is an action (`tuned=ahead`). ±: 95 % t interval over seeds.
+softmax; of those that ask for the same order the best paid gets it, and what the others earn, nothing, is compared, too. *The
+papers' choices* (`tuned=papers`): training plays matchings by probability, some of them made huge at random, and compares the
+matched vehicles. *Looking ahead* (`tuned=ahead`): rewards until the end of the half hour are compared, and waiting is an action.
+±: 95 % t interval over seeds.
 
 {learned}
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from marljax import runfolder
 from marljax.driver import Run, best_or_last, play, seeds_of, suite_key
+from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
 from marljax.files import replacing
@@ -60,11 +61,19 @@ def compare(
         other = Evaluator(rival.env, together)
         played = [jax.device_get(other.scripted(rival.policy, rival.env_params, suite_key(part), rival.carry)) for part in parts]
         rows.append((name, _joined(played, episodes)))
-    for metric, meaning in settings.env.alarms.items():
+    for alarm in alarms(settings.env, rows):
+        tell(f"warning: {alarm}")
+    return rows
+
+
+def alarms(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
+    """A line for each metric that should be 0 and is not, with the policy that it is largest for."""
+    lines = []
+    for metric, meaning in env.alarms.items():
         name, most = max(((name, float(metrics[metric].mean())) for name, metrics in rows), key=lambda row: row[1])
         if most > 0:
-            tell(f"warning: {metric} is {most:.3g} per episode with {name}: {meaning}")
-    return rows
+            lines.append(f"{metric} is {most:.3g} per episode with {name}: {meaning}")
+    return lines
 
 
 def scripted_policies(settings: Settings) -> dict[str, Rival]:

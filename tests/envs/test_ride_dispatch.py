@@ -14,6 +14,7 @@ from marljax.envs.ride_dispatch import RideDispatch
 from marljax.envs.ride_dispatch_charts import by_zone
 from marljax.envs.ride_dispatch_demand import Trips, Zones, draw_trips, of_shares, read_times
 from marljax.errors import UserError
+from marljax.report import alarms
 from marljax.testing import check_env
 
 ENV = RideDispatch("demo", vehicles=12, orders=24)
@@ -296,6 +297,13 @@ def test_a_full_table_counts_what_it_cannot_hold():
     figures = jax.tree.map(np.asarray, seen.metrics)
     np.testing.assert_array_equal(figures["overflow"], figures["arrived"] - 24)
     np.testing.assert_allclose(figures["arrived"].mean(), 124.2, atol=4)
+
+
+def test_an_overflow_is_told():
+    rows = [("ospo", {"overflow": np.zeros((2, 3))}), ("random", {"overflow": np.array([0.0, 3.0, 0.0])})]
+    line = "overflow is 1 per episode with random: orders found no place in the table; raise env.orders"
+    assert alarms(ENV, rows) == [line]
+    assert alarms(ENV, rows[:1]) == []
 
 
 def test_demand_follows_its_tables():
