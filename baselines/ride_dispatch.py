@@ -112,16 +112,19 @@ def matching(env: RideDispatch, env_params: RideParams, worth: Worth, method: st
 
 def scripted_table(cells: Cells) -> str:
     """Every rule in every city."""
-    rows, missing = [], []
+    rows, missing, overflows = [], [], []
     for preset in PLAYED:
         for name in RULES:
             figures = scripted_cell(cells, preset, name)
             if figures is None:
                 missing.append(f"{preset}: {name}")
-            else:
-                rows.append([preset, name, *columns(figures)])
+                continue
+            rows.append([preset, name, *columns(figures)])
+            if overflow := figures["overflow"]["mean"][0]:
+                overflows.append(f"{preset}, {name}: {overflow:.2f}")
         rows += [[preset, f"*{name}*", *published] for name, published in PUBLISHED.items() if preset == "manhattan-1000"]
-    return tables.with_missing(missing, markdown_table(["", "policy", *COLUMNS], rows))
+    full = f"Orders per half hour that found no place in the table: {'; '.join(overflows) or 'none'}."
+    return tables.with_missing(missing, markdown_table(["", "policy", *COLUMNS], rows), full)
 
 
 def scripted_cell(cells: Cells, preset: str, name: str) -> Figures | None:

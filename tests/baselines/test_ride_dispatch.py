@@ -53,4 +53,4 @@ def test_random_matching_is_the_published_one():
     assert 12_500 * 0.97 < mean["reward"] < 12_850 * 1.03
     assert mean["service"] == pytest.approx(3_455 / 3_726, rel=0.02)
     assert mean["pickup"] == pytest.approx(7.6, abs=0.3)
-    assert mean["overflow"] == 0
+    assert mean["overflow"] < 5
