@@ -25,11 +25,13 @@ Row = Mapping[str, Any]
 # where a row stands and what algorithms report of themselves: no panel unless asked for
 PLACE = {"seed", "update", "env_steps", "steps", "time", "episodes", "steps_per_second", "learning_rate"}
 LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm"}
+LOSSES |= {"kl_to_best", "kl_coef", "cut_returns"}
 EVALUATED = "eval_"  # rows hold a greedy evaluation's figures under this prefix
 # Okabe and Ito's colours, which colour-blind people tell apart
 BLUE, ORANGE = "#0072B2", "#D55E00"
 REFERENCES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, FAINT, GRID = "#333333", "#bbbbbb", "#ebebeb"
+WIDTH = 9.0  # inches
 COLUMNS = 3
 BAND_SEEDS = 5  # from which the interval of the mean is drawn; of fewer it says next to nothing
 ROOM = 0.05  # of a panel's height above and below its lines
@@ -76,7 +78,7 @@ def learning_curve(
         _reference_lines(axes, name, references or {}, scale)
         _limit(axes, scale)
     figure.supxlabel(x.replace("_", " "), fontsize=9, color=INK)
-    _legend(figure, panels)
+    _legend(figure, panels, title)
     with replacing(path, (".png", ".svg", ".pdf")) as draft:
         figure.savefig(draft)
     return figure
@@ -169,7 +171,7 @@ def blank(height: float) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, height), dpi=130, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(WIDTH, height), dpi=130, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
@@ -201,8 +203,11 @@ def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
     return figure, panels
 
 
-def _legend(figure: "Figure", panels: list["Axes"]) -> None:
+def _legend(figure: "Figure", panels: list["Axes"], title: str) -> None:
+    """Beside the title, in as many columns as there is room for."""
     handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if len(handles) > 1:
-        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": min(len(handles), 5)}
+        room, widest = WIDTH - 0.1 * len(title), 0.5 + 0.06 * max(map(len, handles))  # inches
+        columns = int(np.clip(room // widest, 1, min(len(handles), 5)))
+        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
         figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)

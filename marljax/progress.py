@@ -114,8 +114,9 @@ def comparison(
     """A table with a row per policy: the means of the key figures over episodes, their 95 % intervals below.
 
     ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a
-    rate in per cent, with Wilson's interval. Figures that find no room in ``width`` characters are left out, the least important
-    first; ``figures`` names the most important ones and ``units`` gives their units (an environment's ``figures`` and ``units``).
+    rate in per cent, with Wilson's interval; a share that is merely always 1, and lies between for other policies, is none.
+    Figures that find no room in ``width`` characters are left out, the least important first; ``figures`` names the most
+    important ones and ``units`` gives their units (an environment's ``figures`` and ``units``).
     """
     table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("policy\n ", overflow="fold")
@@ -123,8 +124,9 @@ def comparison(
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
     for name in key_figures([metrics for _, metrics in rows], figures):
         values = [metrics.get(name) for _, metrics in rows]
-        unit = units.get(name) or ("%" if all(each is None or _is_rate(each) for each in values) else "")
-        cells = [_cell(each, unit) for each in values]
+        rate = all(each is None or _is_rate(each) for each in values)
+        unit = units.get(name) or ("%" if rate else "")
+        cells = [_cell(each, unit, rate) for each in values]
         room -= 3 + max(len(line) for text in (name, unit, *cells) for line in text.splitlines())
         if room < 0 and columns:
             break
@@ -164,16 +166,16 @@ def _is_rate(values: np.ndarray) -> bool:
     return bool(np.isin(values, (0.0, 1.0)).all())
 
 
-def _cell(values: np.ndarray | None, unit: str) -> str:
-    """A mean and its interval in the column's unit, which the header names."""
+def _cell(values: np.ndarray | None, unit: str, rate: bool) -> str:
+    """A mean and its interval in the column's unit, which the header names; ``rate``: every policy has 0 or 1 there."""
     if values is None:
         return "–"
     flat = np.asarray(values, np.float64).ravel()
     if unit != "%":
         mean = stats.mean(flat)
         return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"
-    if _is_rate(flat):
-        rate = stats.wilson(int(flat.sum()), flat.size)
-        return f"{100 * rate.value:.1f}\n{100 * rate.low:.1f}–{100 * rate.high:.1f}"
+    if rate or (_is_rate(flat) and np.ptp(flat) > 0):
+        share = stats.wilson(int(flat.sum()), flat.size)
+        return f"{100 * share.value:.1f}\n{100 * share.low:.1f}–{100 * share.high:.1f}"
     share = stats.mean(100 * flat)
     return f"{share.value:.1f}\n± {share.high - share.value:.1f}"

@@ -51,6 +51,14 @@ def test_all_of_a_column_stands_in_the_unit_that_its_header_names():
     assert intervals[-3] == "44.6–55.4"
 
 
+def test_a_share_that_is_always_1_is_no_rate():
+    rows = [("ospo", {"service": np.ones(16)}), ("random", {"service": np.linspace(0.9, 1.0, 16)})]
+    screen = io.StringIO()
+    Console(file=screen, width=60).print(progress.comparison("t", rows, 60, ["service"], {"service": "%"}))
+    assert "± 0.0" in screen.getvalue()
+    assert "80.6" not in screen.getvalue()
+
+
 def test_the_headline_gives_units():
     figures = {"won": 0.474, "return": 1.2345, "speed": 24.26, "lost": np.nan, "length": 31.0}
     assert progress.headline(figures, ["lost", "won"], {"won": "%"}) == "won 47 %  return 1.23"
