@@ -23,7 +23,6 @@ from marljax.envs.ride_dispatch_fleet import (
     MOST_SEATS,
     Place,
     Plan,
-    Table,
     Travel,
     Weights,
     drive,
@@ -363,11 +362,11 @@ class RideDispatch(Environment):
 
     def _travel(self, state: RideState, env_params: RideParams) -> Travel:
         hour = (jnp.asarray(env_params.start + state.minute, jnp.int32) // 60) % 24
-        pace = 60.0 / jnp.asarray(env_params.speed)[hour]
+        travel = Travel(60.0 / jnp.asarray(env_params.speed)[hour], env_params.floors)
         if self.travel != "table":
-            return Travel(pace, env_params.floors)
+            return travel
         up, cross = jnp.asarray(env_params.demand.up), jnp.asarray(env_params.demand.cross)
-        return Travel(pace, env_params.floors, Table(jnp.asarray(env_params.times), Place(up, cross, jnp.arange(len(up)))))
+        return travel.by_table(jnp.asarray(env_params.times), Place(up, cross, jnp.arange(len(up))))
 
     def _asked(self, state: RideState, action: jax.Array) -> jax.Array:
         """[N] int32 order of the table that each vehicle asks for, M for none; an action outside of the space waits."""

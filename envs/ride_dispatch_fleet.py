@@ -78,12 +78,8 @@ class Place(NamedTuple):
 class Table(NamedTuple):
     """A city's times between its zones."""
 
-    minutes: jax.Array  # [Z, Z] from centroid to centroid
+    beyond: jax.Array  # [Z, Z] min from centroid to centroid, less what their kilometres take at the speed of what lies off them
     centroids: Place  # [Z]
-
-    def ends(self, start: Place, end: Place) -> tuple[Place, Place]:
-        """The centroids of their zones."""
-        return Place(*(part[start.zone] for part in self.centroids)), Place(*(part[end.zone] for part in self.centroids))
 
     def nearest(self, place: Place) -> jax.Array:
         """[…] int32 zone whose centroid is nearest."""
@@ -112,11 +108,13 @@ class Travel(struct.PyTreeNode):
 
     def exactly(self, start: Place, end: Place) -> jax.Array:
         """Minutes of a leg, as it is driven; how far places are off the centroids of a table counts by kilometres."""
-        km = self.km(start, end)
-        if self.table is None:
-            return km * self.minutes_per_km
-        off = (km - self.km(*self.table.ends(start, end))) * self.minutes_per_km
-        return jnp.maximum(self.table.minutes[start.zone, end.zone] + off, 0.0)
+        time = self.km(start, end) * self.minutes_per_km
+        return time if self.table is None else jnp.maximum(time + self.table.beyond[start.zone, end.zone], 0.0)
+
+    def by_table(self, times: jax.Array, centroids: Place) -> "Travel":
+        """With ``times`` [Z, Z] min between the centroids [Z]."""
+        apart = self.km(*(Place(*(part[index] for part in centroids)) for index in (np.s_[:, None], np.s_[None])))
+        return self.replace(table=Table(times - apart * self.minutes_per_km, centroids))
 
 
 class Weights(struct.PyTreeNode):

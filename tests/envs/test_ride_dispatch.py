@@ -334,7 +334,7 @@ def test_the_way_of_a_vehicle_gets_shorter_as_it_drives():
     """By a table, too: twice as slow as the speed says, from the first of six zones in a row to the last."""
     far, none = np.arange(0.0, 12.0, 2.0, np.float32), np.zeros(6, np.float32)
     minutes = 2 * np.abs(far[:, None] - far)
-    travel = fleet.Travel(0.94, False, fleet.Table(minutes, fleet.Place(far, none, np.arange(6))))
+    travel = fleet.Travel(0.94, False).by_table(minutes, fleet.Place(far, none, np.arange(6)))
     start, end = (fleet.Place(np.float32([up]), np.zeros(1, np.float32), np.array([zone])) for up, zone in ((0.0, 0), (10.0, 5)))
     trip = Trips(start.zone, end.zone, *start[:2], *end[:2])
     vehicles = fleet.plan(fleet.parked(*start, np.ones(1, bool), seats=2), trip, travel, fleet.Weights()).vehicles
