@@ -104,8 +104,7 @@ def main(words: Sequence[str]) -> None:
         measured[kind].append(take(kind, count))
     more: Sequence[str] = ()
     if chosen.env_name == "ride_dispatch":
-        from marljax.baselines import ride_dispatch_speed as own
-
+        own = ride_dispatch_own()
         fleets = [take("fleet", vehicles) for vehicles in own.FLEETS]
         more = own.section(fleets, [take("matching", number) for number in range(len(own.MATCHED))])
     text = report(chosen, measured, duels, profiles, command, algo, more)
@@ -150,8 +149,8 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
         "parts": lambda: part_times(*given),
         "training": lambda: training_rate(chosen, count),
         "rival": lambda: RIVALS[chosen.env_name](*given),
-        "fleet": lambda: fleet_figures(count),
-        "matching": lambda: matching_figures(count),
+        "fleet": lambda: ride_dispatch_own().fleet_figures(count),
+        "matching": lambda: ride_dispatch_own().matching_figures(ride_dispatch_own().MATCHED[count]),
     }
     return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
@@ -314,24 +313,16 @@ def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         sys.exit('error: the rival, ride-gym, is not installed; pip install -e ".[dev]"')
     import numpy as np
 
-    from marljax.baselines.ride_dispatch_speed import ride_gym, ride_gym_episode
-
-    rng, rival = np.random.default_rng(0), ride_gym(env, env_params)
-    return episode_rate(lambda: ride_gym_episode(rival, rng))
-
-
-def fleet_figures(vehicles: int) -> Row:
-    """See ``ride_dispatch_speed``."""
-    from marljax.baselines import ride_dispatch_speed as own
-
-    return own.fleet_figures(vehicles)
+    own = ride_dispatch_own()
+    rng, rival = np.random.default_rng(0), own.ride_gym(env, env_params)
+    return episode_rate(lambda: own.ride_gym_episode(rival, rng))
 
 
-def matching_figures(number: int) -> Row:
-    """See ``ride_dispatch_speed``."""
-    from marljax.baselines import ride_dispatch_speed as own
+def ride_dispatch_own() -> Any:
+    """What is measured of that environment only."""
+    from marljax.baselines import ride_dispatch_speed
 
-    return own.matching_figures(own.MATCHED[number])
+    return ride_dispatch_speed
 
 
 RIVALS: dict[str, Callable[[Any, Any, int], Row]] = {

@@ -24,8 +24,8 @@ Row = Mapping[str, Any]
 
 # where a row stands and what algorithms report of themselves: no panel unless asked for
 PLACE = {"seed", "update", "env_steps", "steps", "time", "episodes", "steps_per_second", "learning_rate"}
-LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm"}
-LOSSES |= {"kl_to_best", "kl_coef", "cut_returns"}
+LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "kl_to_best",
+          "kl_coef", "cut_returns"}  # fmt: skip
 EVALUATED = "eval_"  # rows hold a greedy evaluation's figures under this prefix
 # Okabe and Ito's colours, which colour-blind people tell apart
 BLUE, ORANGE = "#0072B2", "#D55E00"
