@@ -1,0 +1,195 @@
+"""The bodies of ``swarm``: a quadrotor with four lagging, noisy motors, and point masses.
+
+Vectors are ``[3, N, …]``, rotations ``[3, 3, N, …]``: components first, then drones, then any trailing axes (see
+``marljax.batch``). Units are m, s, rad, kg, N.
+
+The quadrotor is a Crazyflie as simulated in "Collision Avoidance and Navigation for a Quadrotor Swarm Using End-to-end Deep
+Reinforcement Learning" (Huang et al. 2023).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.batch import beside
+
+MOTORS = 4  # front right, back right, back left, front left
+MOTOR_X, MOTOR_Y = np.array([1.0, -1.0, -1.0, 1.0]), np.array([-1.0, -1.0, 1.0, 1.0])  # signs of their places
+YAW = np.array([-1.0, 1.0, -1.0, 1.0])  # signs of the torque about the axis of thrust
+SUBSTEPS = 2  # of a control step
+NOISE_DECAY = 0.15  # of the thrust noise, per control step
+
+
+class Body(struct.PyTreeNode):
+    """Where the drones are and how they move."""
+
+    position: jax.Array  # [3, N]
+    velocity: jax.Array  # [3, N]
+    rotation: jax.Array  # [3, 3, N] from the drone's frame (forwards, left, up) to the world's
+    spin: jax.Array  # [3, N] in the drone's frame
+    motor: jax.Array  # [4, N] square root of the thrust, 0 to 1
+    noise: jax.Array  # [4, N] of the thrust, relative to what is commanded
+    grounded: jax.Array  # [N] bool
+
+
+class Quadrotor(struct.PyTreeNode):
+    """A drone's numbers."""
+
+    mass: Any = 0.028
+    inertia_x: Any = 1.36692321e-5  # kg m²
+    inertia_y: Any = 1.43567321e-5
+    inertia_z: Any = 2.65615833e-5
+    offset: Any = 0.0325  # of the motors from the centre, along both axes
+    thrust_to_weight: Any = 1.9
+    torque_to_thrust: Any = 0.006  # m
+    lag: Any = 0.15  # s until a motor has settled
+    noise: Any = 0.01  # standard deviation of what is added to the thrust noise per control step
+    gravity: Any = 9.81
+    friction: Any = 0.6  # on the floor
+    fastest_spin: Any = 40.0  # rad/s, about each axis
+    timestep: Any = 0.005  # s, half a control step
+
+    @property
+    def arm(self) -> jax.Array:
+        """From the centre to a motor: a drone is a sphere of this radius."""
+        return jnp.sqrt(2.0) * self.offset
+
+    @property
+    def thrust(self) -> jax.Array:
+        """A motor's at most."""
+        return self.mass * self.gravity * self.thrust_to_weight / MOTORS
+
+
+class Room(struct.PyTreeNode):
+    """A box on the floor."""
+
+    half: Any = 5.0  # x and y from -half to half
+    height: Any = 10.0
+
+
+def level(position: jax.Array, yaw: jax.Array) -> Body:
+    """Drones at rest at ``position`` [3, N], motors off; ``yaw`` [N] is where they look."""
+    still, off = jnp.zeros_like(position), jnp.zeros((MOTORS, *yaw.shape), yaw.dtype)
+    return Body(position, still, turned(yaw), still, off, off, jnp.zeros(yaw.shape, bool))
+
+
+def turned(yaw: jax.Array) -> jax.Array:
+    """[3, 3, N] rotations about the vertical."""
+    cos, sin, zero, one = jnp.cos(yaw), jnp.sin(yaw), jnp.zeros_like(yaw), jnp.ones_like(yaw)
+    return jnp.stack([jnp.stack([cos, -sin, zero]), jnp.stack([sin, cos, zero]), jnp.stack([zero, zero, one])])
+
+
+def fly(body: Body, command: jax.Array, noise: jax.Array, landing: jax.Array, drone: Quadrotor, room: Room) -> Body:
+    """A control step of two sub-steps.
+
+    Args:
+        body: of the drones.
+        command: [4, N] thrust of each motor, 0 to 1.
+        noise: [4, N] normal draws.
+        landing: [N] uniform draws in [0, 1): where a drone that falls on its back looks afterwards.
+        drone: its numbers.
+        room: that it stays in.
+    """
+    body = body.replace(noise=body.noise - NOISE_DECAY * body.noise + drone.noise * noise)
+    root = jnp.sqrt(command)
+    lag = jnp.minimum(4.0 * drone.timestep / (drone.lag + 1e-6), 1.0)
+    for _ in range(SUBSTEPS):
+        motor = body.motor + lag * (root - body.motor)
+        thrust = drone.thrust * (motor**2 + command * body.noise)
+        body = _substep(body.replace(motor=motor), thrust, landing, drone, room)
+    return body.replace(rotation=orthogonal(body.rotation))
+
+
+def _substep(body: Body, thrust: jax.Array, landing: jax.Array, drone: Quadrotor, room: Room) -> Body:
+    """Attitude, spin and place from what held before, then the velocity from the new attitude."""
+    time = drone.timestep
+    rotation = turn(body.rotation, body.spin * time)
+    spin = body.spin + time * _angular_acceleration(body.spin, thrust, drone)
+    spin = jnp.clip(spin, -drone.fastest_spin, drone.fastest_spin)
+    x, y, z = body.position + time * body.velocity
+    place = jnp.stack([jnp.clip(x, -room.half, room.half), jnp.clip(y, -room.half, room.half), jnp.clip(z, 0.0, room.height)])
+    moved = body.replace(position=place, rotation=rotation, spin=spin)
+    moved, lands = _on_floor(moved, landing, drone)
+    pull = jnp.where(lands, 0.0, jnp.sum(thrust, axis=0)) / drone.mass
+    ax, ay, az = moved.rotation[:, 2] * pull
+    az = az - drone.gravity
+    az = jnp.where(moved.grounded, jnp.maximum(az, 0.0), az)
+    return moved.replace(velocity=_slowed(moved, jnp.stack([ax, ay, az]) * time, drone))
+
+
+def _angular_acceleration(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> jax.Array:
+    """[3, N] by Euler's equations."""
+    signs = (beside(part, thrust) for part in (MOTOR_X, MOTOR_Y, YAW))
+    along, aside, yaw = (jnp.sum(sign * thrust, axis=0) for sign in signs)
+    p, q, r = spin
+    inertia = drone.inertia_x, drone.inertia_y, drone.inertia_z
+    torque = drone.offset * aside, -drone.offset * along, drone.torque_to_thrust * yaw
+    gyro = (inertia[2] - inertia[1]) * q * r, (inertia[0] - inertia[2]) * r * p, (inertia[1] - inertia[0]) * p * q
+    return jnp.stack([(force - own) / moment for force, own, moment in zip(torque, gyro, inertia, strict=True)])
+
+
+def _on_floor(body: Body, landing: jax.Array, drone: Quadrotor) -> tuple[Body, jax.Array]:
+    """Whoever is down lies level; whoever has just come down lies still, with its motors off: [N] bool."""
+    x, y, z = body.position
+    down = z <= drone.arm
+    lands = down & ~body.grounded
+    yaw = jnp.arctan2(body.rotation[1, 0], body.rotation[0, 0])
+    yaw = jnp.where(lands & (body.rotation[2, 2] < 0), jnp.pi * (2.0 * landing - 1.0), yaw)
+
+    def still(part: jax.Array) -> jax.Array:
+        return jnp.where(lands, 0.0, part)
+
+    lying = body.replace(
+        position=jnp.stack([x, y, jnp.where(down, drone.arm, z)]),
+        velocity=still(body.velocity),
+        rotation=jnp.where(down, turned(yaw), body.rotation),
+        spin=still(body.spin),
+        motor=still(body.motor),
+        grounded=down,
+    )
+    return lying, lands
+
+
+def _slowed(body: Body, change: jax.Array, drone: Quadrotor) -> jax.Array:
+    """[3, N] velocity after ``change``; on the floor friction takes from the horizontal part, at most all of it."""
+    x, y, z = body.velocity + change
+    speed = jnp.sqrt(x * x + y * y)
+    lost = jnp.where(body.grounded, drone.friction * drone.gravity * drone.timestep, 0.0)
+    kept = jnp.maximum(speed - lost, 0.0) / jnp.maximum(speed, 1e-9)
+    kept = jnp.where(body.grounded, kept, 1.0)
+    return jnp.stack([x * kept, y * kept, z])
+
+
+def turn(rotation: jax.Array, angle: jax.Array) -> jax.Array:
+    """[3, 3, N] rotations turned by ``angle`` [3, N], a vector in their own frame (Rodrigues)."""
+    size = jnp.sqrt(jnp.sum(angle**2, axis=0))
+    safe = jnp.maximum(size, 1e-12)
+    sine, cosine = jnp.sin(size) / safe, 2.0 * (jnp.sin(0.5 * size) / safe) ** 2
+    x, y, z = jnp.einsum("ij...,j...->i...", rotation, angle)
+
+    def crossed(columns: jax.Array) -> jax.Array:
+        a, b, c = columns
+        return jnp.stack([y * c - z * b, z * a - x * c, x * b - y * a])
+
+    once = crossed(rotation)
+    return rotation + sine * once + cosine * crossed(once)
+
+
+def orthogonal(rotation: jax.Array) -> jax.Array:
+    """[3, 3, N] the nearest rotation, nearly: Gram and Schmidt, from the axis of thrust on."""
+    up = _unit(rotation[:, 2])
+    front = rotation[:, 0]
+    front = _unit(front - jnp.sum(front * up, axis=0) * up)
+    return jnp.stack([front, cross(up, front), up], axis=1)
+
+
+def cross(a: jax.Array, b: jax.Array) -> jax.Array:
+    """[3, N]."""
+    return jnp.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
+
+
+def _unit(vector: jax.Array) -> jax.Array:
+    return vector / jnp.maximum(jnp.sqrt(jnp.sum(vector**2, axis=0)), 1e-12)

@@ -1,0 +1,97 @@
+"""The bodies of ``swarm``: golden values of the reference simulator, free fall, the floor, rotations that stay rotations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from marljax.envs import swarm_body as bodies
+
+DRONE, ROOM = bodies.Quadrotor(noise=0.0), bodies.Room()
+HOVER = 1 / 1.9
+GOLDEN = [  # of a drone that starts at rest at (0, 0, 5), motors cold: command, control steps, values
+    ([HOVER] * 4, 1, {"z": 4.999759, "vz": -0.094190, "thrust": 0.032603}),
+    ([HOVER] * 4, 10, {"z": 4.970619, "vz": -0.453666}),
+    ([HOVER] * 4, 100, {"z": 4.531311, "vz": -0.489628}),
+    ([0.55, 0.5, 0.55, 0.5], 50, {"z": 4.773649, "vz": -0.500666, "spin z": -1.326528}),
+    (
+        [0.6, 0.6, 0.5, 0.5],
+        30,
+        {"y": 0.095863, "z": 4.849730, "vy": 1.317212, "spin x": -15.516915, "upright": -0.369062},
+    ),
+    ([0.0] * 4, 50, {"z": 3.786013, "vz": -4.905}),
+]
+
+
+def flown(start, command, steps, drone=DRONE, key=None):
+    """The body after some control steps of constant command [4, N], or of commands [steps, 4, N]."""
+    count = start.position.shape[1]
+    commands = jnp.broadcast_to(jnp.asarray(command), (steps, bodies.MOTORS, count))
+    draws = jnp.zeros((steps, 5, count)) if key is None else jax.random.normal(key, (steps, 5, count))
+
+    def step(body, given):
+        command, drawn = given
+        landing = jax.nn.sigmoid(drawn[4])
+        return bodies.fly(body, command, drawn[:4], landing, drone, ROOM), None
+
+    return jax.jit(lambda start: jax.lax.scan(step, start, (commands, draws))[0])(start)
+
+
+def at(height, count=1):
+    place = jnp.zeros((3, count)).at[2].set(height)
+    return bodies.level(place, jnp.zeros(count))
+
+
+def values(body):
+    (x, y, z), (vx, vy, vz), spin = (np.asarray(part)[:, 0] for part in (body.position, body.velocity, body.spin))
+    names = dict(zip(("spin x", "spin y", "spin z"), spin, strict=True))
+    names |= {"x": x, "y": y, "z": z, "vx": vx, "vy": vy, "vz": vz}
+    return names | {"thrust": np.asarray(body.motor)[0, 0] ** 2, "upright": np.asarray(body.rotation)[2, 2, 0]}
+
+
+@pytest.mark.parametrize(("wide", "tolerance"), [(True, 1e-6), (False, 1e-4)])
+@pytest.mark.parametrize(("command", "steps", "expected"), GOLDEN)
+def test_flights_are_those_of_the_reference(command, steps, expected, wide, tolerance):
+    with jax.enable_x64(wide):
+        found = values(flown(at(5.0), jnp.array(command)[:, None], steps))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=tolerance, err_msg=name)
+
+
+def test_free_fall_is_that_of_two_sub_steps():
+    found = values(flown(at(9.0), jnp.zeros((4, 1)), 20))
+    sub_steps, time = 40, 0.2
+    assert found["z"] == pytest.approx(9.0 - 0.5 * 9.81 * time**2 * (1 - 1 / sub_steps), abs=1e-5)
+
+
+def test_random_flights_stay_finite_in_the_room_and_their_rotations_rotations():
+    count, key = 64, jax.random.key(0)
+    start = bodies.level(jax.random.uniform(key, (3, count), minval=0.1, maxval=5.0), jnp.linspace(-3.0, 3.0, count))
+    commands = jax.random.uniform(jax.random.key(1), (2_000, 4, count)) ** 0.5
+    end = jax.tree.map(np.asarray, flown(start, commands, 2_000, bodies.Quadrotor(), key))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(end))
+    product = np.einsum("ijn,ikn->njk", end.rotation, end.rotation)
+    np.testing.assert_allclose(product, np.broadcast_to(np.eye(3), product.shape), atol=1e-5)
+    assert np.linalg.det(np.moveaxis(end.rotation, 2, 0)).min() > 0.999
+    assert (np.abs(end.position[:2]) <= 5).all()
+    assert (end.position[2] >= 0.0459).all()
+    assert (np.abs(end.spin) <= 40).all()
+
+
+def test_a_drone_that_comes_down_lies_level_and_can_start_again():
+    rolled = at(0.3).replace(rotation=bodies.turn(at(0.3).rotation, jnp.array([[2.5], [0.0], [0.4]])))
+    down = flown(rolled, jnp.zeros((4, 1)), 60)
+    assert bool(down.grounded[0])
+    np.testing.assert_allclose(np.asarray(down.rotation)[:, 2, 0], [0, 0, 1], atol=1e-6)
+    np.testing.assert_allclose(np.asarray(down.velocity), 0, atol=1e-6)
+    assert values(down)["z"] == pytest.approx(float(DRONE.arm))
+    up = flown(down, jnp.full((4, 1), 0.9), 60)
+    assert values(up)["z"] > 0.2
+    assert not bool(up.grounded[0])
+
+
+def test_friction_stops_a_drone_that_slides():
+    sliding = at(0.0).replace(velocity=jnp.array([[1.0], [0.0], [0.0]]), grounded=jnp.array([True]))
+    after = flown(sliding, jnp.zeros((4, 1)), 10)
+    assert values(after)["vx"] == pytest.approx(1 - 0.6 * 9.81 * 0.1, abs=1e-4)
+    np.testing.assert_allclose(np.asarray(flown(after, jnp.zeros((4, 1)), 10).velocity), 0, atol=1e-6)
