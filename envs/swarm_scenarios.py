@@ -1,0 +1,197 @@
+"""Where the drones of ``swarm`` start and shall go.
+
+The goals of an episode are drawn at its reset as a few phases, between which they jump; within a phase a formation may grow and
+its centre may follow a curve. Vectors are ``[3, N]``: components, drones. Axis letters: N drones, P phases, M obstacles.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+SCENARIOS = (
+    "static_same",
+    "static_different",
+    "dynamic_same",
+    "dynamic_different",
+    "swap",
+    "dynamic_formation",
+    "swarm_versus_swarm",
+    "lissajous",
+    "bezier",
+    "obstacles_random",
+    "obstacles_same",
+)
+OPEN = SCENARIOS[:9]  # those that need no obstacles
+AMONG_OBSTACLES = SCENARIOS[9:]
+CELLS = 8  # along each side of the area with obstacles
+PHASES = 4  # goals change at most thrice in 15 s
+SHAPES = ("circle", "circle_xz", "circle_yz", "sphere", "grid", "grid_xz", "grid_yz", "cube")
+
+
+class Goals(struct.PyTreeNode):
+    """The goals of an episode."""
+
+    phases: jax.Array  # [P, 3, N] m, centres and offsets together
+    starts: jax.Array  # [P] s at which each phase begins
+    offset: jax.Array  # [3, N] m that a formation grows by per unit of size
+    drift: jax.Array  # m/s of size
+    curve: jax.Array  # [3, 4] control points of the centre's way
+    kind: jax.Array  # int32 scenario
+
+
+class Ranges(struct.PyTreeNode):
+    """What scenarios are drawn from, in m and s."""
+
+    centre: Any = 1.0  # of a formation, either way from the middle of the room, in x and y
+    low: Any = 1.5  # its height
+    high: Any = 3.0
+    spacing_low: Any = 0.25  # between neighbours in a formation
+    spacing_high: Any = 0.5
+    swap_low: Any = 0.4
+    swap_high: Any = 0.8
+    drift_low: Any = 0.1  # m/s that the spacing of a dynamic formation grows or shrinks by
+    drift_high: Any = 0.3
+    change_low: Any = 4.0  # s between changes of goals
+    change_high: Any = 6.0
+    lap: Any = 15.0  # s of a Lissajous figure, and of a Bézier curve
+
+
+def formations(drones: int) -> np.ndarray:
+    """[len(SHAPES), 3, N] offsets from the centre, neighbours 1 m apart."""
+    count = np.arange(drones)
+    angle = 2 * math.pi * count / drones
+    radius = 0.5 / math.sin(math.pi / drones) if drones > 1 else 0.0
+    circle = radius * np.stack([np.cos(angle), np.sin(angle), 0 * angle])
+    side, edge = math.ceil(math.sqrt(drones) - 1e-9), math.ceil(drones ** (1 / 3) - 1e-9)
+    grid = np.stack([count % side, count // side, 0 * count]).astype(float)
+    cube = np.stack([count % edge, count // edge % edge, count // edge**2]).astype(float)
+    height = 1 - 2 * (count + 0.5) / drones
+    golden = math.pi * (3 - math.sqrt(5)) * count
+    across = np.sqrt(1 - height**2)
+    sphere = np.stack([across * np.cos(golden), across * np.sin(golden), height])
+    if drones > 1:
+        apart = np.sqrt(((sphere[:, :, None] - sphere[:, None]) ** 2).sum(axis=0)) + 9 * np.eye(drones)
+        sphere /= apart.min()
+    flat, upright, sideways = [0, 1, 2], [0, 2, 1], [2, 0, 1]
+    shapes = [circle[flat], circle[upright], circle[sideways], sphere, grid[flat], grid[upright], grid[sideways], cube]
+    centred = [shape - shape.mean(axis=1, keepdims=True) for shape in shapes]
+    return np.stack(centred).astype(np.float32)
+
+
+def draw_kind(draw: jax.Array, mix: jax.Array) -> jax.Array:
+    """int32 scenario by its share of ``mix`` [len(SCENARIOS)]."""
+    share = jnp.cumsum(mix) / jnp.sum(mix)
+    return jnp.minimum(jnp.sum(draw >= share), len(SCENARIOS) - 1).astype(jnp.int32)
+
+
+def goals_at(goals: Goals, time: jax.Array) -> jax.Array:
+    """[3, N] m."""
+    phase = jnp.sum(time >= goals.starts) - 1
+    lead = (slice(None), *[None] * 2)
+    now = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[lead], goals.phases, 0.0), axis=0)
+    way = _curve(goals, time)
+    return now + way[:, None] + goals.drift * time * goals.offset
+
+
+def _curve(goals: Goals, time: jax.Array) -> jax.Array:
+    """[3] m that the centre has moved along a Lissajous figure or a Bézier curve; 0 for other scenarios."""
+    lissajous, bezier = (goals.kind == SCENARIOS.index(name) for name in ("lissajous", "bezier"))
+    turn = 2 * jnp.pi * time / 15.0
+    figure = jnp.stack([jnp.sin(turn), jnp.sin(2 * turn), 0.5 * jnp.sin(3 * turn)])
+    share = jnp.clip(time / 15.0, 0.0, 1.0)
+    weights = jnp.stack([(1 - share) ** 3, 3 * share * (1 - share) ** 2, 3 * share**2 * (1 - share), share**3])
+    along = jnp.sum(goals.curve * weights, axis=1)
+    return jnp.where(lissajous, figure, jnp.where(bezier, along, 0.0))
+
+
+def draw_goals(key: jax.Array, mix: jax.Array, drones: int, room: Any, ranges: Ranges, free: jax.Array) -> Goals:
+    """The goals of an episode.
+
+    Args:
+        key: consumed.
+        mix: [len(SCENARIOS)] shares.
+        drones: N.
+        room: that they lie in.
+        ranges: what they are drawn from.
+        free: [3, N] places between obstacles, for the scenarios among them.
+    """
+    key_kind, key_offset, key_centre, key_starts, key_drift, key_curve = jax.random.split(key, 6)
+    kind = draw_kind(jax.random.uniform(key_kind), mix)
+    offset, size = _offsets(key_offset, kind, drones, ranges)
+    phases = _centres(key_centre, kind, drones, ranges) + size * offset
+    phases = jnp.where(is_any(kind, "obstacles_same"), free[:, :1], phases)
+    phases = jnp.where(is_any(kind, "obstacles_random"), free, phases)
+    waits = jax.random.uniform(key_starts, (PHASES - 1,), minval=ranges.change_low, maxval=ranges.change_high)
+    starts = jnp.concatenate([jnp.zeros(1), jnp.cumsum(waits)])
+    drift = jax.random.uniform(key_drift, (), minval=ranges.drift_low, maxval=ranges.drift_high)
+    drift = jnp.where(is_any(kind, "dynamic_formation"), drift, 0.0)
+    curve = jax.random.uniform(key_curve, (3, 4), minval=-2.0, maxval=2.0).at[:, 0].set(0.0)
+    return Goals(_inside(phases, room), starts, offset[0], drift, curve, kind)
+
+
+def is_any(kind: jax.Array, *names: str) -> jax.Array:
+    """bool: whether the scenario is one of these."""
+    return jnp.any(jnp.stack([kind == SCENARIOS.index(name) for name in names]), axis=0)
+
+
+def _offsets(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
+    """[P, 3, N] places in a formation with neighbours 1 m apart, and its size."""
+    key_size, key_shape, key_order = jax.random.split(key, 3)
+    swap = is_any(kind, "swap")
+    low = jnp.where(swap, ranges.swap_low, ranges.spacing_low)
+    high = jnp.where(swap, ranges.swap_high, ranges.spacing_high)
+    together = is_any(kind, "static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")
+    size = jnp.where(together, 0.0, low + (high - low) * jax.random.uniform(key_size))
+    shape = jax.random.randint(key_shape, (PHASES,), 0, len(SHAPES))
+    shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
+    orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
+    order = jnp.where(swap, orders, jnp.arange(drones))
+    return jnp.take_along_axis(jnp.asarray(formations(drones))[shape], order[:, None], axis=2), size
+
+
+def _centres(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> jax.Array:
+    """[P, 3, N] m: of the formation that each drone belongs to; two of them change sides in ``swarm_versus_swarm``."""
+    draws = jax.random.uniform(key, (PHASES, 3, 2), minval=-1.0, maxval=1.0)
+    middle, reach = 0.5 * (ranges.low + ranges.high), 0.5 * (ranges.high - ranges.low)
+    centre = jnp.stack([ranges.centre * draws[:, 0], ranges.centre * draws[:, 1], middle + reach * draws[:, 2]], axis=1)
+    centre = jnp.where(is_any(kind, "dynamic_same", "dynamic_different"), centre, centre[0])
+    second = jnp.arange(drones) * 2 >= drones
+    changed = jnp.arange(PHASES)[:, None] % 2 == 1
+    group = is_any(kind, "swarm_versus_swarm") & (second ^ changed)
+    return jnp.where(group[:, None], centre[..., 1:], centre[..., :1])
+
+
+def _inside(places: jax.Array, room: Any) -> jax.Array:
+    """[P, 3, N] kept off the walls."""
+    x, y, z = (places[:, axis] for axis in range(3))
+    reach = room.half - 0.5
+    return jnp.stack([jnp.clip(x, -reach, reach), jnp.clip(y, -reach, reach), jnp.clip(z, 0.5, room.height - 0.5)], axis=1)
+
+
+def draw_obstacles(key: jax.Array, most: int, density: jax.Array, size: jax.Array, drones: int) -> tuple[jax.Array, ...]:
+    """Cylinders in cells of 1 m of the central 8 × 8, and free cells for starts and goals.
+
+    Returns x, y and radius [M] (0 beyond their number, the share ``density`` of the cells), and two [3, N] places at random
+    heights of 1 to 3 m in cells without one.
+    """
+    key_cells, key_low, key_high = jax.random.split(key, 3)
+    order = jax.random.permutation(key_cells, CELLS * CELLS)
+    number = jnp.round(density * CELLS * CELLS).astype(jnp.int32)
+    radius = jnp.where(jnp.arange(most) < number, 0.5 * size, 0.0)
+    turn = jnp.arange(drones) % (CELLS * CELLS - number)  # where free cells are few, several drones share one
+    start, goal = order[number + turn], order[CELLS * CELLS - 1 - turn]
+
+    def place(key: jax.Array, cell: jax.Array) -> jax.Array:
+        height = jax.random.uniform(key, (drones,), minval=1.0, maxval=3.0)
+        return jnp.stack([*_middle(cell), height])
+
+    return *(part[:most] for part in _middle(order)), radius, place(key_low, start), place(key_high, goal)
+
+
+def _middle(cell: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """x and y of cells by their number."""
+    return cell % CELLS - 0.5 * (CELLS - 1), cell // CELLS - 0.5 * (CELLS - 1)
