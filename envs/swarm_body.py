@@ -7,6 +7,8 @@ The quadrotor is a Crazyflie as simulated in "Collision Avoidance and Navigation
 Reinforcement Learning" (Huang et al. 2023).
 """
 
+import functools
+import math
 from typing import Any
 
 import jax
@@ -78,7 +80,11 @@ def level(position: jax.Array, yaw: jax.Array) -> Body:
 
 def turned(yaw: jax.Array) -> jax.Array:
     """[3, 3, N] rotations about the vertical."""
-    cos, sin, zero, one = jnp.cos(yaw), jnp.sin(yaw), jnp.zeros_like(yaw), jnp.ones_like(yaw)
+    return _about_vertical(jnp.cos(yaw), jnp.sin(yaw))
+
+
+def _about_vertical(cos: jax.Array, sin: jax.Array) -> jax.Array:
+    zero, one = jnp.zeros_like(cos), jnp.ones_like(cos)
     return jnp.stack([jnp.stack([cos, -sin, zero]), jnp.stack([sin, cos, zero]), jnp.stack([zero, zero, one])])
 
 
@@ -95,16 +101,18 @@ def fly(body: Body, command: jax.Array, noise: jax.Array, landing: jax.Array, dr
     """
     body = body.replace(noise=body.noise - NOISE_DECAY * body.noise + drone.noise * noise)
     root = jnp.sqrt(command)
+    look = 2.0 * jnp.pi * landing
+    look = jnp.stack([jnp.cos(look), jnp.sin(look)])
     lag = jnp.minimum(4.0 * drone.timestep / (drone.lag + 1e-6), 1.0)
     for _ in range(SUBSTEPS):
         motor = body.motor + lag * (root - body.motor)
         thrust = drone.thrust * (motor**2 + command * body.noise)
-        body = _substep(body.replace(motor=motor), thrust, landing, drone, room)
+        body = _substep(body.replace(motor=motor), thrust, look, drone, room)
     return body.replace(rotation=orthogonal(body.rotation))
 
 
-def _substep(body: Body, thrust: jax.Array, landing: jax.Array, drone: Quadrotor, room: Room) -> Body:
-    """Attitude, spin and place from what held before, then the velocity from the new attitude."""
+def _substep(body: Body, thrust: jax.Array, look: jax.Array, drone: Quadrotor, room: Room) -> Body:
+    """Attitude, spin and place from what held before, then the velocity from the new attitude; ``look`` as in ``_on_floor``."""
     time = drone.timestep
     rotation = turn(body.rotation, body.spin * time)
     spin = body.spin + time * _angular_acceleration(body.spin, thrust, drone)
@@ -112,8 +120,8 @@ def _substep(body: Body, thrust: jax.Array, landing: jax.Array, drone: Quadrotor
     x, y, z = body.position + time * body.velocity
     place = jnp.stack([jnp.clip(x, -room.half, room.half), jnp.clip(y, -room.half, room.half), jnp.clip(z, 0.0, room.height)])
     moved = body.replace(position=place, rotation=rotation, spin=spin)
-    moved, lands = _on_floor(moved, landing, drone)
-    pull = jnp.where(lands, 0.0, jnp.sum(thrust, axis=0)) / drone.mass
+    moved, lands = _on_floor(moved, look, drone)
+    pull = jnp.where(lands, 0.0, thrust[0] + thrust[1] + thrust[2] + thrust[3]) / drone.mass
     ax, ay, az = moved.rotation[:, 2] * pull
     az = az - drone.gravity
     az = jnp.where(moved.grounded, jnp.maximum(az, 0.0), az)
@@ -123,7 +131,7 @@ def _substep(body: Body, thrust: jax.Array, landing: jax.Array, drone: Quadrotor
 def _angular_acceleration(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> jax.Array:
     """[3, N] by Euler's equations."""
     signs = (beside(part, thrust) for part in (MOTOR_X, MOTOR_Y, YAW))
-    along, aside, yaw = (jnp.sum(sign * thrust, axis=0) for sign in signs)
+    along, aside, yaw = (dot(sign, thrust) for sign in signs)
     p, q, r = spin
     inertia = drone.inertia_x, drone.inertia_y, drone.inertia_z
     torque = drone.offset * aside, -drone.offset * along, drone.torque_to_thrust * yaw
@@ -131,13 +139,18 @@ def _angular_acceleration(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) 
     return jnp.stack([(force - own) / moment for force, own, moment in zip(torque, gyro, inertia, strict=True)])
 
 
-def _on_floor(body: Body, landing: jax.Array, drone: Quadrotor) -> tuple[Body, jax.Array]:
-    """Whoever is down lies level; whoever has just come down lies still, with its motors off: [N] bool."""
+def _on_floor(body: Body, look: jax.Array, drone: Quadrotor) -> tuple[Body, jax.Array]:
+    """Whoever is down lies level; whoever has just come down lies still, with its motors off: [N] bool.
+
+    ``look`` [2, N] is where a drone looks, once it is down, that fell on its back or on its nose.
+    """
     x, y, z = body.position
     down = z <= drone.arm
     lands = down & ~body.grounded
-    yaw = jnp.arctan2(body.rotation[1, 0], body.rotation[0, 0])
-    yaw = jnp.where(lands & (body.rotation[2, 2] < 0), jnp.pi * (2.0 * landing - 1.0), yaw)
+    front = body.rotation[:2, 0]
+    length = norm(front)
+    lost = (lands & (body.rotation[2, 2] < 0)) | (length < 1e-6)
+    cos, sin = jnp.where(lost, look, front / jnp.maximum(length, 1e-6))
 
     def still(part: jax.Array) -> jax.Array:
         return jnp.where(lands, 0.0, part)
@@ -145,7 +158,7 @@ def _on_floor(body: Body, landing: jax.Array, drone: Quadrotor) -> tuple[Body, j
     lying = body.replace(
         position=jnp.stack([x, y, jnp.where(down, drone.arm, z)]),
         velocity=still(body.velocity),
-        rotation=jnp.where(down, turned(yaw), body.rotation),
+        rotation=jnp.where(down, _about_vertical(cos, sin), body.rotation),
         spin=still(body.spin),
         motor=still(body.motor),
         grounded=down,
@@ -164,11 +177,10 @@ def _slowed(body: Body, change: jax.Array, drone: Quadrotor) -> jax.Array:
 
 
 def turn(rotation: jax.Array, angle: jax.Array) -> jax.Array:
-    """[3, 3, N] rotations turned by ``angle`` [3, N], a vector in their own frame (Rodrigues)."""
-    size = jnp.sqrt(jnp.sum(angle**2, axis=0))
-    safe = jnp.maximum(size, 1e-12)
-    sine, cosine = jnp.sin(size) / safe, 2.0 * (jnp.sin(0.5 * size) / safe) ** 2
-    x, y, z = jnp.einsum("ij...,j...->i...", rotation, angle)
+    """[3, 3, N] rotations turned by ``angle`` [3, N], a vector in their own frame (Rodrigues), of up to about 1 rad."""
+    square = dot(angle, angle)
+    sine, cosine = _series(square, 1), _series(square, 2)  # sin(a) / a and (1 - cos(a)) / a²
+    x, y, z = to_world(rotation, angle)
 
     def crossed(columns: jax.Array) -> jax.Array:
         a, b, c = columns
@@ -178,18 +190,50 @@ def turn(rotation: jax.Array, angle: jax.Array) -> jax.Array:
     return rotation + sine * once + cosine * crossed(once)
 
 
+def _series(square: jax.Array, first: int) -> jax.Array:
+    """1/n! - a²/(n + 2)! + … with n = ``first``, given a²: no root, sine or quotient, and within 1e-7 up to 1 rad."""
+    total = jnp.zeros_like(square)
+    for order in reversed(range(5)):
+        total = total * square + (-1) ** order / math.factorial(first + 2 * order)
+    return total
+
+
 def orthogonal(rotation: jax.Array) -> jax.Array:
     """[3, 3, N] the nearest rotation, nearly: Gram and Schmidt, from the axis of thrust on."""
-    up = _unit(rotation[:, 2])
+    up = unit(rotation[:, 2])
     front = rotation[:, 0]
-    front = _unit(front - jnp.sum(front * up, axis=0) * up)
+    front = unit(front - dot(front, up) * up)
     return jnp.stack([front, cross(up, front), up], axis=1)
 
 
+# Sums over components are written out: XLA's reductions over an outer axis are several times slower on a CPU.
+
+
+def to_world(rotation: jax.Array, vector: jax.Array) -> jax.Array:
+    """[3, …] vectors of the drones' frames [3, …], by their rotations [3, 3, …]."""
+    return rotation[:, 0] * vector[0] + rotation[:, 1] * vector[1] + rotation[:, 2] * vector[2]
+
+
+def to_drone(rotation: jax.Array, vector: jax.Array) -> jax.Array:
+    """[3, …] vectors of the world [3, …] in the drones' frames, by their rotations [3, 3, …]."""
+    return rotation[0] * vector[0] + rotation[1] * vector[1] + rotation[2] * vector[2]
+
+
 def cross(a: jax.Array, b: jax.Array) -> jax.Array:
-    """[3, N]."""
+    """[3, …]."""
     return jnp.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
 
 
-def _unit(vector: jax.Array) -> jax.Array:
-    return vector / jnp.maximum(jnp.sqrt(jnp.sum(vector**2, axis=0)), 1e-12)
+def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """[…] of vectors [D, …]."""
+    return functools.reduce(jnp.add, (one * other for one, other in zip(a, b, strict=True)))
+
+
+def norm(vector: jax.Array) -> jax.Array:
+    """[…] lengths of vectors [D, …]."""
+    return jnp.sqrt(dot(vector, vector))
+
+
+def unit(vector: jax.Array) -> jax.Array:
+    """[D, …] vectors of length 1; 0 stays 0."""
+    return vector / jnp.maximum(norm(vector), 1e-9)

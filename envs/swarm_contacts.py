@@ -5,24 +5,16 @@ Vectors are ``[3, N, …]``: components, drones, any trailing axes (see ``marlja
 other among those that each has just come to touch. Draws belong to drones, so that drones that change places change nothing.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.envs.swarm_body import Body, Room
+from marljax.envs.swarm_body import Body, Room, dot, norm, to_drone, unit
 
 TRIES = 3  # draws of a bounce, of which the first that parts the two is taken
-NORMALS, UNIFORMS = 3 * (2 * TRIES + 4), 5  # of a drone and control step
-
-
-class Contacts(struct.PyTreeNode):
-    """Who touches what."""
-
-    drones: jax.Array  # [N, N] bool
-    obstacle: jax.Array  # [N] bool
-    wall: jax.Array  # [N] bool, or the ceiling
 
 
 class Obstacles(struct.PyTreeNode):
@@ -50,17 +42,20 @@ class Bounces(struct.PyTreeNode):
 
 
 class Draws(NamedTuple):
-    """Random numbers of a control step, all of a drone's own."""
+    """Random numbers of a control step, all of a drone's own; one that meets several things at once uses them for each."""
 
-    apart: jax.Array  # [TRIES, 3, N] normal
-    own: jax.Array  # [TRIES, 3, N] normal
-    axis: jax.Array  # [3, N] normal
-    other: jax.Array  # [3, 3, N] normal: velocity and axis after an obstacle, direction off a wall
-    kept: jax.Array  # [N] uniform
+    opposite: jax.Array  # [TRIES, 3, N] normal: what two drones get in opposite directions
+    own: jax.Array  # [TRIES, 3, N] normal: what each drone gets besides, and what it gets off an obstacle and a wall
+    axis: jax.Array  # [3, N] normal, of the spin
+    kept: jax.Array  # [N] uniform: share of the speed
     spin: jax.Array  # [N] uniform
-    obstacle_kept: jax.Array  # [N] uniform
-    obstacle_spin: jax.Array  # [N] uniform
-    dive: jax.Array  # [N] uniform
+
+
+def draw(drones: int, key: jax.Array) -> Draws:
+    """For one instance."""
+    key_normal, key_uniform = jax.random.split(key)
+    normal = jax.random.normal(key_normal, (2 * TRIES + 1, 3, drones))
+    return Draws(normal[:TRIES], normal[TRIES:-1], normal[-1], *jax.random.uniform(key_uniform, (2, drones)))
 
 
 def distances(position: jax.Array) -> jax.Array:
@@ -68,7 +63,7 @@ def distances(position: jax.Array) -> jax.Array:
     apart = position[:, :, None] - position[:, None]
     number = jnp.arange(position.shape[1])
     own = (number[:, None] == number).reshape(*(position.shape[1],) * 2, *[1] * (position.ndim - 2))
-    return jnp.where(own, jnp.inf, jnp.sqrt(jnp.sum(apart**2, axis=0)))
+    return jnp.where(own, jnp.inf, norm(apart))
 
 
 def partners(fresh: jax.Array, apart: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -83,54 +78,50 @@ def partners(fresh: jax.Array, apart: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def of_partner(chosen: jax.Array, part: jax.Array) -> jax.Array:
     """[…, N] what each drone's partner has of ``part`` […, N], whose drones stand where they do in ``chosen`` [N, …]."""
-    number = jnp.arange(len(chosen)).reshape(-1, *[1] * (chosen.ndim - 1))
     lead = part.ndim - chosen.ndim
-    picks = (chosen[:, None] == number[None]).astype(part.dtype)
-    return jnp.sum(picks * jnp.expand_dims(part, lead), axis=lead + 1)
+    return jnp.take_along_axis(part, chosen.reshape(*[1] * lead, *chosen.shape), axis=lead, mode="promise_in_bounds")
 
 
 def bounce(body: Body, chosen: jax.Array, meets: jax.Array, draws: Draws, bounces: Bounces) -> Body:
     """Two drones swap what of their velocities lies along the line between them, and are thrown apart and spun at random."""
     place, velocity = (of_partner(chosen, part) for part in (body.position, body.velocity))
-    normal = _unit(body.position - place)
-    exchange = jnp.sum((velocity - body.velocity) * normal, axis=0) * normal
-    opposite = (draws.apart - of_partner(chosen, draws.apart)) * (bounces.apart / jnp.sqrt(2.0))
+    normal = unit(body.position - place)
+    exchange = dot(velocity - body.velocity, normal) * normal
+    opposite = (draws.opposite - of_partner(chosen, draws.opposite)) * (bounces.apart / jnp.sqrt(2.0))
     mine = body.velocity + exchange + opposite + bounces.own * draws.own
     theirs = velocity - exchange - opposite + bounces.own * of_partner(chosen, draws.own)
-    parts = jnp.sum((mine - theirs) * normal, axis=1) > 0  # [TRIES, N]
+    parts = dot(jnp.swapaxes(mine - theirs, 0, 1), normal[:, None]) > 0  # [TRIES, N]
     after = mine[TRIES - 1]
     for attempt in reversed(range(TRIES - 1)):
         after = jnp.where(parts[attempt], mine[attempt], after)
-    fastest = jnp.sqrt(jnp.maximum(jnp.sum(body.velocity**2, axis=0), jnp.sum(velocity**2, axis=0)))
+    fastest = jnp.maximum(norm(body.velocity), norm(velocity))
     after = _capped(after * _between(draws.kept, bounces.low, bounces.high), fastest)
     together = (draws.spin + of_partner(chosen, draws.spin)) % 1.0  # uniform, and the same for both
-    axis = _unit(draws.axis - of_partner(chosen, draws.axis))
+    axis = unit(draws.axis - of_partner(chosen, draws.axis))
     spin = body.spin + axis * _between(together, bounces.spin_low, bounces.spin_high)
     return body.replace(velocity=jnp.where(meets, after, body.velocity), spin=jnp.where(meets, spin, body.spin))
 
 
 def off_obstacle(body: Body, normal: jax.Array, meets: jax.Array, draws: Draws, bounces: Bounces) -> Body:
     """Whoever has just hit a cylinder flies off along its ``normal`` [3, N]."""
-    speed = jnp.sqrt(jnp.sum(body.velocity**2, axis=0))
-    after = (speed * normal + bounces.off_obstacle * draws.other[0]) * _between(draws.obstacle_kept, bounces.low, bounces.high)
-    spun = _unit(draws.other[1]) * _between(draws.obstacle_spin, bounces.obstacle_spin_low, bounces.obstacle_spin_high)
+    speed = norm(body.velocity)
+    after = (speed * normal + bounces.off_obstacle * draws.own[0]) * _between(draws.kept, bounces.low, bounces.high)
+    spun = unit(draws.own[1]) * _between(draws.spin, bounces.obstacle_spin_low, bounces.obstacle_spin_high)
     return body.replace(velocity=jnp.where(meets, after, body.velocity), spin=jnp.where(meets, body.spin + spun, body.spin))
 
 
-def off_wall(body: Body, room: Room, draws: Draws, bounces: Bounces) -> tuple[Body, jax.Array]:
-    """Whoever has reached a wall or the ceiling goes back inside and down, in a random direction; and who has, [N] bool."""
-    x, y, z = body.position
-    hits = jnp.abs(x) >= room.half, jnp.abs(y) >= room.half, z >= room.height
+def off_wall(body: Body, hits: tuple[jax.Array, ...], draws: Draws, bounces: Bounces) -> Body:
+    """Whoever ``hits`` a wall along x, along y, or the ceiling, goes back inside and down, in a random direction."""
+    x, y, _ = body.position
 
     def inwards(hit: jax.Array, place: jax.Array, way: jax.Array) -> jax.Array:
         return jnp.where(hit, -jnp.sign(place) * jnp.abs(way), way)
 
-    along, aside = inwards(hits[0], x, draws.other[2, 0]), inwards(hits[1], y, draws.other[2, 1])
-    direction = _unit(jnp.stack([along, aside, -0.5 - 0.5 * draws.dive]))
-    speed = jnp.sqrt(jnp.sum(body.velocity**2, axis=0)) * _between(draws.kept, bounces.low, bounces.high)
-    meets = hits[0] | hits[1] | hits[2]
+    along, aside = inwards(hits[0], x, draws.own[2, 0]), inwards(hits[1], y, draws.own[2, 1])
+    direction = unit(jnp.stack([along, aside, -0.5 - 0.5 * draws.spin]))
+    speed = norm(body.velocity) * _between(draws.kept, bounces.low, bounces.high)
     after = direction * jnp.clip(speed, bounces.slowest, bounces.fastest)
-    return body.replace(velocity=jnp.where(meets, after, body.velocity)), meets
+    return body.replace(velocity=jnp.where(hits[0] | hits[1] | hits[2], after, body.velocity))
 
 
 class Downwash(struct.PyTreeNode):
@@ -144,17 +135,47 @@ class Downwash(struct.PyTreeNode):
     twist_noise: Any = 0.0001
 
 
-def blow(body: Body, draws: Draws, downwash: Downwash) -> Body:
-    """Whoever flies close below others is pushed along their axes of thrust and twisted about a random one."""
-    apart = body.position[:, None] - body.position[:, :, None]  # [3, N, N] from the upper to the lower
-    seen = jnp.einsum("bai...,bij...->aij...", body.rotation, apart)
-    across, distance = jnp.sqrt(seen[0] ** 2 + seen[1] ** 2), jnp.sqrt(jnp.sum(seen**2, axis=0))
-    below = (seen[2] < 0) & (seen[2] > -downwash.reach) & (across < downwash.width)
-    push = downwash.push * (7.0 - 10.0 * distance) + downwash.push_noise * (2.0 * draws.kept - 1.0)
-    twist = downwash.twist * (distance - 1.0) ** 2 + downwash.twist_noise * (2.0 * draws.spin - 1.0)
+def in_downwash(body: Body, apart: jax.Array, downwash: Downwash) -> jax.Array:
+    """[N, N] bool: whether the second flies close below the first, as the first sees it; ``apart`` [N, N] m."""
+    seen = to_drone(body.rotation[:, :, :, None], body.position[:, None] - body.position[:, :, None])
+    near = jnp.sqrt(seen[0] ** 2 + seen[1] ** 2) < downwash.width
+    return (seen[2] < 0) & (seen[2] > -downwash.reach) & near & (apart < jnp.inf)
+
+
+def blow(body: Body, below: jax.Array, apart: jax.Array, draws: Draws, downwash: Downwash) -> Body:
+    """Whoever is ``below`` others is pushed along their axes of thrust and twisted about a random one."""
+    push = downwash.push * (7.0 - 10.0 * apart) + downwash.push_noise * (2.0 * draws.kept - 1.0)
+    twist = downwash.twist * (apart - 1.0) ** 2 + downwash.twist_noise * (2.0 * draws.spin - 1.0)
     push, twist = (jnp.where(below, jnp.maximum(part, 0.0), 0.0) for part in (push, twist))
     down = jnp.sum(-body.rotation[:, 2][:, :, None] * push, axis=1)
-    return body.replace(velocity=body.velocity + down, spin=body.spin + _unit(draws.axis) * jnp.sum(twist, axis=0))
+    return body.replace(velocity=body.velocity + down, spin=body.spin + unit(draws.axis) * jnp.sum(twist, axis=0))
+
+
+class Met(NamedTuple):
+    """What drones have come to touch in a step."""
+
+    new: jax.Array  # [N, N] bool pairs that have begun to touch
+    apart: jax.Array  # [N, N] m between drones
+    crashed: jax.Array  # [N] bool: into an obstacle
+    normal: jax.Array  # [3, N] of that obstacle
+    below: jax.Array  # [N, N] bool: the second is in the downwash of the first
+
+
+def respond(body: Body, met: Met, draw: Callable[[], Draws], room: Room, bounces: Bounces, downwash: Downwash) -> Body:
+    """Bodies after drones, obstacles, the air below others and walls; ``draw`` is called if any of it happens."""
+    x, y, z = body.position
+    hits = jnp.abs(x) >= room.half, jnp.abs(y) >= room.half, z >= room.height
+
+    def all_of_it(body: Body) -> Body:
+        draws = draw()
+        body = bounce(body, *partners(met.new, met.apart), draws, bounces)
+        body = off_obstacle(body, met.normal, met.crashed, draws, bounces)
+        body = blow(body, met.below, met.apart, draws, downwash)
+        return off_wall(body, hits, draws, bounces)
+
+    # This sees a whole batch (see ``marljax.batch``): a step in which nothing happens to any drone of it costs nothing.
+    anything = jnp.any(met.new | met.below) | jnp.any(met.crashed | hits[0] | hits[1] | hits[2])
+    return jax.lax.cond(anything, all_of_it, lambda body: body, body)
 
 
 def nearest_obstacle(position: jax.Array, obstacles: Obstacles) -> tuple[jax.Array, jax.Array]:
@@ -174,9 +195,5 @@ def _between(draws: jax.Array, low: Any, high: Any) -> jax.Array:
 
 
 def _capped(velocity: jax.Array, most: jax.Array) -> jax.Array:
-    speed = jnp.sqrt(jnp.sum(velocity**2, axis=0))
+    speed = norm(velocity)
     return velocity * jnp.minimum(1.0, most / jnp.maximum(speed, 1e-9))
-
-
-def _unit(vector: jax.Array) -> jax.Array:
-    return vector / jnp.maximum(jnp.sqrt(jnp.sum(vector**2, axis=0)), 1e-9)

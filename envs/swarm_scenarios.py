@@ -29,7 +29,9 @@ OPEN = SCENARIOS[:9]  # those that need no obstacles
 AMONG_OBSTACLES = SCENARIOS[9:]
 CELLS = 8  # along each side of the area with obstacles
 PHASES = 4  # goals change at most thrice in 15 s
-SHAPES = ("circle", "circle_xz", "circle_yz", "sphere", "grid", "grid_xz", "grid_yz", "cube")
+LAP = 15.0  # s of a Lissajous figure, and of a Bézier curve
+SHAPES = ("circle", "grid", "circle_xz", "circle_yz", "grid_xz", "grid_yz", "sphere", "cube")
+FLAT = 2  # those that need no height
 
 
 class Goals(struct.PyTreeNode):
@@ -57,7 +59,6 @@ class Ranges(struct.PyTreeNode):
     drift_high: Any = 0.3
     change_low: Any = 4.0  # s between changes of goals
     change_high: Any = 6.0
-    lap: Any = 15.0  # s of a Lissajous figure, and of a Bézier curve
 
 
 def formations(drones: int) -> np.ndarray:
@@ -76,8 +77,8 @@ def formations(drones: int) -> np.ndarray:
     if drones > 1:
         apart = np.sqrt(((sphere[:, :, None] - sphere[:, None]) ** 2).sum(axis=0)) + 9 * np.eye(drones)
         sphere /= apart.min()
-    flat, upright, sideways = [0, 1, 2], [0, 2, 1], [2, 0, 1]
-    shapes = [circle[flat], circle[upright], circle[sideways], sphere, grid[flat], grid[upright], grid[sideways], cube]
+    upright, sideways = [0, 2, 1], [2, 0, 1]
+    shapes = [circle, grid, circle[upright], circle[sideways], grid[upright], grid[sideways], sphere, cube]
     centred = [shape - shape.mean(axis=1, keepdims=True) for shape in shapes]
     return np.stack(centred).astype(np.float32)
 
@@ -91,37 +92,40 @@ def draw_kind(draw: jax.Array, mix: jax.Array) -> jax.Array:
 def goals_at(goals: Goals, time: jax.Array) -> jax.Array:
     """[3, N] m."""
     phase = jnp.sum(time >= goals.starts) - 1
-    lead = (slice(None), *[None] * 2)
-    now = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[lead], goals.phases, 0.0), axis=0)
-    way = _curve(goals, time)
-    return now + way[:, None] + goals.drift * time * goals.offset
+    now = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[:, None, None], goals.phases, 0.0), axis=0)
+    return now + _curve(goals, time)[:, None] + goals.drift * time * goals.offset
 
 
 def _curve(goals: Goals, time: jax.Array) -> jax.Array:
     """[3] m that the centre has moved along a Lissajous figure or a Bézier curve; 0 for other scenarios."""
     lissajous, bezier = (goals.kind == SCENARIOS.index(name) for name in ("lissajous", "bezier"))
-    turn = 2 * jnp.pi * time / 15.0
+    turn = 2 * jnp.pi * time / LAP
     figure = jnp.stack([jnp.sin(turn), jnp.sin(2 * turn), 0.5 * jnp.sin(3 * turn)])
-    share = jnp.clip(time / 15.0, 0.0, 1.0)
+    share = jnp.clip(time / LAP, 0.0, 1.0)
     weights = jnp.stack([(1 - share) ** 3, 3 * share * (1 - share) ** 2, 3 * share**2 * (1 - share), share**3])
     along = jnp.sum(goals.curve * weights, axis=1)
     return jnp.where(lissajous, figure, jnp.where(bezier, along, 0.0))
 
 
-def draw_goals(key: jax.Array, mix: jax.Array, drones: int, room: Any, ranges: Ranges, free: jax.Array) -> Goals:
+def either_way(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Uniform from −1 to 1."""
+    return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
+
+
+def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, free: jax.Array) -> Goals:
     """The goals of an episode.
 
     Args:
         key: consumed.
-        mix: [len(SCENARIOS)] shares.
+        env_params: its ``mix`` [len(SCENARIOS)], ``room`` and ``ranges``.
         drones: N.
-        room: that they lie in.
-        ranges: what they are drawn from.
+        dimensions: 2 where formations have to be flat.
         free: [3, N] places between obstacles, for the scenarios among them.
     """
+    mix, ranges = env_params.mix, env_params.ranges
     key_kind, key_offset, key_centre, key_starts, key_drift, key_curve = jax.random.split(key, 6)
     kind = draw_kind(jax.random.uniform(key_kind), mix)
-    offset, size = _offsets(key_offset, kind, drones, ranges)
+    offset, size = _offsets(key_offset, kind, drones, FLAT if dimensions == 2 else len(SHAPES), ranges)
     phases = _centres(key_centre, kind, drones, ranges) + size * offset
     phases = jnp.where(is_any(kind, "obstacles_same"), free[:, :1], phases)
     phases = jnp.where(is_any(kind, "obstacles_random"), free, phases)
@@ -130,7 +134,7 @@ def draw_goals(key: jax.Array, mix: jax.Array, drones: int, room: Any, ranges: R
     drift = jax.random.uniform(key_drift, (), minval=ranges.drift_low, maxval=ranges.drift_high)
     drift = jnp.where(is_any(kind, "dynamic_formation"), drift, 0.0)
     curve = jax.random.uniform(key_curve, (3, 4), minval=-2.0, maxval=2.0).at[:, 0].set(0.0)
-    return Goals(_inside(phases, room), starts, offset[0], drift, curve, kind)
+    return Goals(_inside(phases, env_params.room), starts, offset[0], drift, curve, kind)
 
 
 def is_any(kind: jax.Array, *names: str) -> jax.Array:
@@ -138,15 +142,15 @@ def is_any(kind: jax.Array, *names: str) -> jax.Array:
     return jnp.any(jnp.stack([kind == SCENARIOS.index(name) for name in names]), axis=0)
 
 
-def _offsets(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
-    """[P, 3, N] places in a formation with neighbours 1 m apart, and its size."""
+def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
+    """[P, 3, N] places in one of the first ``shapes`` formations with neighbours 1 m apart, and its size."""
     key_size, key_shape, key_order = jax.random.split(key, 3)
     swap = is_any(kind, "swap")
     low = jnp.where(swap, ranges.swap_low, ranges.spacing_low)
     high = jnp.where(swap, ranges.swap_high, ranges.spacing_high)
     together = is_any(kind, "static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")
     size = jnp.where(together, 0.0, low + (high - low) * jax.random.uniform(key_size))
-    shape = jax.random.randint(key_shape, (PHASES,), 0, len(SHAPES))
+    shape = jax.random.randint(key_shape, (PHASES,), 0, shapes)
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
     orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
     order = jnp.where(swap, orders, jnp.arange(drones))

@@ -11,6 +11,7 @@ from marljax.errors import UserError, unknown
 ENVIRONMENTS: dict[str, str] = {
     "merge": "marljax.envs.merge:Merge",
     "smax": "marljax.envs.smax:Smax",
+    "swarm": "marljax.envs.swarm:Swarm",
     "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
 }
 SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>

@@ -47,8 +47,16 @@ class VecEnv:
         """One step of every instance; ``action`` is [E, A, …], another shape raises ``UserError``."""
         action = checked_action(self.env, action, self.num_envs)
         env_params = self.env.numbers(env_params)
-        keys = jax.random.split(key, self.num_envs)
-        return jax.vmap(self._step, in_axes=(0, 0, 0, None))(keys, state, action, env_params)
+        keys = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(key, self.num_envs))
+        moved, outcome = jax.vmap(self.env.transition, in_axes=(0, 0, 0, None))(keys[1], state.env, action, env_params)
+
+        def restarted(moved: Any) -> Any:
+            fresh = jax.vmap(self.env.initial, in_axes=(0, None))(keys[0], env_params)
+            return jax.vmap(_where)(state.ended, fresh, moved)
+
+        # Where all instances end together, which those of a fixed length do, nearly every step does without new states.
+        env_state = jax.lax.cond(jnp.any(state.ended), restarted, lambda moved: moved, moved)
+        return jax.vmap(self._after, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
     def global_state(self, state: VecState, env_params: EnvParams) -> jax.Array:
         """[E, G] for centralised critics."""
@@ -67,13 +75,10 @@ class VecEnv:
         outcome = Outcome(jnp.zeros(num_agents), jnp.array(False), jnp.array(False))
         return self._look(blank, outcome, jnp.array(True), env_params)
 
-    def _step(self, key: jax.Array, state: VecState, action: jax.Array, env_params: EnvParams) -> tuple[VecState, TimeStep]:
-        key_initial, key_transition = jax.random.split(key)
-        fresh = self.env.initial(key_initial, env_params)
-        moved, outcome = self.env.transition(key_transition, state.env, action, env_params)
+    def _after(self, state: VecState, env_state: Any, outcome: Outcome, env_params: EnvParams) -> tuple[VecState, TimeStep]:
+        """One instance after its step; ``state`` is from before it."""
         begins = state.ended
         continues = ~begins
-        env_state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, moved)
         outcome = Outcome(outcome.reward * continues, outcome.terminated & continues, outcome.truncated & continues)
         state = VecState(
             env=env_state,
@@ -103,3 +108,8 @@ class VecEnv:
 def vectorize(env: Environment, num_envs: int) -> VecEnv:
     """E instances of ``env`` that restart by themselves: see ``VecEnv``."""
     return VecEnv(env, num_envs)
+
+
+def _where(condition: jax.Array, chosen: Any, other: Any) -> Any:
+    """``jnp.where`` of trees."""
+    return jax.tree.map(lambda one, another: jnp.where(condition, one, another), chosen, other)

@@ -1,0 +1,76 @@
+"""What is remembered of an episode of ``swarm``, and what is reported of it."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from marljax.envs.swarm_params import SwarmParams
+
+WINDOW = 5  # steps over which the mean distance says that a drone has arrived
+LAST = 100  # control steps whose distance to the goal is reported
+FAR = 1e3  # m, before anything has been measured
+
+
+class Fresh(struct.PyTreeNode):
+    """What has begun in a step, [N] each."""
+
+    collisions: jax.Array  # with how many drones
+    crashed: jax.Array  # bool: into an obstacle
+    close: jax.Array  # sum over other drones of how far they are inside of two diameters, as a share
+
+
+class Timing(struct.PyTreeNode):
+    """What a step counts for, bool each."""
+
+    counts: jax.Array  # contacts make an episode fail
+    late: jax.Array  # the distance is reported
+
+
+class Tally(struct.PyTreeNode):
+    """What an episode's metrics are made of."""
+
+    recent: jax.Array  # [WINDOW, N] m to the goal in the last steps; with ``landmarks`` from a landmark to the nearest drone
+    arrived: jax.Array  # [N] bool: the mean of those has been small
+    collided: jax.Array  # [N] bool: with a drone, after the first 1.5 s
+    crashed: jax.Array  # [N] bool: into an obstacle, likewise
+    late: jax.Array  # [N] m to the goal, summed over the last second
+
+
+def nothing(drones: int) -> Tally:
+    """Before an episode."""
+    no, zero = jnp.zeros(drones, bool), jnp.zeros(drones)
+    return Tally(zero + jnp.full((WINDOW, 1), FAR), no, no, no, zero)
+
+
+def timing(step: jax.Array, env_params: SwarmParams) -> Timing:
+    """Of the transition from ``step`` to the next."""
+    return Timing(step >= env_params.grace, step >= env_params.duration - LAST)
+
+
+def count(tally: Tally, away: jax.Array, fresh: Fresh, timing: Timing, env_params: SwarmParams) -> Tally:
+    """The tally after a step that ended ``away`` [N] m from the goals."""
+    recent = jnp.concatenate([tally.recent[1:], away[None]])
+    return Tally(
+        recent=recent,
+        arrived=tally.arrived | (jnp.mean(recent, axis=0) < env_params.arrived),
+        collided=tally.collided | (timing.counts & (fresh.collisions > 0)),
+        crashed=tally.crashed | (timing.counts & fresh.crashed),
+        late=tally.late + jnp.where(timing.late, away, 0.0),
+    )
+
+
+def metrics(tally: Tally, task: str, env_params: SwarmParams) -> dict[str, jax.Array]:
+    """Shares of drones, and m.
+
+    ``success``: reached the goal, and met nothing after the first 1.5 s. ``deadlock``: met nothing, and did not reach it.
+    ``collision``: met a drone; ``crash``: met an obstacle. ``distance``: mean over the last second. With the task ``landmarks``
+    ``success`` is the share of landmarks that a drone is near at the end, whatever it met on the way, and there is no
+    ``deadlock``.
+    """
+    clean = ~(tally.collided | tally.crashed)
+    shares = {"success": clean & tally.arrived, "deadlock": clean & ~tally.arrived}
+    if task == "landmarks":
+        shares = {"success": jnp.mean(tally.recent, axis=0) < env_params.arrived}
+    shares |= {"collision": tally.collided, "crash": tally.crashed}
+    means = {name: jnp.mean(part, dtype=tally.late.dtype) for name, part in shares.items()}
+    return means | {"distance": jnp.mean(tally.late) / jnp.minimum(LAST, env_params.duration)}

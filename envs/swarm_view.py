@@ -1,0 +1,45 @@
+"""What the drones of ``swarm`` see. Vectors are ``[D, N, …]`` as in ``swarm_body``."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.batch import beside
+from marljax.envs.swarm_body import dot, norm
+from marljax.envs.swarm_contacts import Obstacles
+
+OWN, FIELD = 19, 9  # numbers of a quadrotor's own part, and of the distance field
+FARTHEST, FASTEST = 10.0, 6.0  # m and m/s, of what is seen of a neighbour
+SPACING = 0.1  # m between the points of the distance field
+
+
+def neighbours(place: jax.Array, velocity: jax.Array, most: int) -> jax.Array:
+    """[2 D most, N] relative places and velocities of the other drones with the least rank, that first.
+
+    The rank of a neighbour at distance d is d + r̂ · v, r̂ the direction to it and v its relative velocity: the sooner it comes
+    closest, the less.
+    """
+    apart, faster = place[:, None] - place[:, :, None], velocity[:, None] - velocity[:, :, None]
+    distance = norm(apart)
+    rank = distance + dot(apart, faster) / jnp.maximum(distance, 1e-6)
+    number = np.arange(place.shape[1])
+    rank = jnp.where(beside(np.eye(len(number), dtype=bool), place[0]), jnp.inf, rank)
+    seen = jnp.concatenate([jnp.clip(apart, -FARTHEST, FARTHEST), jnp.clip(faster, -FASTEST, FASTEST)])
+    chosen = []
+    for _ in range(most):
+        is_best = jnp.argmin(rank, axis=1)[:, None] == beside(number[None], place[0])
+        chosen.append(jnp.sum(jnp.where(is_best, seen, 0.0), axis=2))
+        rank = jnp.where(is_best, jnp.inf, rank)
+    return jnp.concatenate(chosen)
+
+
+def field(place: jax.Array, obstacles: Obstacles) -> jax.Array:
+    """[9, N] m to the nearest obstacle, from a drone's place and those 0.1 m around it, x first."""
+    steps = (-SPACING, 0.0, SPACING)
+    gaps = []
+    for along in steps:
+        for aside in steps:
+            x, y = place[0][:, None] + along - obstacles.x, place[1][:, None] + aside - obstacles.y
+            gap = jnp.sqrt(x * x + y * y) - obstacles.radius
+            gaps.append(jnp.min(jnp.where(obstacles.radius > 0, gap, FARTHEST), axis=1))
+    return jnp.stack(gaps)
