@@ -33,7 +33,7 @@ class Gains(struct.PyTreeNode):
     rate: Any = 22.0  # 1/s, body rates to their derivatives
     drone_push: Any = 7.0  # m/s², of another drone at no distance
     obstacle_push: Any = 9.0
-    reach: Any = 0.7  # m, from which on they push
+    reach: Any = 0.5  # m, from which on they push
     aside: Any = 0.5  # of a push that goes to the right, so that two that meet head on do not stay
 
 

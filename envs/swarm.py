@@ -154,7 +154,7 @@ class Swarm(Environment):
 
     def check_params(self, env_params: SwarmParams) -> None:
         """Raises ``UserError`` for shares, densities and sizes that no episode can have."""
-        check(env_params, self.obstacles, self.dynamics)
+        check(env_params, self.obstacles, self.dynamics, self.task)
 
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
         drones = self.drones

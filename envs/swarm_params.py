@@ -90,11 +90,14 @@ def preset_params(name: str, dynamics: str) -> SwarmParams:
     return SwarmParams(drone=drone, mix=shares(preset.mix), **preset.numbers)
 
 
-def check(env_params: SwarmParams, obstacles: int, dynamics: str) -> None:
+def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> None:
     """Raises ``UserError`` for numbers that no episode can have; ``obstacles`` is how many the arrays hold."""
     mix = np.asarray(env_params.mix)
     if mix.shape != (len(SCENARIOS),) or (mix < 0).any() or not mix.sum() > 0:
         raise UserError(f"mix of swarm is {mix.tolist()}; give {len(SCENARIOS)} shares, at least one of them above 0")
+    among = mix[[SCENARIOS.index(name) for name in AMONG_OBSTACLES]].any()
+    if among and not obstacles and task == "goals":
+        raise UserError(f"mix of swarm has {' or '.join(AMONG_OBSTACLES)}, but there are no obstacles; give obstacles=16")
     density = float(np.max(env_params.density))
     if not 0 <= float(np.min(env_params.density)) <= density < 1:
         raise UserError(f"density of swarm is {density:g}; give a share of cells from 0 to below 1")

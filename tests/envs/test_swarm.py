@@ -1,0 +1,322 @@
+"""``swarm``: contract, hover, rewards and thresholds, who is seen, indices that mean nothing, long random flights, bad input."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import marljax
+from marljax.envs import swarm_contacts as contacts
+from marljax.envs import swarm_view as views
+from marljax.envs.swarm import Swarm
+from marljax.envs.swarm_body import Quadrotor
+from marljax.envs.swarm_params import shares
+from marljax.errors import UserError
+from marljax.testing import check_env
+
+HOVER = 1 / 1.9
+ARM = 0.0325 * 2**0.5
+
+
+@pytest.fixture(scope="module")
+def env():
+    return Swarm(preset="obstacles", drones=6)
+
+
+@pytest.fixture(scope="module")
+def step(env):
+    return jax.jit(env.step)
+
+
+def silent(env, **changes):
+    """Numbers without any noise."""
+    numbers = env.default_params.replace(position_noise=0.0, velocity_noise=0.0, gyro_noise=0.0, **changes)
+    return numbers.replace(drone=numbers.drone.replace(noise=0.0)) if env.dynamics == "quadrotor" else numbers
+
+
+def placed(env, place, velocity=None, goal=None, obstacles=None):
+    """A state with drones at ``place`` [3, N], level and hovering."""
+    env_params = silent(env)
+    state, _ = env.reset(jax.random.key(0), env_params)
+    place = jnp.asarray(place, state.goal.dtype)
+    body = state.body.replace(position=place, velocity=jnp.zeros_like(place) if velocity is None else jnp.asarray(velocity))
+    body = body.replace(rotation=jnp.broadcast_to(jnp.eye(3)[:, :, None], body.rotation.shape))
+    body = body.replace(motor=jnp.full(body.motor.shape, HOVER**0.5))
+    goal = place if goal is None else jnp.asarray(goal, place.dtype)
+    goals = state.goals.replace(phases=jnp.broadcast_to(goal, state.goals.phases.shape), kind=jnp.zeros((), jnp.int32))
+    state = state.replace(body=body, goal=goal, goals=goals.replace(drift=jnp.zeros(())))
+    if env.obstacles:
+        x, y, radius = obstacles or (jnp.full(env.obstacles, 4.0), jnp.full(env.obstacles, 4.0), jnp.zeros(env.obstacles))
+        state = state.replace(obstacles=contacts.Obstacles(*(jnp.asarray(part, place.dtype) for part in (x, y, radius))))
+    return state, env_params
+
+
+def apart(count, metres=1.0):
+    """[3, N] places in a row at a height of 2 m."""
+    return np.stack([metres * (np.arange(count) - 0.5 * (count - 1)), np.zeros(count), np.full(count, 2.0)])
+
+
+HOVERING = jnp.full((6, 4), 2 * HOVER - 1)
+
+
+@pytest.mark.parametrize("options", [{"preset": "obstacles", "drones": 4}, {"preset": "coverage", "drones": 3}], ids=str)
+def test_it_keeps_the_contract(options):
+    env = Swarm(**options)
+    check_env(env, env.default_params.replace(duration=60), num_steps=130)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "open"},
+        {"preset": "open", "dynamics": "point3d"},
+        {"preset": "coverage", "dynamics": "point3d", "obstacles": 8},
+    ],
+    ids=str,
+)
+def test_other_dynamics_keep_the_contract(options):
+    env = Swarm(**options)
+    check_env(env, env.default_params.replace(duration=60), num_steps=130)
+
+
+def test_a_perfect_hover_returns_what_the_reference_says(env):
+    """In float64: nobody steers, and float32's rounding would tip the drones over some seconds."""
+
+    def one(state, key):
+        state, timestep = env.step(key, state, jnp.full((6, 4), 2 * HOVER - 1), env_params)
+        return state, (timestep.reward, timestep.truncated, timestep.metrics)
+
+    with jax.enable_x64(True):
+        state, env_params = placed(env, apart(6))
+        keys = jax.random.split(jax.random.key(0), 1500)
+        _, (rewards, cut, metrics) = jax.jit(lambda state: jax.lax.scan(one, state, keys))(state)
+        rewards, cut, metrics = jax.tree.map(np.asarray, (rewards, cut, metrics))
+    np.testing.assert_allclose(rewards.sum(axis=0), 1500 / 200 * (1 - 0.05 * (2 * HOVER - 1) * 2), atol=1e-6)
+    np.testing.assert_allclose(rewards.sum(axis=0), 7.4605, atol=5e-5)
+    assert cut[-1]
+    assert not cut[:-1].any()
+    assert metrics["success"][-1] == 1
+    assert metrics["distance"][-1] < 1e-6
+
+
+def test_rewards_are_those_of_the_formula(env, step):
+    """Against NumPy: motion and place, proximity, new contacts of drones and with obstacles."""
+    place = apart(6, 1.0)
+    place[0, 1] = place[0, 0] + 2 * ARM - 0.002  # touch
+    place[0, 3] = place[0, 2] + 4 * ARM - 0.02  # are near
+    middle = 0.5 * (place[0, 4] + place[0, 5])
+    radius = 0.5 * (place[0, 5] - place[0, 4]) - ARM + 0.001  # both touch it
+    obstacles = (np.array([middle] + [4.0] * 15), np.zeros(16), np.array([radius] + [0.0] * 15))
+    goal = place + np.array([[0.3], [-0.4], [1.2]])
+    state, env_params = placed(env, place, goal=goal, obstacles=obstacles)
+    before = state.body.position.at[0].add(jnp.array([0.0, 0.01, 0.0, 0.0, -0.01, 0.01]))  # a step earlier nobody touched
+    velocity = (state.body.position - before) / 0.01
+    action = HOVERING.at[:, 0].add(0.3)
+    moving = state.replace(body=state.body.replace(position=before, velocity=velocity))
+    after, timestep = step(jax.random.key(3), moving, action, env_params)
+    body = jax.tree.map(np.asarray, after.body)
+    away = np.linalg.norm(body.position - goal, axis=0)
+    cost = away + 0.05 * np.linalg.norm(action, axis=1) - body.rotation[2, 2] + 0.1 * np.linalg.norm(body.spin, axis=0)
+    distance = np.linalg.norm(body.position[:, :, None] - body.position[:, None], axis=0) + 9 * np.eye(6)
+    near = np.maximum(1 - distance / 0.18385, 0).sum(axis=1)
+    fresh = np.array([1, 1, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1, 1])
+    expected = -cost / 200 - 0.01 * 4 * near - 5 * fresh[0] - 5 * fresh[1]
+    # the spin that a contact gives belongs to the costs of the same step
+    np.testing.assert_allclose(timestep.reward, expected, atol=2e-4)
+    again, timestep = step(jax.random.key(4), after.replace(body=after.body.replace(velocity=0 * velocity)), action, env_params)
+    assert (timestep.reward > -4).all(), "a contact that goes on costs nothing again"
+
+
+@pytest.mark.parametrize(("gap", "touches"), [(2 * ARM - 1e-4, True), (2 * ARM + 1e-4, False)])
+def test_drones_touch_at_twice_the_arm(env, step, gap, touches):
+    place = apart(6)
+    place[0, 1] = place[0, 0] + gap
+    state, env_params = placed(env, place)
+    state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(0.05)))
+    moved = state.replace(body=state.body.replace(velocity=state.body.velocity.at[0, 1].set(-5.0)))
+    _, timestep = step(jax.random.key(0), moved, HOVERING, env_params)
+    assert (np.asarray(timestep.reward)[:2] < -4).all() == touches
+
+
+def test_neighbours_are_ranked_by_distance_and_closing_speed(env):
+    rng = np.random.default_rng(0)
+    place, velocity = rng.normal(size=(3, 7)), rng.normal(size=(3, 7)) * 2
+    place[:, 6] = [30.0, 0.0, 0.0]
+    found = np.asarray(views.neighbours(jnp.asarray(place), jnp.asarray(velocity), 6)).reshape(6, 6, 7)
+    for own in range(7):
+        apart, faster = place - place[:, [own]], velocity - velocity[:, [own]]
+        distance = np.linalg.norm(apart, axis=0)
+        rank = distance + (apart * faster).sum(axis=0) / np.maximum(distance, 1e-9)
+        order = [other for other in np.argsort(rank) if other != own]
+        expected = [np.concatenate([np.clip(apart[:, j], -10, 10), np.clip(faster[:, j], -6, 6)]) for j in order]
+        np.testing.assert_allclose(found[:, :, own], expected, atol=1e-5)
+
+
+def test_the_field_is_the_distance_to_the_nearest_obstacle():
+    rng = np.random.default_rng(1)
+    x, y, radius = rng.normal(size=5) * 2, rng.normal(size=5) * 2, np.array([0.3, 0.2, 0.4, 0.0, 0.3])
+    place = rng.normal(size=(3, 4))
+    found = views.field(jnp.asarray(place), contacts.Obstacles(jnp.asarray(x), jnp.asarray(y), jnp.asarray(radius)))
+    for drone in range(4):
+        for number in range(9):
+            at = place[:2, drone] + 0.1 * np.array([number // 3 - 1, number % 3 - 1])
+            expected = min(np.hypot(*(at - (x[k], y[k]))) - radius[k] for k in range(5) if radius[k])
+            assert found[number, drone] == pytest.approx(expected, abs=1e-5)
+
+
+def test_indices_mean_nothing(env, monkeypatch):
+    """Drones that change places, with the random numbers that are theirs, change places in all that follows."""
+    order = np.array([3, 1, 5, 0, 2, 4])
+    rng = np.random.default_rng(2)
+    crowd = rng.uniform(-0.07, 0.07, (3, 6)) + np.array([[0.3], [0.0], [2.0]])  # contacts, downwash and an obstacle
+    state, env_params = placed(env, crowd, obstacles=(np.zeros(16), np.zeros(16), np.array([0.2] + [0.0] * 15)))
+    state = state.replace(body=state.body.replace(velocity=jnp.asarray(rng.normal(size=(3, 6)) * 3, jnp.float32)))
+    draws = jax.random.normal(jax.random.key(5), (4 * 6,)), jax.random.uniform(jax.random.key(6), (6,))
+    action = jax.random.uniform(jax.random.key(7), (4, 6), minval=-1.0)
+    drawn, permuted = contacts.draw, lambda leaf: leaf[..., order] if leaf.ndim and leaf.shape[-1] == 6 else leaf
+    timing = marljax.envs.swarm_tally.timing(jnp.array(200), env_params)
+
+    def after(state, thrust, landing, action):
+        key_data = jax.random.key_data(jax.random.key(8))
+        given = (thrust, landing, key_data), action, state.body, state.goal, state.obstacles, state.tally, timing, env_params
+        moved = env._transition(jax.random.key_impl(jax.random.key(0)), *given)
+        obs = env.observe(state.replace(body=moved[0], sensed=jnp.zeros((9, 6))), env_params).obs.T
+        return jax.tree.map(np.asarray, (moved, obs))
+
+    usual = after(state, *draws, action)
+    monkeypatch.setattr(contacts, "draw", lambda drones, key: jax.tree.map(permuted, drawn(drones, key)))
+    swapped = jax.tree.map(permuted, state.replace(obstacles=None)).replace(obstacles=state.obstacles)
+    thrust = draws[0].reshape(4, 6)[:, order].reshape(-1)
+    other = after(swapped, thrust, draws[1][order], action[:, order])
+    assert (usual[0][2] < -4).sum() >= 4, "the crowd should collide"
+    for one, two in zip(jax.tree.leaves(usual), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(one[..., order].astype(float), two.astype(float), rtol=2e-4, atol=2e-4)
+
+
+def test_ten_thousand_random_steps_stay_finite_and_in_the_room(env):
+    vec = marljax.vectorize(env, 4)
+    env_params = env.default_params.replace(mix=shares(("obstacles_same", "swap", "lissajous")))
+
+    def one(carried, key):
+        state, worst = carried
+        key_action, key_step = jax.random.split(key)
+        # thrust that mostly carries the drone, so that it flies, meets others and falls
+        action = jnp.clip(0.1 + 0.4 * jax.random.normal(key_action, (4, 6, 4)), -1, 1)
+        state, timestep = vec.step(key_step, state, action, env_params)
+        body = state.env.body
+        square = jnp.einsum("eijn,eikn->ejkn", body.rotation, body.rotation) - jnp.eye(3)[:, :, None]
+        finite = jnp.all(
+            jnp.array([jnp.isfinite(leaf).all() for leaf in (timestep.obs, timestep.reward, *jax.tree.leaves(body))])
+        )
+        place = body.position
+        outside = jnp.maximum(jnp.abs(place[:, :2]).max() - 5, jnp.maximum(place[:, 2].max() - 10, -place[:, 2].min()))
+        now = jnp.stack([jnp.abs(square).max(), outside, 1.0 - finite, jnp.abs(body.spin).max()])
+        return (state, jnp.maximum(worst, now)), None
+
+    state, _ = vec.reset(jax.random.key(0), env_params)
+    keys = jax.random.split(jax.random.key(1), 10_000)
+    _, worst = jax.jit(lambda s: jax.lax.scan(one, (s, jnp.zeros(4)), keys)[0])(state)
+    skew, outside, broken, spin = (float(part) for part in worst)
+    assert broken == 0
+    assert skew < 1e-5
+    assert outside <= 1e-6
+    assert spin < 40 + 63  # a contact may add to the fastest spin of flight until the next step cuts it off
+
+
+def test_success_collision_and_deadlock_say_what_happened(env):
+    place = apart(6)
+    state, env_params = placed(env, place, goal=place + np.array([[0, 0, 0, 0, 0, 3.0], [0] * 6, [0] * 6]))
+    velocity = jnp.zeros((3, 6)).at[0, 1].set(-3.0)  # the second flies into the first
+    state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(-0.88), velocity=velocity))
+    late = state.replace(step=jnp.array(1400, jnp.int32))
+
+    def end(state):
+        def one(state, key):
+            state, timestep = env.step(key, state, HOVERING, env_params)
+            return state, timestep.metrics
+
+        _, metrics = jax.jit(lambda s: jax.lax.scan(one, s, jax.random.split(jax.random.key(0), 100)))(state)
+        return {name: float(values[-1]) for name, values in metrics.items()}
+
+    found = end(late)
+    assert found["collision"] == pytest.approx(2 / 6)
+    assert found["deadlock"] == pytest.approx(1 / 6)  # the one whose goal is 3 m away
+    assert found["success"] == pytest.approx(3 / 6)
+    assert found["crash"] == 0
+    early = end(state.replace(step=jnp.array(0, jnp.int32)))
+    assert early["collision"] == 0, "contacts in the first 1.5 s do not count"
+
+
+def test_point_masses_push_one_another_off_and_stay_in_their_plane():
+    env = Swarm(preset="coverage", drones=3, obstacles=1, neighbours=2)
+    env_params = silent(env)
+    state, _ = env.reset(jax.random.key(0), env_params)
+    obstacles = contacts.Obstacles(jnp.array([2.0]), jnp.array([0.0]), jnp.array([0.3]))
+    place = jnp.array([[0.0, 0.19, 1.62], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    state = state.replace(body=state.body.replace(position=place), obstacles=obstacles)
+    after, timestep = env.step(jax.random.key(0), state, jnp.zeros((3, 2)), env_params)
+    velocity = np.asarray(after.body.velocity)
+    # 1 cm of overlap of two masses, 2 cm with the obstacle, at 500 N/m for 10 ms, which the motion itself reduces a little
+    np.testing.assert_allclose(velocity[0], [-0.05, 0.05, -0.1], rtol=0.05)
+    assert (velocity[1:] == 0).all()
+    assert (np.asarray(after.body.position)[2] == 0).all()
+    near = (
+        np.linalg.norm(np.asarray(after.body.position)[:2, :, None] - np.asarray(after.goal)[:2, None], axis=0).min(axis=0).mean()
+    )
+    touching = np.array([1 - 0.19 / 0.4, 1 - 0.19 / 0.4, 0])
+    np.testing.assert_allclose(timestep.reward, -0.005 * near - 0.1 * touching, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"preset": "swapp"}, "did you mean"),
+        ({"dynamics": "helicopter"}, "unknown dynamics of swarm"),
+        ({"drones": 4, "neighbours": 4}, "with 4 drones it takes 1 to 3"),
+        ({"neighbours": 0}, "at least 1"),
+        ({"drones": 1}, "at least 2"),
+        ({"obstacles": 64}, "have room for 63"),
+        ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
+        ({"task": "landmarks"}, "dynamics=point2d"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_one_clear_line(options, says):
+    with pytest.raises(UserError, match=says) as caught:
+        Swarm(**options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"density": 0.5}, "give obstacles=32"),
+        ({"density": 1.0}, "below 1"),
+        ({"obstacle_size": 0.95}, "at most 0.9"),
+        ({"mix": np.zeros(11)}, "at least one of them above 0"),
+        ({"mix": np.ones(3)}, "11 shares"),
+        ({"duration": 0}, "at least 1"),
+        ({"drone": Quadrotor(thrust_to_weight=0.9)}, "could not take off"),
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_one_clear_line(env, changes, says):
+    with pytest.raises(UserError, match=says) as caught:
+        env.check_params(env.default_params.replace(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_obstacle_scenarios_need_room_for_obstacles():
+    for env in (Swarm(preset="static_same"), Swarm(preset="obstacles", obstacles=0)):
+        with pytest.raises(UserError, match="give obstacles=16"):
+            env.check_params(env.default_params.replace(mix=shares(("obstacles_random",))))
+    Swarm(preset="coverage").check_params(Swarm(preset="coverage").default_params)
+
+
+def test_presets_of_equal_structure_are_equal():
+    assert Swarm(preset="swap") == Swarm(preset="lissajous")
+    assert Swarm(preset="swap") != Swarm(preset="swap", drones=4)
+    assert dataclasses.replace(Swarm(preset="swap"), preset="open").default_params.mix.max() == pytest.approx(1 / 9)
