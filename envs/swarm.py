@@ -20,7 +20,9 @@ from marljax.envs import swarm_scenarios as scenarios
 from marljax.envs.swarm_body import MOTORS, SUBSTEPS, Body, Quadrotor, Room, fly, level
 from marljax.envs.swarm_contacts import Bounces, Downwash, Draws, Obstacles
 from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, OPEN, SCENARIOS, Goals, Ranges, goals_at
+from marljax.envs.swarm_scene import LEGEND, draw
 from marljax.errors import UserError, unknown
+from marljax.scene import Colour, Scene
 from marljax.spaces import Box
 
 OWN, PER_NEIGHBOUR, FIELD = 19, 6, 9
@@ -123,6 +125,7 @@ class Swarm(Environment):
         "distance": "m",
         "time": "s",
     }
+    pace: ClassVar[float] = 20.0
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -297,6 +300,14 @@ class Swarm(Environment):
         rotation = body.rotation.reshape(9, -1)
         parts = jnp.concatenate([body.position, body.position - goal, body.velocity, rotation, body.spin])
         return jnp.append(parts.T.reshape(-1), state.step / env_params.duration)
+
+    def scene(self, state: SwarmState, env_params: SwarmParams) -> Scene:
+        time = state.step * SUBSTEPS * env_params.drone.timestep
+        return draw(state, goals_at(state.goals, time), time, env_params)
+
+    @property
+    def legend(self) -> tuple[tuple[str, Colour], ...]:
+        return LEGEND
 
 
 class Fresh(struct.PyTreeNode):
