@@ -41,8 +41,8 @@ EDGE: Colour = (0.62, 0.64, 0.68, 1.0)
 SCALE: Colour = (0.45, 0.47, 0.50, 1.0)
 SHADOW: Colour = (0.20, 0.22, 0.28, 0.28)
 OUTSIDE: Colour = (0.12, 0.42, 0.75, 0.35)
-LEGEND = (
-    ("drone and its goal", (*map(float, PALETTE[0]), 1.0)),
+LEGEND: tuple[tuple[str, Colour], ...] = (
+    ("drone and its goal", (0.12, 0.42, 0.75, 1.0)),
     ("goal of all", SHARED),
     ("obstacle", OBSTACLE),
     ("touches something", TOUCHES),
@@ -141,7 +141,7 @@ def room_camera(aside: jax.Array, up: jax.Array) -> Camera:
 def bounds(view: Camera, aside: jax.Array, up: jax.Array) -> jax.Array:
     """[4] of the picture."""
     corners = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (0, 1)], float).T
-    x, y = project(view, corners * _column(aside, aside, up))
+    x, y = project(view, _column(aside, aside, up) * corners)
     return jnp.stack([jnp.min(x) - MARGIN[0], jnp.max(x) + MARGIN[1], jnp.min(y) - MARGIN[1], jnp.max(y) + MARGIN[1]])
 
 

@@ -51,7 +51,7 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
         raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
     if fps is None:
-        shown, fps = frames(scenes.time, env.pace)
+        shown, fps = frames(np.asarray(scenes.time), env.pace)
         scenes = jax.tree.map(lambda leaf: leaf[shown], scenes)
     with replacing(path, (".gif", ".mp4")) as draft:
         write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
@@ -248,7 +248,7 @@ def trail_lines(scenes: Scene, index: int) -> Segments | None:
     position, width, lasts, colour = (field[recent] for field in scenes.trails)
     left = np.clip(1 - age[recent][:-1, None] / np.maximum(lasts[-1], 1e-9), 0.0, 1.0)  # [F, K] of the older end
     there = (colour[:-1, :, 3] > 0) & (colour[1:, :, 3] > 0)
-    shade = np.tile(colour[-1], (len(left), 1, 1))
+    shade: Any = np.tile(colour[-1], (len(left), 1, 1))
     shade[..., 3] *= left * there
     return Segments(position[:-1].reshape(-1, 2), position[1:].reshape(-1, 2), width[1:].reshape(-1), shade.reshape(-1, 4))
 
@@ -339,7 +339,7 @@ def _indexed(colours: np.ndarray, palette: "PIL.Image.Image") -> "PIL.Image.Imag
     from PIL import Image
 
     image = Image.fromarray(colours.astype(np.uint8))
-    image.putpalette(palette.getpalette())
+    image.putpalette(palette.getpalette() or [])
     return image
 
 

@@ -86,6 +86,6 @@ def kinds(scene: Scene) -> tuple[Any, ...]:
 
 def empty(kind: Any) -> Any:
     """No shapes of a kind, for scenes that need none."""
-    shapes = {"centre": (0, 2), "position": (0, 2), "start": (0, 2), "end": (0, 2), "size": (0, 2), "colour": (0, 4)}
-    shapes["corners"] = (0, 3, 2)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("centre", "position", "start", "end", "size"), (0, 2))
+    shapes |= {"colour": (0, 4), "corners": (0, 3, 2)}
     return kind(*(jnp.zeros(shapes.get(field, (0,))) for field in kind._fields))
