@@ -232,7 +232,8 @@ def _quadrotors(view: Camera, body: Any, size: Any, own: jax.Array, marks: Marks
 def _halos(view: Camera, place: jax.Array, size: Any, marks: Marks) -> Layer:
     """A red glow behind drones that touch something."""
     colour = jnp.where(marks.touches[:, None], _faded(jnp.array([TOUCHES]), 0.3), 0.0)
-    return _layer(view, place, _facing(view, size, place.shape[1]), _circle(1.0, z=2.0)[None], colour[None])
+    layer = _layer(view, place, _facing(view, size, place.shape[1]), _circle(1.0)[None], colour[None])
+    return layer._replace(nearer=jnp.full_like(layer.nearer, -jnp.inf))
 
 
 def _obstacles(view: Camera, obstacles: Any, height: jax.Array) -> Layer:
@@ -366,7 +367,7 @@ def draw(state: Any, goal: jax.Array, seconds: jax.Array, env_params: Any) -> Sc
     has_obstacles = jnp.array(False) if state.obstacles is None else jnp.any(state.obstacles.radius > 0)
     layers = [
         _goals(view, goal, own, 1.3 * size, shared).moved(moved_goal),
-        _halos(view, place, 2.2 * size, marks).moved(moved),
+        _halos(view, place, 2.0 * size, marks).moved(moved),
         _quadrotors(view, body, size, own, marks).moved(moved),
     ]
     if state.obstacles is not None:

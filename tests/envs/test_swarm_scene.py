@@ -136,7 +136,8 @@ def test_contacts_falls_and_flights_out_of_the_picture_are_marked(state):
         drawn = DRAW(state.replace(touching=touching), PARAMS)
         assert listed(drawn) - listed(plain) == {"touches something"}
         assert len(polygons_of(drawn, scene.TOUCHES)) == 2
-        assert len(polygons_of(drawn, (*scene.TOUCHES[:3], 0.3))) == 1
+        halo = polygons_of(drawn, (*scene.TOUCHES[:3], 0.3))
+        np.testing.assert_allclose(halo.mean(axis=1), drawn.trails.position[3:4], atol=1e-3)
         assert (len(polygons_of(drawn, own_colour(3))), len(polygons_of(drawn, own_colour(4)))) == (0, 2)
     seen = state.seen.replace(collided=state.seen.collided.at[3].set(True), crashed=state.seen.crashed.at[2:4].set(True))
     drawn = DRAW(state.replace(seen=seen), PARAMS)
