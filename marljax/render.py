@@ -355,7 +355,7 @@ def _shared_palette(stage: Stage, scenes: Scene) -> "PIL.Image.Image":
     strip = Image.fromarray(np.concatenate(samples)).quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
     mixed = np.array(strip.getpalette(), np.uint8).reshape(-1, 3)
     palette = np.concatenate([own, mixed])[:UNCHANGED]
-    palette[palette.min(1) >= 248] = 255  # else a white background could come out greyish
+    palette[palette.min(1) >= 246] = 255  # colours are looked up in steps of 4: these would be taken for a white background
     palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)  # no entry but these
     strip.putpalette(palette.ravel().tolist())
     return strip
