@@ -25,8 +25,10 @@ from marljax.envs.swarm_contacts import Draws, Obstacles
 from marljax.envs.swarm_params import PRESETS, SwarmParams, check, preset_params
 from marljax.envs.swarm_point import Point, glide
 from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, CELLS, Goals
+from marljax.envs.swarm_scene import LEGEND, draw
 from marljax.envs.swarm_tally import Fresh, Tally, Timing, count, metrics, nothing, timing
 from marljax.errors import UserError, unknown
+from marljax.scene import Colour, Scene
 from marljax.spaces import Box
 
 DYNAMICS = {"quadrotor": 3, "point2d": 2, "point3d": 3}  # and their dimensions
@@ -89,6 +91,7 @@ class Swarm(Environment):
         "distance": "m",
         "time": "s",
     }
+    pace: ClassVar[float] = 20.0
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -302,3 +305,10 @@ class Swarm(Environment):
         places = () if state.obstacles is None else (state.obstacles.x, state.obstacles.y)
         share = jnp.reshape(state.step / env_params.duration, 1)
         return jnp.concatenate([jnp.concatenate(parts).T.reshape(-1), *places, share])
+
+    def scene(self, state: SwarmState, env_params: SwarmParams) -> Scene:
+        return draw(state, env_params, self.task == "landmarks")
+
+    @property
+    def legend(self) -> tuple[tuple[str, Colour], ...]:
+        return LEGEND

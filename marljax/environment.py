@@ -84,6 +84,9 @@ class Environment(abc.ABC):
     alarms: ClassVar[Mapping[str, str]] = {}  # metrics that are 0 where all is well: what it means that one is not
     # units of metrics by name, and of a scene's "time" and "distance"; "%" for what lies from 0 to 1
     units: ClassVar[Mapping[str, str]] = {}
+    # frames per second of an animation that plays in real time, where a scene's time is in seconds and decisions are many; 0:
+    # every decision is a frame
+    pace: ClassVar[float] = 0.0
 
     @property
     @abc.abstractmethod

@@ -49,6 +49,10 @@ class Joint(Environment):
         return self.env.units
 
     @property
+    def pace(self) -> float:  # type: ignore[override]
+        return self.env.pace
+
+    @property
     def num_agents(self) -> int:
         return 1
 

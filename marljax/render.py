@@ -16,7 +16,7 @@ import numpy as np
 from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.files import replacing
-from marljax.scene import Boxes, Circles, Labels, Scene, Segments
+from marljax.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, empty, kinds
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -27,17 +27,22 @@ DPI = 100
 HEADER, AXIS, MARGIN = 56, 24, 16  # pixels: time and status above the legend, tick labels below each panel, left and right
 CORNERS = 32  # of the polygon that stands for a circle
 PAUSE = 1.5  # seconds that the last frame of an animation stays
+FPS = 10.0  # of an animation whose environment names no pace
+MAX_FRAMES = 1000  # of an animation; a longer episode is shown in larger steps
+MAX_FRAMES_PACED = 300  # of one that plays in real time; a longer episode is shown in larger steps, at fewer frames per second
 INK, FAINT = "#333333", "#bbbbbb"
+UNCHANGED = 255  # of a GIF's colours, the one that leaves a pixel as it was
+OWN_COLOURS = 128  # of the others, how many are those of shapes at most
 
 
-def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float = 10.0) -> Path:
+def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float | None = None) -> Path:
     """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
 
     Args:
         env: gives the legend and the units.
         scenes: stacked scenes, every leaf [T, …], as ``jax.vmap(env.scene, (0, None))(states, env_params)`` gives them.
         path: file to write; it is complete or, after an error, absent.
-        fps: frames per second.
+        fps: frames per second, one for each scene; None: what ``frames`` chooses by the environment's pace.
 
     Raises:
         UserError: for another suffix, no frames, no ffmpeg, or a path that cannot be written.
@@ -45,6 +50,9 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     scenes = jax.tree.map(np.asarray, scenes)
     if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
         raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
+    if fps is None:
+        shown, fps = frames(np.asarray(scenes.time), env.pace)
+        scenes = jax.tree.map(lambda leaf: leaf[shown], scenes)
     with replacing(path, (".gif", ".mp4")) as draft:
         write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
         write(Stage(scenes, env.legend, env.units), scenes, draft, fps)
@@ -56,9 +64,26 @@ def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
     scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
     with replacing(path, (".png",)) as draft:
         stage = Stage(scenes, env.legend, env.units)
-        stage.show(_frame(scenes, 0))
+        stage.show(_frame(scenes, 0))  # no trails: there is no past
         stage.image().save(draft, format="PNG", optimize=True)
     return Path(path)
+
+
+def frames(times: np.ndarray, pace: float) -> tuple[np.ndarray, float]:
+    """Which of an episode's states an animation shows, the last one among them, and how many frames a second.
+
+    Args:
+        times: [T] of the scenes.
+        pace: of the environment. 0: each state is a frame, unless they are too many; else time passes as it does in reality.
+    """
+    steps = len(times) - 1
+    seconds = float(times[-1] - times[0]) / max(steps, 1)
+    paced = pace > 0 and seconds > 0
+    stride = -(-steps // (MAX_FRAMES_PACED if paced else MAX_FRAMES))
+    if paced:
+        stride = max(stride, round(1 / (pace * seconds)))
+    stride = max(stride, 1)
+    return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if paced else FPS
 
 
 class Stage:
@@ -98,12 +123,12 @@ class Stage:
         self._time_format = f"t = {{:{'3.0f' if whole else '4.1f'}}} {units.get('time', '')}".rstrip()
         _add_legend(self.figure, listed(legend, scenes), (MARGIN / pixels[0], lines[1]))
 
-    def show(self, scene: Scene) -> None:
-        """Replaces what is drawn by another scene."""
+    def show(self, scene: Scene, trails: Segments | None = None) -> None:
+        """Replaces what is drawn by another scene, with the lines of its trails."""
         self._view(tuple(float(bound) for bound in scene.bounds))
         self._canvas.restore_region(self._background)
         for panel in self._panels:
-            panel.update(scene)
+            panel.update(scene, trails)
             panel.draw()
         self._clock.set_text("   ".join([self._time_format.format(float(scene.time)), *status_words(scene.status)]))
         self.figure.draw_artist(self._clock)
@@ -155,26 +180,34 @@ class _Panel:
         from matplotlib.collections import LineCollection, PolyCollection
 
         self.axes = axes
+        self._trails = LineCollection([], animated=True, zorder=3, capstyle="butt")
         self._segments = LineCollection([], animated=True, zorder=3, capstyle="butt")
         self._boxes = PolyCollection([], animated=True, zorder=4, linewidth=0)
+        self._polygons = PolyCollection([], animated=True, zorder=4, linewidth=0)
         self._circles = PolyCollection([], animated=True, zorder=5, linewidth=0)
-        for collection in (self._segments, self._boxes, self._circles):
+        # only what a scene has is drawn
+        trails, polygons = [self._trails] * bool(scenes.trails), [self._polygons] * bool(scenes.polygons)
+        self._collections = [*trails, self._segments, self._boxes, *polygons, self._circles]
+        for collection in self._collections:
             axes.add_collection(collection, autolim=False)
         style = {"size": 8, "weight": "bold", "ha": "center", "va": "center_baseline", "zorder": 6}
         self._labels = [axes.text(0, 0, "", animated=True, **style) for _ in range(scenes.labels.value.shape[1])]
         axes.xaxis.set_major_formatter(f"{{x:g}} {unit}".rstrip())
         axes.tick_params(labelsize=8, colors=INK, length=3, color=FAINT, left=False, labelleft=False)
+        axes.xaxis.set_visible(bool(np.all(scenes.axis)))
         for spine in axes.spines.values():
             spine.set_color(FAINT)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, scene: Scene, trails: Segments | None) -> None:
         """Takes over the shapes of one scene; those with alpha 0 are left out."""
-        kinds = (scene.segments, scene.boxes, scene.circles, scene.labels)
-        segments, boxes, circles, labels = (_visible(shapes) for shapes in kinds)
+        segments, boxes, circles, labels = (_visible(shapes) for shapes in scene[:4])
         labels = self._own(labels)
-        self._segments.set_segments(list(np.stack([segments.start, segments.end], axis=1)))
-        self._segments.set_linewidth(segments.width)
-        self._segments.set_color(segments.colour)
+        _set_lines(self._segments, segments)
+        _set_lines(self._trails, empty(Segments) if trails is None else _visible(trails))
+        if scene.polygons:
+            polygons = _visible(scene.polygons)
+            self._polygons.set_verts(list(polygons.corners))
+            self._polygons.set_facecolor(polygons.colour)
         self._boxes.set_verts(list(box_corners(boxes)))
         self._boxes.set_facecolor(boxes.colour)
         self._circles.set_verts(list(circle_corners(circles)))
@@ -192,8 +225,32 @@ class _Panel:
         return Labels(*(field[here] for field in labels))
 
     def draw(self) -> None:
-        for artist in (self._segments, self._boxes, self._circles, *self._labels):
+        for artist in (*self._collections, *self._labels):
             self.axes.draw_artist(artist)
+
+
+def _set_lines(collection: Any, lines: Segments) -> None:
+    collection.set_segments(list(np.stack([lines.start, lines.end], axis=1)))
+    collection.set_linewidth(lines.width)
+    collection.set_color(lines.colour)
+
+
+def trail_lines(scenes: Scene, index: int) -> Segments | None:
+    """What the points of stacked scenes have drawn behind them until the scene ``index``, the older the fainter.
+
+    A point's lines take the colour that it has now.
+    """
+    if not scenes.trails:
+        return None
+    age = scenes.time[index] - scenes.time[: index + 1]
+    gone = np.flatnonzero((age < 0) | (age > np.max(scenes.trails.lasts[index], initial=0.0)))
+    recent = slice(gone[-1] + 1 if len(gone) else 0, index + 1)
+    position, width, lasts, colour = (field[recent] for field in scenes.trails)
+    left = np.clip(1 - age[recent][:-1, None] / np.maximum(lasts[-1], 1e-9), 0.0, 1.0)  # [F, K] of the older end
+    there = (colour[:-1, :, 3] > 0) & (colour[1:, :, 3] > 0)
+    shade: Any = np.tile(colour[-1], (len(left), 1, 1))
+    shade[..., 3] *= left * there
+    return Segments(position[:-1].reshape(-1, 2), position[1:].reshape(-1, 2), width[1:].reshape(-1), shade.reshape(-1, 4))
 
 
 def box_corners(boxes: Boxes) -> np.ndarray:
@@ -211,7 +268,7 @@ def circle_corners(circles: Circles) -> np.ndarray:
     return np.asarray(circles.centre)[:, None] + np.asarray(circles.radius)[:, None, None] * unit
 
 
-def _visible(shapes: Segments | Boxes | Circles | Labels) -> Any:
+def _visible(shapes: Segments | Boxes | Circles | Labels | Polygons) -> Any:
     shown = shapes.colour[:, 3] > 0
     return type(shapes)(*(field[shown] for field in shapes))
 
@@ -258,32 +315,63 @@ def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
 
     def images() -> Iterator["PIL.Image.Image"]:
         for index in range(count):
-            stage.show(_frame(scenes, index))
+            stage.show(_frame(scenes, index), trail_lines(scenes, index))
             yield stage.image().quantize(palette=palette, dither=Image.Dither.NONE)
 
-    frames = images()
+    def changes() -> Iterator["PIL.Image.Image"]:
+        """The first image, then what of each is not as it was, which takes a fraction of the space."""
+        before = None
+        for image in images():
+            now = np.asarray(image) % UNCHANGED
+            drawn = now if before is None else np.where(now == before, UNCHANGED, now)
+            before = now
+            yield _indexed(drawn, palette)
+
+    drawn = changes()
     tick = max(20, 10 * round(100 / fps))  # the format counts hundredths of a second, and viewers slow down what is faster
     durations = [tick] * (count - 1) + [round(1000 * PAUSE)]
-    next(frames).save(path, format="GIF", save_all=True, append_images=frames, duration=durations, loop=0, optimize=False)
+    style = {"save_all": True, "duration": durations, "loop": 0, "optimize": False, "transparency": UNCHANGED, "disposal": 1}
+    next(drawn).save(path, format="GIF", append_images=drawn, **style)
+
+
+def _indexed(colours: np.ndarray, palette: "PIL.Image.Image") -> "PIL.Image.Image":
+    """An image of colours [height, width] that are numbers of a palette."""
+    from PIL import Image
+
+    image = Image.fromarray(colours.astype(np.uint8))
+    image.putpalette(palette.getpalette() or [])
+    return image
 
 
 def _shared_palette(stage: Stage, scenes: Scene) -> "PIL.Image.Image":
-    """One palette for all frames, from some of them and from every colour that occurs, so that rare ones (a crash) survive."""
+    """One palette for all frames: the shapes' own colours, so that rare ones (a crash) survive, and what else a few need."""
     from PIL import Image
 
     samples = []
     for index in np.unique(np.linspace(0, len(scenes.time) - 1, 6).astype(int)):
-        stage.show(_frame(scenes, int(index)))
+        stage.show(_frame(scenes, int(index)), trail_lines(scenes, int(index)))
         samples.append(np.asarray(stage.image()))
-    colours = np.concatenate([shapes.colour.reshape(-1, 4) for shapes in scenes[:4]])
-    distinct = np.unique(np.round(colours, 2), axis=0)[:128]
-    opaque = 1 - distinct[:, 3:] * (1 - distinct[:, :3])
-    swatches = np.tile((255 * opaque).astype(np.uint8)[:, None], (1, samples[0].shape[1], 1))
-    strip = Image.fromarray(np.concatenate([*samples, swatches])).quantize(colors=256, dither=Image.Dither.NONE)
-    palette = np.array(strip.getpalette()).reshape(-1, 3)
-    palette[palette.min(1) >= 248] = 255  # the quantiser rounds: a white background would come out greyish
+    own = _own_colours(scenes)
+    strip = Image.fromarray(np.concatenate(samples)).quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
+    mixed = np.array(strip.getpalette(), np.uint8).reshape(-1, 3)
+    palette = np.concatenate([own, mixed])[:UNCHANGED]
+    palette[palette.min(1) >= 246] = 255  # colours are looked up in steps of 4: these would be taken for a white background
+    palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)  # no entry but these
     strip.putpalette(palette.ravel().tolist())
     return strip
+
+
+def _own_colours(scenes: Scene) -> np.ndarray:
+    """[K, 3] bytes: white and the shapes' colours on white; where they are more than ``OWN_COLOURS``, similar ones are one."""
+    colours = np.concatenate([shapes.colour.reshape(-1, 4) for shapes in kinds(scenes)])
+    visible = np.unique(np.round(colours[colours[:, 3] > 0], 2), axis=0)
+    opaque = np.append(1 - visible[:, 3:] * (1 - visible[:, :3]), np.ones((1, 3)), axis=0)
+    distinct, step = np.unique(np.round(255 * opaque), axis=0), 1
+    while len(distinct) > OWN_COLOURS:
+        step *= 2
+        _, first = np.unique(distinct // step, axis=0, return_index=True)
+        distinct = distinct[first]
+    return np.append(np.full((1, 3), 255), distinct, axis=0).astype(np.uint8)
 
 
 def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
@@ -295,5 +383,5 @@ def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
     writer = FFMpegWriter(fps=max(1, round(fps)), codec="h264", extra_args=["-pix_fmt", "yuv420p"])
     with writer.saving(stage.figure, str(path), DPI):
         for index in itertools.chain(range(count), itertools.repeat(count - 1, round(PAUSE * fps))):
-            stage.show(_frame(scenes, index))
+            stage.show(_frame(scenes, index), trail_lines(scenes, index))
             writer.grab_frame()

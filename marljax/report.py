@@ -23,7 +23,6 @@ from marljax.settings import Settings
 Metrics = dict[str, np.ndarray]
 FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
 PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs meet the same episodes
-MAX_FRAMES = 1000  # of an animation; a longer episode is shown in larger steps
 
 
 def finish(run: Run, console: Console) -> None:
@@ -134,11 +133,11 @@ def animate(settings: Settings, params: Any, key: jax.Array, path: Path, charts:
     if charts and figure is not None:
         with replacing(charts) as draft:
             figure.savefig(draft)
-    steps = len(jax.tree.leaves(states)[0]) - 1
-    shown = np.append(np.arange(0, steps, -(-steps // MAX_FRAMES)), steps)
+    draw = jax.jit(jax.vmap(settings.env.scene, in_axes=(0, None)))
+    times = jax.jit(lambda *of: draw(*of).time)(states, settings.env_params)  # the compiler drops the shapes
+    shown, fps = render.frames(np.asarray(times), settings.env.pace)
     states = jax.tree.map(lambda leaf: leaf[shown], states)
-    scenes = jax.vmap(settings.env.scene, in_axes=(0, None))(states, settings.env_params)
-    render.animate(settings.env, scenes, path)
+    render.animate(settings.env, draw(states, settings.env_params), path, fps=fps)
     return metrics
 
 

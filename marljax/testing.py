@@ -14,6 +14,7 @@ import numpy as np
 
 from marljax.environment import Environment, EnvParams, TimeStep, is_shared, num_actions
 from marljax.errors import UserError
+from marljax.scene import kinds
 from marljax.spaces import Box, Discrete, MultiDiscrete
 from marljax.trees import first_infinite, first_nan, first_unlike, named_leaves, shape_difference, strong, to_host
 from marljax.vector import VecState, vectorize
@@ -362,7 +363,7 @@ def _check_seen(env: Environment, seen: Seen, check: Check) -> None:
         low, high = float(np.min(value)), float(np.max(value))
         inside = box.low <= low and high <= box.high
         check(inside, f"{name} spans [{low:g}, {high:g}], outside of observation_space [{box.low:g}, {box.high:g}]")
-    colours = [] if seen.scene is None else [np.asarray(shapes.colour) for shapes in seen.scene[:4]]
+    colours = [] if seen.scene is None else [np.asarray(shapes.colour) for shapes in kinds(seen.scene)]
     check(all(((colour >= 0) & (colour <= 1)).all() for colour in colours), "a colour of the scene lies outside of [0, 1]")
     mask = np.asarray(seen.timestep.action_mask)
     if isinstance(env.action_space, Box):

@@ -15,7 +15,7 @@ from toys import Corridor
 
 from marljax import render
 from marljax.errors import UserError
-from marljax.scene import Boxes, Circles, Labels, Scene, Segments, empty
+from marljax.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, Trails, empty
 
 RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
 
@@ -23,6 +23,7 @@ RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
 class Street:
     legend = (("car", (*BLUE, 1.0)), ("crashed", (*RED, 1.0)))
     units = types.MappingProxyType({"time": "s", "distance": "m"})
+    pace = 0.0
 
 
 def street(num_frames: int, length: float = 400.0) -> Scene:
@@ -183,3 +184,108 @@ def test_mp4_is_written_where_ffmpeg_is_installed(tmp_path):
     path = render.animate(Street(), street(10), tmp_path / "street.mp4")
     assert path.read_bytes()[4:8] == b"ftyp"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_frame_of_a_gif_is_the_picture_of_its_scene(tmp_path):
+    """Though the file holds what changes only: a car that drives on, one that stops, and a frame like the one before."""
+    scenes = street(6, length=60.0)
+    stops = np.array([0, 1, 2, 2, 2, 5])
+    scenes = jax.tree.map(lambda leaf: leaf[stops], scenes)._replace(time=0.5 * jnp.arange(6))
+    film = Image.open(render.animate(Street(), scenes, tmp_path / "street.gif"))
+    assert film.n_frames == 6
+    for index in range(6):
+        scene = jax.tree.map(lambda leaf, index=index: leaf[index], scenes)
+        alone = Image.open(render.picture(Street(), scene, tmp_path / "street.png"))
+        film.seek(index)
+        apart = np.abs(np.asarray(film.convert("RGB"), int) - np.asarray(alone, int))[render.HEADER :]
+        assert apart.max() < 24
+
+
+def test_polygons_are_painted_in_their_order_and_perspective_has_no_axis(tmp_path):
+    square = jnp.array([[0.0, 0.0], [10.0, 0.0], [10.0, 10.0], [0.0, 10.0]])
+    bounds, none = jnp.array([-1.0, 11.0, -1.0, 11.0]), (empty(Segments), empty(Boxes), empty(Circles), empty(Labels))
+    colours = jnp.array([[*BLUE, 1.0], [*RED, 1.0], [0.0, 1.0, 0.0, 0.0]])
+    ink = []
+    for order in ([0, 1, 2], [1, 0, 2]):
+        shapes = Polygons(jnp.stack([square, square / 2, square])[jnp.array(order)], colours[jnp.array(order)])
+        scene = Scene(*none, bounds, jnp.zeros(()), polygons=shapes, axis=jnp.array(False))
+        image = Image.open(render.picture(Street(), scene, tmp_path / "square.png"))
+        ink.append((count(image, BLUE, render.HEADER), count(image, RED, render.HEADER)))
+    assert abs(ink[0][0] - 3 * ink[0][1]) < 0.02 * ink[0][0]
+    assert ink[1][1] == 0
+    below = np.asarray(image)[-render.AXIS + 2 :]
+    assert below.min() == 255
+    ticked = Image.open(render.picture(Street(), scene._replace(axis=()), tmp_path / "square.png"))
+    assert np.asarray(ticked)[-render.AXIS + 2 :].min() < 255
+
+
+def trailing(times: list[float], colour: np.ndarray) -> Scene:
+    """Two points that move by 1 a frame to the right, above each other; ``colour`` [T, 2, 4]."""
+    along = np.stack([np.arange(len(times)), np.zeros(len(times))], axis=-1)
+    position = np.stack([along, along + np.array([0.0, 3.0])], axis=1)
+    shape = (len(times), 2)
+    trails = Trails(position, np.full(shape, 2.0), np.full(shape, 1.0), colour)
+    still = [jax.tree.map(lambda leaf: jnp.zeros((len(times), *leaf.shape)), empty(kind)) for kind in (Segments, Boxes)]
+    rest = [jax.tree.map(lambda leaf: jnp.zeros((len(times), *leaf.shape)), empty(kind)) for kind in (Circles, Labels)]
+    bounds = np.tile([-1.0, 10.0, -2.0, 5.0], (len(times), 1))
+    return jax.tree.map(np.asarray, Scene(*still, *rest, bounds, np.array(times), trails=trails))
+
+
+def test_trails_join_the_last_moments_and_fade():
+    """A trail of 1 s in frames 0.4 s apart: lines that are 0.8 and 0.4 s old have a fifth and three fifths of the ink."""
+    colour = np.tile([*RED, 0.5], (5, 2, 1))
+    lines = render.trail_lines(trailing([0.0, 0.4, 0.8, 1.2, 1.6], colour), 4)
+    np.testing.assert_allclose(lines.start, [[2, 0], [2, 3], [3, 0], [3, 3]])
+    np.testing.assert_allclose(lines.end, [[3, 0], [3, 3], [4, 0], [4, 3]])
+    np.testing.assert_allclose(lines.colour[:, 3], [0.1, 0.1, 0.3, 0.3], atol=1e-6)
+    np.testing.assert_allclose(lines.width, 2.0)
+    # what was absent leaves a gap on either side; time that begins anew begins a new trail
+    gap = colour.copy()
+    gap[3, 1, 3] = 0.0
+    lines = render.trail_lines(trailing([0.0, 0.2, 0.4, 0.6, 0.8], gap), 4)
+    np.testing.assert_array_equal(lines.colour[:, 3].reshape(-1, 2) > 0, [[True, True]] * 2 + [[True, False]] * 2)
+    lines = render.trail_lines(trailing([0.0, 0.2, 0.4, 0.0, 0.2], colour), 4)
+    np.testing.assert_allclose(lines.start, [[3, 0], [3, 3]])
+    assert len(render.trail_lines(trailing([0.0, 0.2], colour[:2]), 0).start) == 0
+    assert render.trail_lines(jax.tree.map(np.asarray, street(2)), 1) is None
+
+
+def test_an_animation_has_trails_and_a_picture_has_none(tmp_path):
+    scenes = trailing([0.0, 0.1, 0.2], np.tile([*RED, 1.0], (3, 2, 1)))
+    film = Image.open(render.animate(Street(), scenes, tmp_path / "trails.gif"))
+    reds = []
+    for index in range(3):
+        film.seek(index)
+        pixels = np.asarray(film.convert("RGB"), int)[render.HEADER :]
+        reds.append(int(np.sum(pixels[..., 0] - pixels[..., 1] > 100)))
+    assert 0 == reds[0] < reds[1] < reds[2]
+    alone = Image.open(render.picture(Street(), jax.tree.map(lambda leaf: leaf[2], scenes), tmp_path / "trails.png"))
+    assert count(alone, RED, render.HEADER) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "pace", "stride", "fps"),
+    [
+        (100, 0.2, 0.0, 1, 10.0),  # an environment without a pace: every decision
+        (2500, 0.2, 0.0, 3, 10.0),  # unless they are too many
+        (1500, 0.01, 20.0, 5, 20.0),  # 15 s in real time
+        (6000, 0.01, 20.0, 20, 5.0),  # a minute, too
+        (7, 0.1, 20.0, 1, 10.0),  # decisions that are farther apart than frames
+        (0, 0.1, 20.0, 1, 10.0),
+    ],
+)
+def test_frames_are_chosen_by_the_pace(steps, seconds, pace, stride, fps):
+    shown, rate = render.frames(seconds * np.arange(steps + 1), pace)
+    assert rate == pytest.approx(fps)
+    assert shown[-1] == steps
+    assert len(shown) <= (render.MAX_FRAMES_PACED if pace else render.MAX_FRAMES) + 1
+    assert set(np.diff(shown[:-1])) <= {stride}
+
+
+def test_an_environment_with_a_pace_is_shown_in_real_time(tmp_path):
+    class Fast(Street):
+        pace = 20.0
+
+    scenes = street(41)._replace(time=0.01 * jnp.arange(41))
+    film = Image.open(render.animate(Fast(), scenes, tmp_path / "fast.gif"))
+    assert (film.n_frames, film.info["duration"]) == (9, 50)

@@ -126,7 +126,7 @@ def test_rewards_are_those_of_the_formula(env, step):
     expected = -cost / 200 - 0.01 * 4 * near - 5 * fresh[0] - 5 * fresh[1]
     # the spin that a contact gives belongs to the costs of the same step
     np.testing.assert_allclose(timestep.reward, expected, atol=2e-4)
-    again, timestep = step(jax.random.key(4), after.replace(body=after.body.replace(velocity=0 * velocity)), action, env_params)
+    _, timestep = step(jax.random.key(4), after.replace(body=after.body.replace(velocity=0 * velocity)), action, env_params)
     assert (timestep.reward > -4).all(), "a contact that goes on costs nothing again"
 
 
