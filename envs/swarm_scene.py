@@ -373,7 +373,7 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
         landmarks: whether goals belong to nobody.
     """
     body, goal, place, count = state.body, state.goal, state.body.position, state.body.position.shape[1]
-    aside, up = reach(count, state.obstacles is not None, env_params.room)
+    aside, up = reach(count, state.obstacles is not None or landmarks, env_params.room)
     view, flies = room_camera(aside, up), isinstance(body, Body)
     edges, size = bounds(view, aside, up), (enlarged(count) if flies else 1.0) * env_params.drone.arm
     moved, moved_goal = (shift(view, part, edges, 2.2 * size) for part in (place, goal))

@@ -130,7 +130,9 @@ def test_contacts_falls_and_flights_out_of_the_picture_are_marked(state):
         drawn = DRAW(moved(state, 3, *place), PARAMS)
         assert listed(drawn) - listed(plain) - {"outside of the picture"} == {"touches something"}
         halo = polygons_of(drawn, (*scene.TOUCHES[:3], 0.3))
-        np.testing.assert_allclose(halo.mean(axis=1), drawn.trails.position[np.array(who)], atol=1e-3)
+        np.testing.assert_allclose(
+            np.sort(halo.mean(axis=1), axis=0), np.sort(drawn.trails.position[np.array(who)], axis=0), atol=1e-3
+        )
         assert [len(polygons_of(drawn, own_colour(drone))) for drone in (3, 4)] == [0, 2 - 2 * (4 in who)]
     tally = state.tally.replace(collided=state.tally.collided.at[3].set(True), crashed=state.tally.crashed.at[2:4].set(True))
     drawn = DRAW(state.replace(tally=tally), PARAMS)
@@ -173,7 +175,7 @@ def test_what_is_farther_is_painted_first(state):
         assert len(drone) == 2
         assert np.all(drone > obstacle) == (side > 0)
     for height in (0.5, 3.5):
-        drawn = DRAW(moved(moved(state, 0, *(0.2 * toward), height), 1, 0.0, 0.0, 2.0), PARAMS)
+        drawn = DRAW(moved(moved(state, 0, *(1.5 + 0.2 * toward), height), 1, 1.5, 1.5, 2.0), PARAMS)
         assert rank(drawn, own_colour(0)).min() > rank(drawn, own_colour(1)).max()
 
 
@@ -234,4 +236,4 @@ def test_point_masses_are_balls_and_landmarks_belong_to_nobody():
     balls = polygons_of(drawn, own_colour(0))
     assert len(balls) == 1
     np.testing.assert_allclose(np.ptp(balls[0], axis=0)[0], 0.2, rtol=0.3)  # as wide as it is, but for the perspective
-    assert len(polygons_of(drawn, scene.SHARED)) >= env.drones
+    assert len(polygons_of(drawn, (*scene.SHARED[:3], 0.9))) == env.drones
