@@ -21,7 +21,7 @@ from marljax.envs.swarm_body import MOTORS, SUBSTEPS, Body, Quadrotor, Room, fly
 from marljax.envs.swarm_contacts import Bounces, Downwash, Draws, Obstacles
 from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, OPEN, SCENARIOS, Goals, Ranges, goals_at
 from marljax.errors import UserError, unknown
-from marljax.spaces import Box
+from marljax.spaces import Box, Part
 
 OWN, PER_NEIGHBOUR, FIELD = 19, 6, 9
 WINDOW = 5  # steps over which the mean distance says that a drone has arrived
@@ -144,6 +144,11 @@ class Swarm(Environment):
     @property
     def observation_space(self) -> Box:
         return Box((OWN + PER_NEIGHBOUR * self.neighbours + FIELD * (self.obstacles > 0),))
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        field = (Part("field", 1, FIELD),) if self.obstacles else ()
+        return (Part("own", 1, OWN), Part("neighbours", self.neighbours, PER_NEIGHBOUR), *field)
 
     @property
     def default_params(self) -> SwarmParams:
