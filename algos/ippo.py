@@ -38,7 +38,7 @@ class Params(NamedTuple):
 
     actor: Any  # with ``share_body`` the whole network
     critic: Any
-    obs_stats: RunningStats  # [O]
+    obs_stats: ppo.ObsStats
     value_stats: RunningStats  # []
 
 
@@ -84,7 +84,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     evaluate = functools.partial(evaluate_batch, env, config)
     learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
     if config.normalize_observations:
-        obs_stats = learner.params.obs_stats.updated(inputs.obs, inputs.alive & ~last[..., None])
+        obs_stats = ppo.updated_stats(env, config, learner.params.obs_stats, inputs, last)
         learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
     return TrainState(learner, actors), terms | episodes
 
@@ -110,13 +110,13 @@ def apply(
     env: Environment, config: Config, params: Params, inputs: Inputs, carry: Carry
 ) -> tuple[Carry, Distribution, jax.Array]:
     """Memories after the last step, distributions, and values as the critic gives them, both [T, E, A]."""
-    seen = (ppo.features(config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
+    seen = (ppo.features(env, config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
     if config.share_body:
         both = both_networks(env, config)
         memory, (outputs, value) = apply_per_agent(both, params.actor, config.share_parameters, carry.actor, (), *seen)
         return Carry(memory, ()), distribution(env.action_space, outputs, inputs.action_mask), value
     actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
-    critic = critic_network(config)
+    critic = critic_network(env, config)
     critic_carry, value = apply_per_agent(critic, params.critic, config.share_parameters, carry.critic, (), *seen)
     return Carry(actor_carry, critic_carry), head, value
 
@@ -136,23 +136,23 @@ def evaluate_batch(
 
 def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
     """Fresh networks and statistics for inputs of this shape."""
-    params = Params(None, None, RunningStats.create(inputs.obs.shape[-1:]), RunningStats.create(()))
+    params = Params(None, None, ppo.new_stats(env, config, inputs.obs.shape[-1]), RunningStats.create(()))
     count = None if config.share_parameters else env.num_agents
     carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
-    seen = (ppo.features(config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
+    seen = (ppo.features(env, config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
     if config.share_body:
         return params._replace(actor=init_per_agent(both_networks(env, config), key_actor, count, carry, *seen), critic={})
     actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, *seen)
-    critic = init_per_agent(critic_network(config), key_critic, count, carry, *seen)
+    critic = init_per_agent(critic_network(env, config), key_critic, count, carry, *seen)
     return params._replace(actor=actor, critic=critic)
 
 
-def critic_network(config: Config) -> Critic:
-    return Critic(config.sizes)
+def critic_network(env: Environment, config: Config) -> Critic:
+    return Critic(ppo.sizes(env, config))
 
 
 def both_networks(env: Environment, config: Config) -> ActorCritic:
-    return ActorCritic(num_outputs(env.action_space), config.sizes)
+    return ActorCritic(num_outputs(env.action_space), ppo.sizes(env, config))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Params(NamedTuple):
 
     actor: Any
     critic: Any
-    obs_stats: RunningStats  # [O]
+    obs_stats: ppo.ObsStats
     state_stats: RunningStats  # [G]
     value_stats: RunningStats  # []
 
@@ -77,7 +77,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
     last_inputs = see(env, learner.env_params, actors.env_state, actors.timestep)
-    _, last_value = values(config, learner.params, last_inputs, actors.carry.critic)
+    _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
     advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
     decides, valued = ppo.masks(config, env, inputs.local, last)
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
@@ -89,7 +89,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     evaluate = functools.partial(evaluate_batch, env, config)
     learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
     if config.normalize_observations:
-        learner = learner.replace(params=update_stats(learner.params, inputs, ~last))
+        learner = learner.replace(params=update_stats(env, config, learner.params, inputs, last))
     return TrainState(learner, actors), terms | episodes
 
 
@@ -116,18 +116,20 @@ def rollout_policy(
     """Samples actions [E, A] and records what the update needs of the moment."""
     inputs = see(env, env_params, env_state, timestep)
     actor_carry, head = ppo.policy(env, config, params, inputs.local, carry.actor)
-    critic_carry, value = values(config, params, inputs, carry.critic)
+    critic_carry, value = values(env, config, params, inputs, carry.critic)
     sample = head.sample(key)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
     return head.action(sample)[0], Carry(actor_carry, critic_carry), record
 
 
-def values(config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False) -> tuple[Any, jax.Array]:
+def values(
+    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False
+) -> tuple[Any, jax.Array]:
     """The critic's memory and values [T, E, A], in reward units or in its own normalised ones."""
     state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
-    seen = critic_features(config, params, inputs.local)
+    seen = critic_features(env, config, params, inputs.local)
     carry, value = apply_per_agent(
-        critic_network(config),
+        critic_network(env, config),
         params.critic,
         config.share_parameters,
         carry,
@@ -139,11 +141,11 @@ def values(config: Config, params: Params, inputs: Inputs, carry: Any, normalize
     return carry, value if normalized or not config.normalize_values else params.value_stats.denormalize(value)
 
 
-def critic_features(config: Config, params: Params, local: ppo.Inputs) -> jax.Array:
+def critic_features(env: Environment, config: Config, params: Params, local: ppo.Inputs) -> jax.Array:
     """[T, E, A, F]: what tells one agent's value from another's."""
     parts = [jnp.zeros((*local.obs.shape[:-1], 0))]
     if config.critic_features in ("observation", "both"):
-        parts.append(ppo.features(config, local.obs, params.obs_stats))
+        parts.append(ppo.features(env, config, local.obs, params.obs_stats))
     if config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id):  # which is an id already
         ids = agent_ids(local.obs.shape[2])
         parts.append(jnp.broadcast_to(ids, (*local.obs.shape[:-1], ids.shape[-1])))
@@ -155,32 +157,34 @@ def evaluate_batch(
 ) -> ppo.Evaluation:
     """Replays the networks over a minibatch, with gradients."""
     _, head = ppo.policy(env, config, params, batch.inputs.local, carry.actor)
-    _, value = values(config, params, batch.inputs, carry.critic, normalized=True)
+    _, value = values(env, config, params, batch.inputs, carry.critic, normalized=True)
     return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
 
 
-def update_stats(params: Params, inputs: Inputs, running: jax.Array) -> Params:
-    """Joins a rollout's observations and global states, where ``running`` [T, E], to their running statistics."""
-    obs_stats = params.obs_stats.updated(inputs.local.obs, inputs.local.alive & running[..., None])
-    return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state, running))
+def update_stats(env: Environment, config: Config, params: Params, inputs: Inputs, last: jax.Array) -> Params:
+    """Joins a rollout's observations and global states, but those of final timesteps ``last`` [T, E], to their statistics."""
+    obs_stats = ppo.updated_stats(env, config, params.obs_stats, inputs.local, last)
+    return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state, ~last))
 
 
 def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
     """Fresh networks and statistics for inputs of this shape."""
-    stats = [RunningStats.create(shape) for shape in (inputs.local.obs.shape[-1:], inputs.state.shape[-1:], ())]
-    params = Params(None, None, *stats)
+    obs_stats = ppo.new_stats(env, config, inputs.local.obs.shape[-1])
+    params = Params(None, None, obs_stats, RunningStats.create(inputs.state.shape[-1:]), RunningStats.create(()))
     count = None if config.share_parameters else env.num_agents
     carry = zero_carry(config.core, config.hidden[-1], inputs.local.alive.shape[1:])
     moment = (inputs.local.first, inputs.local.alive)
-    seen = ppo.features(config, inputs.local.obs, params.obs_stats)
+    seen = ppo.features(env, config, inputs.local.obs, params.obs_stats)
     actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, seen, *moment)
-    seen = critic_features(config, params, inputs.local)
-    critic = init_per_agent(critic_network(config), key_critic, count, carry, inputs.state, seen, *moment)
+    seen = critic_features(env, config, params, inputs.local)
+    critic = init_per_agent(critic_network(env, config), key_critic, count, carry, inputs.state, seen, *moment)
     return params._replace(actor=actor, critic=critic)
 
 
-def critic_network(config: Config) -> CentralCritic:
-    return CentralCritic(config.sizes)
+def critic_network(env: Environment, config: Config) -> CentralCritic:
+    sizes = ppo.sizes(env, config)
+    sees = config.critic_features in ("observation", "both")
+    return CentralCritic(sizes if sees else sizes._replace(encoder=None))
 
 
 if __name__ == "__main__":

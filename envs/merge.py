@@ -39,7 +39,7 @@ from marljax.envs.merge_spawn import flow, is_cav, spawn
 from marljax.envs.merge_traffic import Physics, Vehicles
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
-from marljax.spaces import Box, Discrete
+from marljax.spaces import Box, Discrete, Part
 
 __all__ = [
     "FASTER",
@@ -160,6 +160,11 @@ class Merge(Environment):
     @property
     def observation_space(self) -> Box:
         return Box((5 * (1 + OBSERVED) + (2 * self.horizon * OBSERVED if self.intents else 0),))
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        courses = (Part("neighbours", OBSERVED, 2 * self.horizon),) if self.intents else ()
+        return (Part("own", 1, 5), Part("neighbours", OBSERVED, 5), *courses)
 
     @property
     def noop(self) -> int:

@@ -32,7 +32,7 @@ from marljax.envs.smax_units import (
 )
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
-from marljax.spaces import Box, Discrete, Space
+from marljax.spaces import Box, Discrete, Part, Space
 
 __all__ = [
     "DOWN",
@@ -180,6 +180,19 @@ class Smax(Environment):
     def observation_space(self) -> Box:
         shown = self.battle.num_units - 1 if self.observation == "unit_list" else smax_view.SECTIONS * smax_view.SLOTS
         return Box((shown * smax_view.OTHER_FEATURES + smax_view.OWN_FEATURES,))
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        """Opponents keep their order where discrete actions name them; () in self-play of unequal teams, which see different
+        numbers of each."""
+        size, own = self.battle, Part("own", 1, smax_view.OWN_FEATURES)
+        if self.observation == "conic":
+            return (Part("units", smax_view.SECTIONS * smax_view.SLOTS, smax_view.OTHER_FEATURES), own)
+        if self.mode == "self_play" and size.num_allies != size.num_enemies:
+            return ()
+        named = self.action_type == "discrete"
+        allies = (Part("allies", size.num_allies - 1, smax_view.OTHER_FEATURES),) if size.num_allies > 1 else ()
+        return (*allies, Part("enemies", size.num_enemies, smax_view.OTHER_FEATURES, ordered=named), own)
 
     @property
     def default_params(self) -> SmaxParams:

@@ -29,7 +29,7 @@ from marljax.envs.swarm_scene import LEGEND, draw
 from marljax.envs.swarm_tally import Fresh, Tally, Timing, count, metrics, nothing, timing
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
-from marljax.spaces import Box
+from marljax.spaces import Box, Part
 
 DYNAMICS = {"quadrotor": 3, "point2d": 2, "point3d": 3}  # and their dimensions
 TASKS = ("goals", "landmarks")
@@ -131,18 +131,17 @@ class Swarm(Environment):
 
     @property
     def observation_space(self) -> Box:
-        return Box((sum(count * width for _, count, width in self._parts),))
+        return Box((sum(part.count * part.width for part in self.layout),))
 
     @property
-    def _parts(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, count and width of the parts of an observation."""
+    def layout(self) -> tuple[Part, ...]:
         dimensions = self.dimensions
-        parts = [("own", 1, views.OWN if self.dynamics == "quadrotor" else 2 * dimensions)]
+        parts = [Part("own", 1, views.OWN if self.dynamics == "quadrotor" else 2 * dimensions)]
         if self.task == "landmarks":
-            parts.append(("landmarks", self.drones, dimensions))
-        parts.append(("neighbours", self.neighbours, 2 * dimensions))
+            parts.append(Part("landmarks", self.drones, dimensions))
+        parts.append(Part("neighbours", self.neighbours, 2 * dimensions))
         if self.obstacles:
-            parts.append(("field", 1, views.FIELD))
+            parts.append(Part("field", 1, views.FIELD))
         return tuple(parts)
 
     @property

@@ -15,7 +15,7 @@ from flax import struct
 
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
-from marljax.spaces import Box, Discrete, MultiDiscrete, Space
+from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
 
 State = Any  # an environment's own record of arrays
 EnvParams = Any  # an environment's numbers: a pytree of arrays
@@ -180,6 +180,17 @@ class Environment(abc.ABC):
         items or none. None: actions are otherwise.
         """
         return None
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        """Whose columns those of the flat observation [A, O] are, from the first to the last; () where nothing is known.
+
+        The part ``own`` (count 1) is the agent itself. Any other holds ``count`` entities of one kind, those of the first entity
+        first; a single thing, such as a map, is a kind of one. Parts of the same name and count are further columns of the same
+        entities. An entity whose columns are all exactly 0 is absent. A structured observation is flat leaf by leaf, in the order
+        of ``jax.tree.leaves``. Encoders that treat the entities of a kind alike go by it.
+        """
+        return ()
 
     def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[State, TimeStep]:
         """The first state of an episode and what is seen in it; compiled once for environments of equal structure."""

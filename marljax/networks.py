@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from marljax import entities
 from marljax.gru import GRU
 from marljax.products import matmul, orthogonal
+from marljax.spaces import Part
 
 Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
 
@@ -29,6 +32,14 @@ def activation(name: str) -> Callable[[jax.Array], jax.Array]:
 ACTIVATIONS = ("tanh", "relu", "silu", "gelu")
 
 
+class EncoderSizes(NamedTuple):
+    """Of an encoder of entities."""
+
+    kinds: tuple[Part, ...]  # of entities, as ``entities.kinds`` gives them
+    width: int  # of every embedding; H in ``Encoder``
+    heads: int  # of the attention
+
+
 class Sizes(NamedTuple):
     """Of every network of an algorithm."""
 
@@ -36,10 +47,11 @@ class Sizes(NamedTuple):
     hidden: tuple[int, ...]  # widths of the layers of the core
     head: tuple[int, ...]  # widths of the layers between it and the outputs
     activation: str
+    encoder: EncoderSizes | None = None  # of what stands before the core; None: nothing
 
 
 class Core(nn.Module):
-    """Hidden layers; with ``core="gru"`` the last of them is a GRU over time."""
+    """Hidden layers, behind an ``Encoder`` where there is one; with ``core="gru"`` the last of them is a GRU over time."""
 
     sizes: Sizes
 
@@ -47,9 +59,65 @@ class Core(nn.Module):
     def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """x [T, …, F], first and alive [T, …] → (carry after the last step, features [T, …, H])."""
         remembers = self.sizes.core == "gru"
+        if self.sizes.encoder:
+            x = Encoder(self.sizes.encoder, self.sizes.activation)(x)
         for width in self.sizes.hidden[:-1] if remembers else self.sizes.hidden:
             x = activation(self.sizes.activation)(dense(width)(x))
         return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if remembers else (carry, x)
+
+
+class Encoder(nn.Module):
+    """Attention over the entities that an agent sees, in the manner of "Collision Avoidance and Navigation for a Quadrotor Swarm
+    Using End-to-end Deep Reinforcement Learning" (Huang et al. 2023).
+
+    Two layers embed every entity, with weights that its kind shares, and two others what is the agent's own. All entities present
+    attend to one another; what an entity hears is projected and added to its embedding. Of a kind remain the mean over those
+    present and their share of the places, so that any order gives the same; of an ordered kind every entity in its place, with 0
+    for the absent. These stand behind the embedding of the own, and a ``Core`` follows.
+    """
+
+    sizes: EncoderSizes
+    activation: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x […, F] as ``entities.arrange`` gives it, with anything behind the own → features […, …]."""
+        kinds, width, heads = self.sizes
+        layers = Sizes("mlp", (width, width), (), self.activation)
+        rows, there, own = entities.taken_apart(kinds, x)
+        tokens = [tower(row, layers, kind.name) for kind, row in zip(kinds, rows, strict=True)]
+        together = jnp.concatenate(tokens, axis=-2)
+        query, key, value = (dense(width, 1.0, name, use_bias=False)(together) for name in ("query", "key", "value"))
+        attended = attend(query, key, value, jnp.concatenate(there, axis=-1), heads)
+        heard = jnp.split(attended, np.cumsum([kind.count for kind in kinds])[:-1], axis=-2)
+        # The projection is linear and has no bias: it may follow the mean, and where nobody is present nothing is heard.
+        left, told = (jnp.concatenate([*map(remaining, kinds, parts, there)], axis=-2) for parts in (tokens, heard))
+        summary = left + dense(width, 1.0, "heard", use_bias=False)(told)
+        shares = [bits if kind.ordered else jnp.mean(bits, -1, keepdims=True) for kind, bits in zip(kinds, there, strict=True)]
+        me = [tower(own, layers, entities.OWN)] if own.shape[-1] else []
+        return jnp.concatenate([*me, summary.reshape(*x.shape[:-1], -1), *shares], axis=-1)
+
+
+def attend(query: jax.Array, key: jax.Array, value: jax.Array, present: jax.Array, heads: int) -> jax.Array:
+    """Scaled dot-product attention (Vaswani et al. 2017): three times […, N, H] and who is present […, N], 1 or 0 → […, N, H].
+
+    Head by head: up to twice as fast on a CPU as all at once. Where nobody is present the result means nothing, but is finite.
+    """
+    outputs = []
+    for q, k, v in zip(*(jnp.split(part, heads, axis=-1) for part in (query, key, value)), strict=True):
+        scores = jnp.einsum("...id,...jd->...ij", q, k) / q.shape[-1] ** 0.5
+        scores = jnp.where(present[..., None, :] > 0.0, scores, jnp.finfo(scores.dtype).min)
+        outputs.append(jnp.einsum("...ij,...jd->...id", nn.softmax(scores, axis=-1), v))
+    return jnp.concatenate(outputs, axis=-1)
+
+
+def remaining(kind: Part, rows: jax.Array, present: jax.Array) -> jax.Array:
+    """Of entities […, count, H] of a kind: the mean over those ``present`` […, count], […, 1, H]; of an ordered kind all, with 0
+    for the absent."""
+    rows = rows * present[..., None]
+    if kind.ordered:
+        return rows
+    return jnp.sum(rows, axis=-2, keepdims=True) / jnp.maximum(jnp.sum(present, axis=-1), 1.0)[..., None, None]
 
 
 def read_out(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
@@ -104,7 +172,7 @@ class CentralCritic(nn.Module):
     """State values from the global state and each agent's own features.
 
     The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the
-    two concatenated, without the state tiled A times.
+    two concatenated, without the state tiled A times. An encoder, where there is one, stands before V.
     """
 
     sizes: Sizes
@@ -115,13 +183,15 @@ class CentralCritic(nn.Module):
     ) -> tuple[Carry, jax.Array]:
         """state [T, E, G], features [T, E, A, F], first and alive [T, E, A] → values [T, E, A]."""
         width, *rest = self.sizes.hidden
+        if self.sizes.encoder:
+            features = Encoder(self.sizes.encoder, self.sizes.activation)(features)
         shared = dense(width, name="state")(state)[..., None, :]
         if features.shape[-1]:
             shared = shared + dense(width, name="features", use_bias=False)(features)
         # Without features of their own, every agent has the same value.
         x = activation(self.sizes.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], width)))
         if rest:
-            carry, x = Core(self.sizes._replace(hidden=tuple(rest)))(carry, x, first, alive)
+            carry, x = Core(self.sizes._replace(hidden=tuple(rest), encoder=None))(carry, x, first, alive)
         return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
 
 

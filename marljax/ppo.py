@@ -7,16 +7,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from marljax import parallel
+from marljax import entities, parallel
 from marljax.config import Hyperparameters, Scalar, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
 from marljax.environment import Environment, EnvParams, TimeStep, is_shared
 from marljax.errors import UserError
-from marljax.networks import ACTIVATIONS, Actor, Sizes, agent_ids, apply_per_agent
+from marljax.networks import ACTIVATIONS, Actor, EncoderSizes, Sizes, agent_ids, apply_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.rollout import Learner
 from marljax.spaces import Box, MultiDiscrete
+
+ObsStats = RunningStats | dict[str, RunningStats]  # [O]; with an encoder of entities [width] by name, see ``entities``
 
 
 class SurrogateConfig(Hyperparameters):
@@ -61,6 +63,9 @@ class PPOConfig(SurrogateConfig):
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     head: tuple[int, ...] = static((), low=1)  # widths of layers of each output's own behind them
     share_parameters: bool = static(True)  # False: every agent has networks of its own
+    encoder: str = static("flat", choices=("flat", "attention"))  # attention: over the entities that an agent sees
+    encoder_width: int = static(64, low=1)  # of its embeddings, each of two layers
+    encoder_heads: int = static(4, low=1)  # of its attention
     agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
@@ -78,6 +83,8 @@ class PPOConfig(SurrogateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoder == "attention":
+            divide(self.encoder_width, self.encoder_heads, "units (encoder_width)", "heads (encoder_heads)")
         if self.core == "gru" and len(self.hidden) < 2:
             raise UserError(f"core=gru takes at least two hidden layers, one before the GRU; hidden={list(self.hidden)} has one")
         if self.core == "gru":
@@ -85,11 +92,6 @@ class PPOConfig(SurrogateConfig):
         else:
             samples = self.num_envs * self.rollout_length
             divide(samples, self.num_minibatches, "samples (num_envs × rollout_length)", "minibatches (num_minibatches)")
-
-    @property
-    def sizes(self) -> Sizes:
-        """Of the networks."""
-        return Sizes(self.core, self.hidden, self.head, self.activation)
 
 
 class Inputs(NamedTuple):
@@ -157,23 +159,58 @@ def flat_obs(timestep: TimeStep) -> jax.Array:
     return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, timestep.obs)), -1)
 
 
-def features(config: PPOConfig, obs: jax.Array, stats: RunningStats) -> jax.Array:
+def layout(env: Environment, config: PPOConfig) -> entities.Layout:
+    """What an encoder knows of the observation, () without one; raises ``UserError`` where the environment names no entities."""
+    if config.encoder == "flat":
+        return ()
+    name, wrong = type(env).__name__, entities.fault(env)
+    if wrong:
+        raise UserError(f"encoder=attention cannot read {name}: {wrong}")
+    if not entities.kinds(env.layout):
+        raise UserError(f"encoder=attention needs entities, and {name} as chosen names none in its layout; take encoder=flat")
+    return env.layout
+
+
+def new_stats(env: Environment, config: PPOConfig, size: int) -> ObsStats:
+    """Statistics of observations [..., size] before the first."""
+    known = layout(env, config)
+    return entities.create_stats(known) if known else RunningStats.create((size,))
+
+
+def updated_stats(env: Environment, config: PPOConfig, stats: ObsStats, inputs: Inputs, last: jax.Array) -> ObsStats:
+    """Joins a rollout's observations, but those of final timesteps ``last`` [T, E] and of agents that are not alive."""
+    mask = inputs.alive & ~last[..., None]
+    if isinstance(stats, RunningStats):
+        return stats.updated(inputs.obs, mask)
+    return entities.updated_stats(stats, layout(env, config), inputs.obs, mask)
+
+
+def features(env: Environment, config: PPOConfig, obs: jax.Array, stats: ObsStats) -> jax.Array:
     """[T, E, A, F]: observations as the networks take them, normalised and with an agent id where the config says so."""
-    if config.normalize_observations:
-        obs = stats.normalize(obs)
+    if isinstance(stats, RunningStats):
+        obs = stats.normalize(obs) if config.normalize_observations else obs
+    else:
+        obs = entities.arrange(layout(env, config), obs, stats if config.normalize_observations else None)
     if config.agent_id:
         ids = agent_ids(obs.shape[2])
         obs = jnp.concatenate([obs, jnp.broadcast_to(ids, (*obs.shape[:2], *ids.shape))], -1)
     return obs
 
 
+def sizes(env: Environment, config: PPOConfig) -> Sizes:
+    """Of networks that see observations."""
+    kinds = entities.kinds(layout(env, config))
+    encoder = EncoderSizes(kinds, config.encoder_width, config.encoder_heads) if kinds else None
+    return Sizes(config.core, config.hidden, config.head, config.activation, encoder)
+
+
 def actor_network(env: Environment, config: PPOConfig) -> Actor:
-    return Actor(num_outputs(env.action_space), config.sizes)
+    return Actor(num_outputs(env.action_space), sizes(env, config))
 
 
 def policy(env: Environment, config: PPOConfig, params: Any, inputs: Inputs, carry: Any) -> tuple[Any, Distribution]:
     """The actor's distributions [T, E, A] and its memory after the last step; ``params`` has ``actor`` and ``obs_stats``."""
-    seen = features(config, inputs.obs, params.obs_stats)
+    seen = features(env, config, inputs.obs, params.obs_stats)
     module = actor_network(env, config)
     carry, outputs = apply_per_agent(module, params.actor, config.share_parameters, carry, (), seen, inputs.first, inputs.alive)
     return carry, distribution(env.action_space, outputs, inputs.action_mask)

@@ -60,3 +60,14 @@ class Box:
 
 
 Space = Discrete | MultiDiscrete | Box
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Columns of a flat observation that stand together: ``count`` entities of one kind, ``width`` numbers each; see
+    ``Environment.layout``."""
+
+    name: str
+    count: int
+    width: int
+    ordered: bool = False  # an entity's place says which it is, as where an action names it; else any order means the same

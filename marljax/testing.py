@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from marljax import entities
 from marljax.environment import Environment, EnvParams, TimeStep, is_shared, num_actions
 from marljax.errors import UserError
 from marljax.scene import kinds
@@ -47,9 +48,10 @@ def check_env(
 
     Checked: equality and hash cover structure only; presets share one program; ``reset``, ``step`` and the steps of
     ``vectorize`` have the same tree, shapes and dtypes; jit, vmap (over some numbers alone, too) and scan work and trace
-    once; the spaces hold the observations; everything is finite; unavailable actions and the actions of absent agents act
-    as the noop; absent agents get no reward; episodes end, restart on the next step and nowhere else; the same key gives the
-    same bits; ``global_state`` and ``scene`` (if there is one) have fixed sizes.
+    once; the spaces hold the observations; ``layout`` describes all of their columns, or none; everything is finite;
+    unavailable actions and the actions of absent agents act as the noop; absent agents get no reward; episodes end, restart on
+    the next step and nowhere else; the same key gives the same bits; ``global_state`` and ``scene`` (if there is one) have fixed
+    sizes.
 
     Args:
         env: the environment.
@@ -84,7 +86,7 @@ def _require(env: Environment, condition: Any, sentence: str) -> None:
 
 
 def _check_structure(env: Environment, check: Check) -> None:
-    """The static description: fields, equality, spaces, teams."""
+    """The static description: fields, equality, spaces, teams, layout."""
     check(isinstance(env, Environment), "it is no environment; derive it from marljax.Environment")
     fields = {field.name for field in dataclasses.fields(env)}
     hidden = [name for name in vars(env) if name not in fields and not _is_cached(type(env), name)]
@@ -107,6 +109,7 @@ def _check_structure(env: Environment, check: Check) -> None:
     check(boxes and all(isinstance(box, Box) for box in boxes), "observation_space is neither a Box nor a pytree of them")
     fits = len(env.teams) == env.num_agents and all(isinstance(team, int) for team in env.teams)
     check(fits, f"teams is {env.teams!r}, not a tuple of one integer for each of {env.num_agents} agents")
+    check(not entities.fault(env), entities.fault(env))
 
 
 def _is_cached(cls: type, name: str) -> bool:

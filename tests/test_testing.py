@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import Corridor, CorridorParams, Points
+from toys import Corridor, CorridorParams, Crowd, Points
 
-from marljax.spaces import Box
+from marljax.spaces import Box, Part
 from marljax.testing import check_env
 
 
-@pytest.mark.parametrize("env", [Corridor(), Corridor(preset="slow", agents=1), Corridor(compete=True), Points()], ids=repr)
+@pytest.mark.parametrize(
+    "env", [Corridor(), Corridor(preset="slow", agents=1), Corridor(compete=True), Points(), Crowd()], ids=repr
+)
 def test_correct_environments_pass(env):
     assert check_env(env, num_steps=40) is None
 
@@ -197,6 +199,18 @@ class LostScene(Corridor):
         return scene._replace(time=jnp.log(scene.time))
 
 
+class WrongLayout(Crowd):
+    layout = (Part("own", 1, 2), Part("others", 3, 4))
+
+
+class TornLayout(Crowd):
+    layout = (Part("own", 1, 2), Part("others", 3, 4), Part("others", 1, 3))
+
+
+class SecondSelf(Crowd):
+    layout = (Part("own", 2, 1), Part("others", 3, 5))
+
+
 BROKEN = {
     Unhashable: "it cannot be hashed .*ndarray.*; keep arrays in env_params",
     Unequal: "two environments made with the same options are not equal",
@@ -228,6 +242,9 @@ BROKEN = {
     RestartsItself: "the final state of an episode is a fresh one .*: leave the restart to vectorize",
     GarishScene: r"a colour of the scene lies outside of \[0, 1\]",
     LostScene: "scene.time is not finite",
+    WrongLayout: "layout describes 14 columns of an observation of 17",
+    TornLayout: r"layout holds .*count=3.* and .*count=1.*; parts of one name are columns of the same entities",
+    SecondSelf: r"layout holds .*count=2.*; there is one agent that observes",
 }
 
 

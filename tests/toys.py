@@ -9,7 +9,7 @@ from flax import struct
 
 from marljax.environment import Environment, Outcome, View
 from marljax.scene import Boxes, Circles, Labels, Scene, Segments, empty
-from marljax.spaces import Box, Discrete
+from marljax.spaces import Box, Discrete, Part
 
 STAY, BACK, FORTH = 0, 1, 2
 
@@ -159,3 +159,32 @@ class Points(Environment):
 
     def global_state(self, state: PointsState, env_params: dict) -> jax.Array:
         return jnp.concatenate([state.x, state.y])
+
+
+@dataclasses.dataclass(frozen=True)
+class Crowd(Points):
+    """``Points`` that see one another within 1 and a beacon: entities of two kinds, one of them in two parts."""
+
+    agents: int = 4
+
+    @property
+    def observation_space(self) -> Box:
+        return Box((2 + 4 * (self.agents - 1) + 3,))
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        others = self.agents - 1
+        return Part("others", others, 3), Part("own", 1, 2), Part("beacon", 1, 3), Part("others", others, 1)
+
+    def observe(self, state: PointsState, env_params: dict) -> View:
+        number = jnp.arange(self.agents)
+        other = (number[:, None] + number[1:]) % self.agents  # [A, A − 1]
+        dx, dy = state.x[other] - state.x[:, None], state.y[other] - state.y[:, None]
+        near = jnp.hypot(dx, dy) < 1.0
+        seen = jnp.where(near[..., None], jnp.stack([dx, dy, jnp.ones_like(dx)], axis=-1), 0.0)
+        own = jnp.stack([state.x, state.y], axis=-1)
+        beacon = jnp.stack([0.5 - state.x, -state.y, jnp.full(self.agents, 0.1 * state.time)], axis=-1)
+        apart = jnp.where(near, jnp.hypot(dx, dy), 0.0)
+        obs = jnp.concatenate([seen.reshape(self.agents, -1), own, beacon, apart], axis=-1)
+        mask, alive = jnp.ones((self.agents, 1), bool), jnp.ones(self.agents, bool)
+        return View(obs, mask, alive, {"spread": jnp.std(state.x)})

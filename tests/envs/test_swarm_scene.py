@@ -143,7 +143,7 @@ def test_contacts_falls_and_flights_out_of_the_picture_are_marked(state):
     drawn = DRAW(state.replace(body=body), PARAMS)
     assert listed(drawn) - listed(plain) == {"lies on the floor"}
     assert len(polygons_of(drawn, scene.LYING)) == 2
-    drawn = DRAW(moved(state, 3, 0.0, 0.0, 9.0), PARAMS)
+    drawn = DRAW(moved(state, 3, 0.0, 2.0, 9.0), PARAMS)
     assert listed(drawn) - listed(plain) == {"outside of the picture"}
     assert drawn.status.at_the_goal == 7
 

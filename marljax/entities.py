@@ -1,0 +1,94 @@
+"""Entities in flat observations: which columns are whose (``Environment.layout``), statistics that those of a kind share, and the
+order of columns that an encoder takes.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.environment import Environment
+from marljax.normalize import RunningStats
+from marljax.spaces import Part
+
+OWN = "own"  # the part of a layout that is the agent itself
+Layout = tuple[Part, ...]
+
+
+def fault(env: Environment) -> str:
+    """What is wrong with ``env.layout``, in one sentence; empty where it describes the observation, or says nothing."""
+    layout: Any = env.layout
+    if not isinstance(layout, tuple) or not all(isinstance(part, Part) for part in layout):
+        return f"layout is {layout!r}, not a tuple of marljax.spaces.Part"
+    first: dict[str, Part] = {}
+    for part in layout:
+        alike = first.setdefault(part.name, part)
+        if not part.name.isidentifier() or part.count < 1 or part.width < 1:
+            return f"layout holds {part}; give a name, at least one entity and at least one column each"
+        if part.name == OWN and (part.count > 1 or part.ordered):
+            return f"layout holds {part}; there is one agent that observes"
+        if (part.count, part.ordered) != (alike.count, alike.ordered):
+            return f"layout holds {alike} and {part}; parts of one name are columns of the same entities"
+    given = sum(part.count * part.width for part in layout)
+    wanted = sum(math.prod(box.shape) for box in jax.tree.leaves(env.observation_space))
+    return f"layout describes {given} columns of an observation of {wanted}" if layout and given != wanted else ""
+
+
+def kinds(layout: Layout) -> Layout:
+    """One part per kind of entity, in the order of first mention: parts of one name joined, the own left out."""
+    widths: dict[str, int] = {}
+    for part in layout:
+        widths[part.name] = widths.get(part.name, 0) + part.width
+    first = {part.name: part for part in reversed(layout)}
+    return tuple(Part(name, first[name].count, width, first[name].ordered) for name, width in widths.items() if name != OWN)
+
+
+def split(layout: Layout, obs: jax.Array) -> dict[str, jax.Array]:
+    """Flat observations [..., O] as entities [..., count, width] by name; the own is among them, if only with a width of 0."""
+    places = np.cumsum([part.count * part.width for part in layout])[:-1]
+    found: dict[str, list[jax.Array]] = {OWN: [jnp.zeros((*obs.shape[:-1], 1, 0))]}
+    for part, columns in zip(layout, jnp.split(obs, places, axis=-1), strict=True):
+        found.setdefault(part.name, []).append(columns.reshape(*obs.shape[:-1], part.count, part.width))
+    return {name: jnp.concatenate(parts, axis=-1) for name, parts in found.items()}
+
+
+def present(entities: jax.Array) -> jax.Array:
+    """[..., count, width] → [..., count] bool: there is an entity, for not all of its columns are 0."""
+    return jnp.any(entities != 0.0, axis=-1)
+
+
+def create_stats(layout: Layout) -> dict[str, RunningStats]:
+    """Statistics of every column of the own and of each kind, [width], for all entities of the kind together."""
+    widths = {part.name: part.width for part in kinds(layout)}
+    widths[OWN] = sum(part.width for part in layout if part.name == OWN)
+    return {name: RunningStats.create((width,)) for name, width in widths.items()}
+
+
+def updated_stats(stats: dict[str, RunningStats], layout: Layout, obs: jax.Array, mask: jax.Array) -> dict[str, RunningStats]:
+    """Joins the present entities in observations [..., O] of which ``mask`` [...] counts."""
+    mask, found = mask[..., None], split(layout, obs)
+    counts = {name: mask if name == OWN else mask & present(rows) for name, rows in found.items()}
+    return {name: stats[name].updated(rows, counts[name]) for name, rows in found.items()}
+
+
+def arrange(layout: Layout, obs: jax.Array, stats: dict[str, RunningStats] | None) -> jax.Array:
+    """Observations [..., O] as ``taken_apart`` expects them: the entities of every kind, which are present (1 or 0), the own.
+
+    They are normalised where there are ``stats``; who is absent is seen before that.
+    """
+    found = split(layout, obs)
+    shown = {name: stats[name].normalize(rows) for name, rows in found.items()} if stats is not None else found
+    names = [kind.name for kind in kinds(layout)]
+    rows = [shown[name].reshape(*obs.shape[:-1], -1) for name in names]
+    there = [present(found[name]).astype(obs.dtype) for name in names]
+    return jnp.concatenate([*rows, *there, shown[OWN][..., 0, :]], axis=-1)
+
+
+def taken_apart(kinds: Layout, x: jax.Array) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
+    """What ``arrange`` joined: entities [..., count, width] and presence [..., count] per kind, and all that follows."""
+    sizes = [kind.count * kind.width for kind in kinds] + [kind.count for kind in kinds]
+    *columns, own = jnp.split(x, np.cumsum(sizes), axis=-1)
+    rows = [part.reshape(*x.shape[:-1], kind.count, kind.width) for kind, part in zip(kinds, columns, strict=False)]
+    return rows, columns[len(kinds) :], own
