@@ -236,4 +236,4 @@ def test_point_masses_are_balls_and_landmarks_belong_to_nobody():
     balls = polygons_of(drawn, own_colour(0))
     assert len(balls) == 1
     np.testing.assert_allclose(np.ptp(balls[0], axis=0)[0], 0.2, rtol=0.3)  # as wide as it is, but for the perspective
-    assert len(polygons_of(drawn, (*scene.SHARED[:3], 0.9))) == env.drones
+    assert len(polygons_of(drawn, (*scene.SHARED[:3], 0.72))) == env.drones
