@@ -64,6 +64,7 @@ class SwarmParams(struct.PyTreeNode):
     spread: Any = 2.0  # m that a drone starts from the middle, either way
     grace: Any = 150  # control steps in which contacts do not count for the metrics
     arrived: Any = 1.0  # m from the goal
+    collision_anneal: Any = 0.0  # share of a training run in which the costs of contacts grow from 0; 0: they stay what they are
 
 
 def shares(*names: str) -> np.ndarray:
@@ -156,6 +157,16 @@ class Swarm(Environment):
         if "mix" in numbers:
             numbers["mix"] = shares(*numbers["mix"])
         return SwarmParams(**numbers)
+
+    def anneal(self, env_params: SwarmParams, progress: jax.Array) -> SwarmParams:
+        share, weights = env_params.collision_anneal, env_params.weights
+        grown = jnp.where(share > 0.0, jnp.clip(progress / jnp.maximum(share, 1e-6), 0.0, 1.0), 1.0)
+        costs = {name: getattr(weights, name) * grown for name in ("collision", "near", "obstacle")}
+        return env_params.replace(weights=weights.replace(**costs))
+
+    def resumed(self, state: SwarmState, env_params: SwarmParams) -> SwarmState:
+        seen = jax.tree.map(jnp.zeros_like, state.seen)
+        return state.replace(seen=seen.replace(recent=jnp.full_like(seen.recent, jnp.inf)))
 
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
         count = self.drones

@@ -1,13 +1,14 @@
 """Many instances of an environment in one array program, restarting by themselves."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, Outcome, TimeStep, checked_action, timestep
+from marljax.environment import Environment, EnvParams, Lasting, Outcome, TimeStep, checked_action, timestep
 
 
 class VecState(struct.PyTreeNode):
@@ -69,11 +70,11 @@ class VecEnv:
 
     def _step(self, key: jax.Array, state: VecState, action: jax.Array, env_params: EnvParams) -> tuple[VecState, TimeStep]:
         key_initial, key_transition = jax.random.split(key)
-        fresh = self.env.initial(key_initial, env_params)
         moved, outcome = self.env.transition(key_transition, state.env, action, env_params)
+        fresh = self.env.restart(key_initial, _with_lasting(state.env, moved), env_params)
         begins = state.ended
         continues = ~begins
-        env_state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, moved)
+        env_state = _map_unless_lasting(lambda new, old: jnp.where(begins, new, old), fresh, moved)
         outcome = Outcome(outcome.reward * continues, outcome.terminated & continues, outcome.truncated & continues)
         state = VecState(
             env=env_state,
@@ -98,6 +99,20 @@ class VecEnv:
             mean = jnp.sum(state.returns * present) / jnp.maximum(jnp.sum(present), 1)
             metrics[f"return_{team}" if self.env.competitive else "return"] = mean
         return metrics
+
+
+def _with_lasting(state: Any, moved: Any) -> Any:
+    """``state`` with the lasting parts of ``moved``."""
+    return _map_unless_lasting(lambda old, _: old, state, moved)
+
+
+def _map_unless_lasting(function: Callable[..., Any], tree: Any, moved: Any) -> Any:
+    """``function(leaf, leaf of moved)``; lasting parts are those of ``moved``."""
+
+    def apply(part: Any, other: Any) -> Any:
+        return other if isinstance(other, Lasting) else function(part, other)
+
+    return jax.tree.map(apply, tree, moved, is_leaf=lambda part: isinstance(part, Lasting))
 
 
 def vectorize(env: Environment, num_envs: int) -> VecEnv:
