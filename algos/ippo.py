@@ -20,7 +20,7 @@ from marljax.networks import ActorCritic, Critic, apply_per_agent, init_per_agen
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.ppo import Carry
-from marljax.rollout import TrainState, collect, start
+from marljax.rollout import TrainState, annealed, collect, start
 from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
@@ -61,12 +61,13 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
     learner = learner.replace(key=key_next)
     vec = vectorize(env, actors.timestep.first.shape[0])
+    env_params = annealed(env, learner, config.num_updates)
 
     # Collect.
     decide = functools.partial(rollout_policy, env, config, learner.params)
     carry = actors.carry
     key_rollout = parallel.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, learner.env_params, decide, actors, key_rollout, config.rollout_length)
+    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Targets.
     inputs, last, sample, log_prob, value = records

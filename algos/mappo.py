@@ -19,7 +19,7 @@ from marljax.networks import CentralCritic, agent_ids, apply_per_agent, init_per
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.ppo import Carry
-from marljax.rollout import TrainState, collect, start
+from marljax.rollout import TrainState, annealed, collect, start
 from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
@@ -66,17 +66,18 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
     learner = learner.replace(key=key_next)
     vec = vectorize(env, actors.timestep.first.shape[0])
+    env_params = annealed(env, learner, config.num_updates)
 
     # Collect.
-    decide = functools.partial(rollout_policy, env, config, learner.params, learner.env_params)
+    decide = functools.partial(rollout_policy, env, config, learner.params, env_params)
     carry = actors.carry
     key_rollout = parallel.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, learner.env_params, decide, actors, key_rollout, config.rollout_length)
+    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Targets.
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    last_inputs = see(env, learner.env_params, actors.env_state, actors.timestep)
+    last_inputs = see(env, env_params, actors.env_state, actors.timestep)
     _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
     advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
     decides, valued = ppo.masks(config, env, inputs.local, last)

@@ -25,7 +25,7 @@ from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.matching import METHODS, match
 from marljax.networks import ACTIVATIONS, Actor, PairScorer, Sizes, TwoTowers
 from marljax.normalize import RunningStats
-from marljax.rollout import Learner, Step, TrainState, collect, start
+from marljax.rollout import Learner, Step, TrainState, annealed, collect, start
 from marljax.spaces import Discrete
 from marljax.targets import gae
 from marljax.vector import VecState, vectorize
@@ -135,11 +135,12 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     key_next, key_rollout, key_choice, key_fit = jax.random.split(learner.key, 4)
     learner = learner.replace(key=key_next)
     vec = vectorize(env, actors.timestep.first.shape[0])
+    env_params = annealed(env, learner, config.num_updates)
 
     # Collect.
     decide = functools.partial(rollout_policy, env, config, learner.params)
     key_rollout = parallel.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, learner.env_params, decide, actors, key_rollout, config.rollout_length)
+    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Compare.
     inputs, sample, log_prob, counts, takes, present, earned = records

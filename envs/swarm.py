@@ -158,6 +158,16 @@ class Swarm(Environment):
         """Raises ``UserError`` for shares, densities and sizes that no episode can have."""
         check(env_params, self.obstacles, self.dynamics, self.task)
 
+    def anneal(self, env_params: SwarmParams, progress: jax.Array) -> SwarmParams:
+        """The costs of contacts grow from 0 over the first ``collision_anneal`` of a training run."""
+        share, weights = env_params.collision_anneal, env_params.weights
+        grown = jnp.where(share > 0.0, jnp.clip(progress / jnp.maximum(share, 1e-6), 0.0, 1.0), 1.0)
+        costs = {name: getattr(weights, name) * grown for name in ("collision", "near", "obstacle")}
+        return env_params.replace(weights=weights.replace(**costs))
+
+    def resumed(self, state: SwarmState, env_params: SwarmParams) -> SwarmState:
+        return state.replace(tally=nothing(self.drones))
+
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
         drones = self.drones
         key_goals, key_obstacles, key_place, key_yaw, key_sensed = jax.random.split(key, 5)

@@ -42,6 +42,7 @@ class SwarmParams(struct.PyTreeNode):
     bounces: Bounces = dataclasses.field(default_factory=Bounces)
     downwash: Downwash = dataclasses.field(default_factory=Downwash)
     weights: RewardWeights = dataclasses.field(default_factory=RewardWeights)
+    collision_anneal: Any = 0.0  # share of a training run in which the costs of contacts grow from 0; 0: they stay what they are
     mix: Any = dataclasses.field(default_factory=lambda: shares(SCENARIOS[:1]))  # shares of the scenarios
     duration: Any = 1500  # control steps
     density: Any = 0.2  # share of the cells of 1 m in the middle with an obstacle

@@ -26,7 +26,8 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
     if "env" not in changes and changes.get("resume") is None:
         known = f"{settings.known_environments()}, {settings.CUSTOM}"
         algorithm = _section(f"algo.* ({algo})", "algo.", fields.defaults(config), _field_notes(config))
-        return "\n\n".join([_run_section(_run_defaults()), algorithm, f"env.*: add env=<name> to list them; known: {known}"])
+        run_settings = _run_section(settings.run_defaults())
+        return "\n\n".join([run_settings, algorithm, f"env.*: add env=<name> to list them; known: {known}"])
     tree = settings.resolve(algo, changes)
     env_name = tree["env_name"]
     cls = settings.environment_class(env_name, tree["env"].get("target"))
@@ -57,13 +58,6 @@ def _section(title: str, prefix: str, values: Mapping[str, Any], notes: Mapping[
 
 def _run_section(tree: Mapping[str, Any]) -> str:
     return _section("Run settings", "", fields.flatten(tree), _yaml_notes(_config_file().read_text()))
-
-
-def _run_defaults() -> dict[str, Any]:
-    import yaml
-
-    tree = yaml.safe_load(_config_file().read_text())
-    return {key: value for key, value in tree.items() if key != "defaults"}
 
 
 def _config_file() -> Path:

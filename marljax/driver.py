@@ -28,7 +28,7 @@ from marljax.settings import CUSTOM, Settings
 from marljax.train import Members, Trainer
 
 LONGEST_CHUNK = 64  # updates; the host has to look now and then
-NUMBERS_DEPEND_ON = ("seed", "seeds", "eval", "mesh", "algo", "env", "env_params")  # of a configuration
+NUMBERS_DEPEND_ON = ("seed", "seeds", "eval", "failure_replay", "mesh", "algo", "env", "env_params")  # of a configuration
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
 SUITES = 2**32 // PARTS_PER_SUITE - 1
@@ -116,7 +116,7 @@ def make_trainer(settings: Settings) -> Trainer:
             f"this machine has {jax.device_count()}"
         )
     mesh = parallel.make_mesh(wanted.seed, wanted.data)
-    return Trainer(settings.algorithm, settings.env, settings.config, mesh)
+    return Trainer(settings.algorithm, settings.training_env, settings.config, mesh)
 
 
 def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
@@ -128,7 +128,7 @@ def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
     def start_and_run(keys: jax.Array, env_params: Any) -> Any:
         return trainer.run(trainer.init(keys, env_params), chunk_of(settings, trainer))
 
-    jax.eval_shape(start_and_run, keys, settings.env_params)
+    jax.eval_shape(start_and_run, keys, settings.training_params)
 
 
 def seeds_of(settings: Settings) -> list[int]:
@@ -168,7 +168,7 @@ def opened(settings: Settings) -> Iterator[Path]:
 
 def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, console: Console) -> Run:
     """Fresh members, or those of the newest good checkpoint."""
-    members = trainer.init(keys, settings.env_params)
+    members = trainer.init(keys, settings.training_params)
     run = Run(settings, folder, trainer, members, no_best(members), 0)
     if settings.run.resume is None or not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
         runfolder.write_config(folder, settings.tree)

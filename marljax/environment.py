@@ -19,6 +19,7 @@ from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
 
 State = Any  # an environment's own record of arrays
 EnvParams = Any  # an environment's numbers: a pytree of arrays
+REPLAYED = "replayed"  # a metric: 1 where an episode did not start afresh, so that its figures say nothing of the task
 
 
 class Outcome(NamedTuple):
@@ -36,6 +37,18 @@ class View(NamedTuple):
     action_mask: jax.Array  # [A, n] bool (discrete), or [A, 1] all true (continuous)
     alive: jax.Array  # [A] bool: the agent exists
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
+
+
+class Lasting(struct.PyTreeNode):
+    """A part of a state that outlives its episode and is too big to be copied at every step, such as a store of earlier states.
+
+    ``vectorize`` selects between the state that begins an episode and the one that continues it, leaf by leaf, which copies
+    both. A lasting part is left out: the one that ``transition`` returns stands, also in the step that starts the next episode,
+    where ``transition`` should leave it alone. ``restart`` is given that one, and may read it. So a store that ``transition``
+    only writes to by ``.at[place].set(…, mode="drop")`` stays where it lies in memory.
+    """
+
+    value: Any
 
 
 class TimeStep(struct.PyTreeNode):
@@ -111,6 +124,35 @@ class Environment(abc.ABC):
     @abc.abstractmethod
     def initial(self, key: jax.Array, env_params: EnvParams) -> State:
         """The state in which an episode starts; consumes ``key``."""
+
+    def restart(self, key: jax.Array, state: State, env_params: EnvParams) -> State:
+        """The state in which the next episode starts, given the last one of the episode before; consumes ``key``.
+
+        ``vectorize`` calls it at every step and takes its result where an episode had ended; by default it is ``initial``. What
+        has to outlive episodes is handed over here: a difficulty that follows from how the last ones went, states worth playing
+        again (for big parts see ``Lasting``).
+        """
+        del state
+        return self.initial(key, env_params)
+
+    def resumed(self, state: State, env_params: EnvParams) -> State:
+        """A state from the middle of an episode as the first of another, for wrappers that start episodes from earlier states.
+
+        Whatever says how the episode has gone so far begins anew: tallies behind the metrics, above all of failures. What drives
+        the episode stays: where things are and how they move, and a clock that a schedule or the time limit hangs on. By default
+        the state as it is.
+        """
+        del env_params
+        return state
+
+    def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
+        """The numbers to train with at ``progress``, the share of a run's updates that are done; the same by default.
+
+        ``env_params`` are always the run's own, so nothing adds up over updates; tree, shapes and dtypes stay. Evaluation plays
+        with the run's own numbers.
+        """
+        del progress
+        return env_params
 
     @abc.abstractmethod
     def transition(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, Outcome]:

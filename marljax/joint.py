@@ -92,6 +92,15 @@ class Joint(Environment):
     def initial(self, key: jax.Array, env_params: EnvParams) -> State:
         return self.env.initial(key, env_params)
 
+    def restart(self, key: jax.Array, state: State, env_params: EnvParams) -> State:
+        return self.env.restart(key, state, env_params)
+
+    def resumed(self, state: State, env_params: EnvParams) -> State:
+        return self.env.resumed(state, env_params)
+
+    def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
+        return self.env.anneal(env_params, progress)
+
     def transition(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, Outcome]:
         # only ``alive`` is used of this view: the compiler drops the rest
         alive = self.env.observe(state, env_params).alive

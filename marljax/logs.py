@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from marljax.environment import REPLAYED
 from marljax.errors import UserError
 from marljax.files import replacing
 from marljax.runfolder import METRICS
@@ -22,6 +23,7 @@ def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
     """One member's figures over the updates of a chunk, from metrics [S, num_updates].
 
     Loss terms are averaged over updates; ``sum_<name>`` over the episodes that ended becomes the mean ``<name>`` per episode.
+    Where some did not start afresh, that is of those that did, and ``replayed`` is the share of the others among all.
     Updates after a divergence are left out; where none is left, so is everything.
     """
     healthy = np.isfinite(np.stack([values[member] for values in metrics.values()])).all(0)
@@ -30,6 +32,10 @@ def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
     own = {name: values[member][healthy] for name, values in metrics.items()}
     episodes = float(own["episodes"].sum())
     row: Row = {"episodes": int(episodes)}
+    if f"sum_{REPLAYED}" in own:
+        others = float(own.pop(f"sum_{REPLAYED}").sum())
+        if episodes + others:
+            row[REPLAYED] = others / (episodes + others)
     for name, values in own.items():
         if name.startswith("sum_"):
             if episodes:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax import parallel
-from marljax.environment import EnvParams, TimeStep
+from marljax.environment import REPLAYED, Environment, EnvParams, TimeStep
 from marljax.vector import VecEnv, VecState
 
 
@@ -56,7 +56,7 @@ def collect(
 
     ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record); the records come back stacked [T, E,
     …], beside the ``Step`` that followed each, and the figures of the episodes that ended: ``episodes`` (a count) and
-    ``sum_<metric>``.
+    ``sum_<metric>``; see ``episode_figures``.
     """
 
     def advance(scanned: tuple[Actors, jax.Array], keys: jax.Array):
@@ -74,12 +74,26 @@ def collect(
 
 
 def episode_figures(timestep: TimeStep) -> jax.Array:
-    """Count and metric sums, in order of names, of the episodes that end in this timestep, over E."""
+    """Count and metric sums, in order of names, of the episodes that end in this timestep, over E.
+
+    Episodes that did not start afresh stand in the sum of ``replayed`` alone, which is their number; the other sums and the count
+    are those of the task as it is.
+    """
     values = jnp.stack([jnp.ones(timestep.last.shape), *(timestep.metrics[name] for name in sorted(timestep.metrics))])
-    return jnp.where(timestep.last, values, 0.0).sum(axis=1)
+    counted = timestep.last
+    if REPLAYED in timestep.metrics:
+        row = 1 + sorted(timestep.metrics).index(REPLAYED)
+        fresh = timestep.metrics[REPLAYED] == 0
+        counted = timestep.last & (fresh | (jnp.arange(len(values)) == row)[:, None])
+    return jnp.where(counted, values, 0.0).sum(axis=1)
+
+
+def annealed(env: Environment, learner: Learner, num_updates: int) -> EnvParams:
+    """The environment's numbers for a learner's next update; its own stay those of the whole run."""
+    return env.anneal(learner.env_params, learner.updates / num_updates)
 
 
 def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any) -> Actors:
-    """Actors at the first timestep of their first episodes."""
-    env_state, timestep = vec.reset(key, env_params)
+    """Actors at the first timestep of their first episodes, with the numbers that a run begins with."""
+    env_state, timestep = vec.reset(key, vec.env.anneal(env_params, jnp.zeros(())))
     return Actors(env_state, timestep, carry)

@@ -13,7 +13,7 @@ from marljax.errors import UserError
 from marljax.files import replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
-GROUPS = ("algo", "env", "env_params", "eval", "checkpoint", "mesh", "wandb")  # of a configuration: mappings
+GROUPS = ("algo", "env", "env_params", "eval", "checkpoint", "failure_replay", "mesh", "wandb")  # of a configuration: mappings
 CURVE, EPISODE, CHARTS, LOCK = "curve.png", "episode.gif", "episode.png", ".lock"
 
 Which = Literal["best", "last"]  # of the parameters of a run

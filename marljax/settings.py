@@ -45,6 +45,23 @@ class Checkpointing:
 
 
 @dataclasses.dataclass(frozen=True)
+class Replaying:
+    """The options and numbers of ``marljax.replay``."""
+
+    failures: tuple[str, ...]
+    gate: str
+    size: int
+    ring: int
+    spacing: int
+    window: int
+    probability: float
+    grace: int
+    back: int
+    times: int
+    below: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Mesh:
     """Devices along each axis of the mesh."""
 
@@ -75,6 +92,7 @@ class RunSettings:
     tuned: str
     chunk: int | None
     render: bool
+    failure_replay: Replaying
     eval: Evaluation
     checkpoint: Checkpointing
     mesh: Mesh
@@ -93,6 +111,8 @@ class Settings:
     config: Any  # the algorithm's Config
     run: RunSettings
     tree: dict[str, Any]  # the resolved configuration, as it is written to the run folder
+    training_env: Environment  # that of the rollouts: ``env``, or a wrapper of it
+    training_params: EnvParams
 
     @property
     def title(self) -> str:
@@ -187,10 +207,12 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     config = fields.build(algorithm.Config, "algo", tree.pop("algo"))
     env, env_params = build_env(env_name, tree["env"])
     env_tree = tree.pop("env")
+    tree.setdefault("failure_replay", run_defaults()["failure_replay"])  # a run of before there was one
     run = _check_run(fields.build(RunSettings, "", tree))
     resolved = {"algo_name": algo, "env_name": env_name, **fields.plain(run), "algo": fields.plain(config), "env": env_tree}
     resolved["env_params"] = fields.readable_leaves(env_params)
-    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved)
+    training = training_env(env, env_params, run.failure_replay)
+    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training)
 
 
 def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvParams]:
@@ -207,6 +229,32 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     except UserError as error:
         raise fields.prefixed("env", error, known) from error
     return env, strong(env_params)
+
+
+def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> tuple[Environment, EnvParams]:
+    """What the rollouts of a run play in: the environment itself, or one that replays its failures."""
+    from marljax.replay import FailureReplay
+
+    if not wanted.failures:
+        return env, env_params
+    options = fields.names(Replaying)
+    structure = {name: getattr(wanted, name) for name in fields.names(FailureReplay) if name in options}
+    numbers = {f"replay_{name}": getattr(wanted, name) for name in options if name not in structure}
+    try:
+        replaying = FailureReplay(env, **structure)
+        training_params = replaying.default_params.replace(env=env_params, **numbers)
+        replaying.check_params(training_params)
+    except UserError as error:
+        raise fields.prefixed("failure_replay", UserError(str(error).removeprefix("replay_")), options) from error
+    return replaying, strong(training_params)
+
+
+def run_defaults() -> dict[str, Any]:
+    """The run settings of ``config.yaml``."""
+    import yaml
+
+    tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
+    return {key: value for key, value in tree.items() if key != "defaults"}
 
 
 def environment_class(env_name: str, target: Any) -> type[Environment]:

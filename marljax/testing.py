@@ -51,7 +51,8 @@ def check_env(
     once; the spaces hold the observations; ``layout`` describes all of their columns, or none; everything is finite;
     unavailable actions and the actions of absent agents act as the noop; absent agents get no reward; episodes end, restart on
     the next step and nowhere else; the same key gives the same bits; ``global_state`` and ``scene`` (if there is one) have fixed
-    sizes.
+    sizes; ``anneal`` gives numbers of the same tree, shapes and dtypes, so that one program takes them all; ``resumed`` and
+    ``restart`` give states like any other.
 
     Args:
         env: the environment.
@@ -67,6 +68,7 @@ def check_env(
     key_shapes, key_walk, key_rollout = jax.random.split(jax.random.key(seed), 3)
     has_scene = _check_shapes(env, env_params, key_shapes, check)
     _check_mapped(env, env_params, key_shapes)
+    _check_anneal(env, env_params, check)
     _check_presets(env, env_params, key_shapes, check)
     programs = Programs(env, has_scene)
     _walk(programs, env_params, num_steps, key_walk, check)
@@ -132,6 +134,11 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check
         difference = shape_difference(before, after)
         check(not difference, f"the {name} of step is not like that of reset: {difference}")
     _check_shapes_vectorized(env, env_params, key, check)
+    difference = shape_difference(state, _abstract(env, "resumed", env.resumed, state, env_params))
+    check(not difference, f"the state of resumed is not like that of reset: {difference}")
+    next_start = _abstract(env, "restart", env.restart, key, state, env_params)
+    difference = shape_difference(state, next_start)
+    check(not difference, f"the state of restart is not like that of reset: {difference}")
     vector = _abstract(env, "global_state", env.global_state, state, env_params)
     flat = len(vector.shape) == 1 and jnp.issubdtype(vector.dtype, jnp.floating)
     check(flat, f"global_state is {vector.dtype}{list(vector.shape)}, not a vector of floats")
@@ -156,6 +163,17 @@ def _check_mapped(env: Environment, env_params: EnvParams, key: jax.Array) -> No
         _abstract(env, "reset", jax.vmap(env.reset, (None, in_axes)), key, numbers)
         _abstract(env, "step", jax.vmap(env.step, (None, None, None, in_axes)), key, state, action, numbers)
         _abstract(env, "global_state", jax.vmap(env.global_state, (None, in_axes)), state, numbers)
+
+
+def _check_anneal(env: Environment, env_params: EnvParams, check: Check) -> None:
+    """Numbers in the course of a run fit the program of the first."""
+    progress = jnp.linspace(0.0, 1.0, 3)
+    after = _abstract(env, "anneal", env.anneal, env_params, progress[0])
+    difference = shape_difference(env_params, after)
+    check(not difference, f"anneal changes the env_params: {difference}")
+    for now in progress:
+        unknown = first_nan(env.anneal(env_params, now))
+        check(not unknown, f"anneal gives NaN in {unknown} at progress {now:g}")
 
 
 def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:

@@ -186,7 +186,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
     """A whole run as one pure function ``train(key, overrides={}) -> Result``, to be jitted and vmapped at will.
 
     ``overrides`` names traced leaves of the config (``{"learning_rate": 1e-3}``) and, with the prefix ``env.``, numbers of the
-    environment (``{"env.headway_weight": 2.0}``); ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
+    environment (``{"env.headway_weight": 2.0}``), also of one inside a wrapper;
+    ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
     ``env_params`` are ``env.default_params`` where they are not given.
 
     Example:
@@ -245,7 +246,7 @@ def _check_single(name: str, value: Any) -> None:
 def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any]) -> tuple[Any, EnvParams]:
     """The config and env_params with some of their numbers replaced; static fields cannot be."""
     fields = {field.name: field for field in dataclasses.fields(config)}
-    numbers = {field.name for field in dataclasses.fields(env_params)} if dataclasses.is_dataclass(env_params) else set()
+    numbers = _numbers(env_params)
     for name in overrides:
         plain = name.removeprefix("env.")
         if name.startswith("env."):
@@ -257,12 +258,28 @@ def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any
             raise UserError(f"'{name}' shapes the program and cannot vary inside one; give it to Config, one program per value")
     mine = {name: value for name, value in overrides.items() if not name.startswith("env.")}
     theirs = {name.removeprefix("env."): value for name, value in overrides.items() if name.startswith("env.")}
-    for name, value in theirs.items():
-        _check_shape(name, value, getattr(env_params, name))
     config = config.replace(**mine) if mine else config
     for name in mine:
         _check_single(name, getattr(config, name))
-    return config, env_params.replace(**theirs) if theirs else env_params
+    return config, _with_numbers(env_params, theirs)
+
+
+def _numbers(env_params: EnvParams) -> set[str]:
+    """The names that ``env.<name>`` may have: fields of a record, and of the one that it wraps in a field ``env``."""
+    own = {field.name for field in dataclasses.fields(env_params)} if dataclasses.is_dataclass(env_params) else set()
+    return own | _numbers(env_params.env) if "env" in own else own
+
+
+def _with_numbers(env_params: EnvParams, changes: dict[str, Any]) -> EnvParams:
+    """A record with some fields replaced; those that it does not have are the wrapped one's."""
+    if not changes:
+        return env_params
+    own = {name: value for name, value in changes.items() if hasattr(env_params, name)}
+    for name, value in own.items():
+        _check_shape(name, value, getattr(env_params, name))
+    inner = {name: value for name, value in changes.items() if name not in own}
+    env_params = env_params.replace(**own) if own else env_params
+    return env_params.replace(env=_with_numbers(env_params.env, inner)) if inner else env_params
 
 
 def _check_shape(name: str, value: Any, current: Any) -> None:

@@ -80,8 +80,8 @@ def load_members(folder: Path, trained: Settings, which: Which) -> tuple[Any, Be
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
-    trainer = Trainer(trained.algorithm, trained.env, trained.config, parallel.make_mesh())
-    members = jax.eval_shape(trainer.init, member_keys(trained), trained.env_params)
+    trainer = Trainer(trained.algorithm, trained.training_env, trained.config, parallel.make_mesh())
+    members = jax.eval_shape(trainer.init, member_keys(trained), trained.training_params)
     count = trained.run.seeds
     score, update = (jax.ShapeDtypeStruct((count,), dtype) for dtype in (np.float32, np.int32))
     template = Saved(members, Best(members.state.learner.params, score, update))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, Outcome, TimeStep, checked_action, timestep
+from marljax.environment import Environment, EnvParams, Lasting, Outcome, TimeStep, checked_action, timestep
 
 
 class VecState(struct.PyTreeNode):
@@ -51,11 +51,13 @@ class VecEnv:
         moved, outcome = jax.vmap(self.env.transition, in_axes=(0, 0, 0, None))(keys[1], state.env, action, env_params)
 
         def restarted(moved: Any) -> Any:
-            fresh = jax.vmap(self.env.initial, in_axes=(0, None))(keys[0], env_params)
-            return jax.vmap(_where)(state.ended, fresh, moved)
+            ended = _with_lasting(state.env, moved)
+            fresh = jax.vmap(self.env.restart, in_axes=(0, 0, None))(keys[0], ended, env_params)
+            return jax.vmap(_where)(state.ended, _without_lasting(fresh), _without_lasting(moved))
 
         # Where all instances end together, which those of a fixed length do, nearly every step does without new states.
-        env_state = jax.lax.cond(jnp.any(state.ended), restarted, lambda moved: moved, moved)
+        env_state = jax.lax.cond(jnp.any(state.ended), restarted, _without_lasting, moved)
+        env_state = _with_lasting(env_state, moved)
         return jax.vmap(self._after, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
     def global_state(self, state: VecState, env_params: EnvParams) -> jax.Array:
@@ -113,3 +115,19 @@ def vectorize(env: Environment, num_envs: int) -> VecEnv:
 def _where(condition: jax.Array, chosen: Any, other: Any) -> Any:
     """``jnp.where`` of trees."""
     return jax.tree.map(lambda one, another: jnp.where(condition, one, another), chosen, other)
+
+
+def _without_lasting(state: Any) -> Any:
+    """``state`` with None for its lasting parts."""
+    return jax.tree.map(lambda part: None if _lasts(part) else part, state, is_leaf=_lasts)
+
+
+def _with_lasting(state: Any, moved: Any) -> Any:
+    """``state`` with the lasting parts of ``moved``, in the place of its own or of None."""
+    return jax.tree.map(
+        lambda part, other: other if _lasts(other) else part, state, moved, is_leaf=lambda part: part is None or _lasts(part)
+    )
+
+
+def _lasts(part: Any) -> bool:
+    return isinstance(part, Lasting)

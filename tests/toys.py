@@ -188,3 +188,68 @@ class Crowd(Points):
         obs = jnp.concatenate([seen.reshape(self.agents, -1), own, beacon, apart], axis=-1)
         mask, alive = jnp.ones((self.agents, 1), bool), jnp.ones(self.agents, bool)
         return View(obs, mask, alive, {"spread": jnp.std(state.x)})
+
+
+@struct.dataclass
+class BumpsParams:
+    """Numbers of ``Bumps``."""
+
+    limit: Any = 9  # steps of an episode, at least
+    pay: Any = 1.0  # per step
+
+
+@struct.dataclass
+class BumpsState:
+    kind: jax.Array  # [] int32, 0 … 12: the whole course of an episode follows from it
+    step: jax.Array  # [] int32
+    bumps: jax.Array  # [] int32 so far
+    key: jax.Array  # a typed key, such as states may hold
+
+
+def bump(kind, step):
+    """Whether the step to ``step`` is a bump in episodes of this kind."""
+    return (kind * 7 + step * 5) % 11 < 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Bumps(Environment):
+    """One agent that can do nothing meets bumps in a fixed order. The reward is the pay, which training lets grow from 0."""
+
+    @property
+    def num_agents(self) -> int:
+        return 1
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(2)
+
+    @property
+    def observation_space(self) -> Box:
+        return Box((1,))
+
+    @property
+    def default_params(self) -> BumpsParams:
+        return BumpsParams()
+
+    def initial(self, key: jax.Array, env_params: BumpsParams) -> BumpsState:
+        zero = jnp.zeros((), jnp.int32)
+        return BumpsState(jax.random.randint(key, (), 0, 13), zero, zero, key)
+
+    def transition(self, key: jax.Array, state: BumpsState, action: jax.Array, env_params: BumpsParams) -> tuple:
+        step = state.step + 1
+        after = state.replace(step=step, bumps=state.bumps + bump(state.kind, step), key=key)
+        pay = jnp.full(1, env_params.pay, jnp.float32)
+        return after, Outcome(pay, jnp.array(False), step >= env_params.limit + state.kind % 5 * (env_params.limit > 5))
+
+    def observe(self, state: BumpsState, env_params: BumpsParams) -> View:
+        metrics = {"bumps": state.bumps.astype(jnp.float32), "kind": state.kind.astype(jnp.float32)}
+        return View(jnp.full((1, 1), 0.1 * state.step, jnp.float32), jnp.ones((1, 2), bool), jnp.ones(1, bool), metrics)
+
+    def global_state(self, state: BumpsState, env_params: BumpsParams) -> jax.Array:
+        return jnp.full(1, 0.1 * state.step, jnp.float32)
+
+    def resumed(self, state: BumpsState, env_params: BumpsParams) -> BumpsState:
+        return state.replace(bumps=jnp.zeros_like(state.bumps))
+
+    def anneal(self, env_params: BumpsParams, progress: jax.Array) -> BumpsParams:
+        return env_params.replace(pay=env_params.pay * progress)
