@@ -12,6 +12,7 @@ ENVIRONMENTS: dict[str, str] = {
     "merge": "marljax.envs.merge:Merge",
     "smax": "marljax.envs.smax:Smax",
     "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
+    "collective": "marljax.envs.collective:Collective",
 }
 SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
 ALGORITHMS: dict[str, str] = {
