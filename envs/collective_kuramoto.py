@@ -69,23 +69,21 @@ class Kuramoto(Task):
 
     @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return (*pictures.legend("phase 0", "π/2", "π", "3π/2"), ("mean field", pictures.INK))
+        return (
+            *pictures.legend("phase 0", "π/2", "π", "3π/2"),
+            ("mean field", pictures.INK),
+            ("rim: median frequency; outside: faster", pictures.FAINT),
+        )
 
     def start(self, key: jax.Array, numbers: KuramotoParams) -> KuramotoParticles:
         phase, rank = flat(jax.random.uniform, key, (2, self.agents))
         rank = jnp.clip(rank, RAREST, 1.0 - RAREST)
         return KuramotoParticles(math.pi * (2.0 * phase - 1.0), 2.0 * rank - 1.0)
 
-    def natural(self, particles: KuramotoParticles, numbers: KuramotoParams) -> jax.Array:
-        """[N] natural frequencies, rad per unit of time: the distribution's quantiles at the ranks."""
-        if self.frequencies == "normal":
-            return numbers.width * jax.scipy.special.ndtri(0.5 * (particles.rank + 1.0))
-        return numbers.width * jnp.tan(0.5 * math.pi * particles.rank)
-
     def move(self, key: jax.Array, particles: KuramotoParticles, action: jax.Array, numbers: KuramotoParams) -> KuramotoParticles:
         """One step of Heun's method."""
         del key
-        own = self.natural(particles, numbers) + action[0] * numbers.max_rate
+        own = natural(particles.rank, self.frequencies, numbers.width) + action[0] * numbers.max_rate
         first = own + numbers.coupling * _pull(particles.phase)
         second = own + numbers.coupling * _pull(particles.phase + numbers.timestep * first)
         phase = particles.phase + 0.5 * numbers.timestep * (first + second)
@@ -114,6 +112,13 @@ class Kuramoto(Task):
 
     def draw(self, particles: KuramotoParticles, numbers: KuramotoParams, time: jax.Array) -> Scene:
         return pictures.phases(particles.phase, particles.rank, time)
+
+
+def natural(rank: jax.Array, frequencies: str, width: jax.Array) -> jax.Array:
+    """[N] natural frequencies, rad per unit of time: a distribution's quantiles at ranks in (−1, 1)."""
+    if frequencies == "normal":
+        return width * jax.scipy.special.ndtri(0.5 * (rank + 1.0))
+    return width * jnp.tan(0.5 * math.pi * rank)
 
 
 def _pull(phase: jax.Array) -> jax.Array:

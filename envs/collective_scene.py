@@ -12,6 +12,7 @@ from marljax.scene import Boxes, Circles, Colour, Labels, Scene, Segments, empty
 INK: Colour = (0.15, 0.15, 0.15, 1.0)
 FAINT: Colour = (0.8, 0.8, 0.8, 1.0)
 RIM = 96  # segments of a drawn circle
+HEAD = 0.1  # radius of a particle's head, in spacings
 SPREAD = 0.3  # how far an oscillator of the highest rank lies outside of the unit circle
 
 
@@ -64,7 +65,7 @@ def headings(
     return Scene(
         segments=Segments(place - along, place, jnp.full(x.shape, width), colour),
         boxes=empty(Boxes),
-        circles=Circles(place, jnp.broadcast_to(0.13 * spacing, x.shape), colour),
+        circles=Circles(place, jnp.broadcast_to(HEAD * spacing, x.shape), colour),
         labels=empty(Labels),
         bounds=bounds,
         time=time,
@@ -120,7 +121,7 @@ def gathering(
             jnp.concatenate([colour, jnp.array([INK] * 2)]),
         ),
         boxes=empty(Boxes),
-        circles=Circles(place, jnp.broadcast_to(0.13 * spacing, x.shape), colour),
+        circles=Circles(place, jnp.broadcast_to(HEAD * spacing, x.shape), colour),
         labels=empty(Labels),
         bounds=half * jnp.array([-1.0, 1.0, -1.0, 1.0]),
         time=time,

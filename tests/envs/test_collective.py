@@ -271,8 +271,8 @@ def own(particles):
 
 
 ETAS = (0.1, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
-# Without control, v = 0.03, r = 1, updated in parallel, 800 steps after the first 800: computed once by another program.
-PUBLISHED = {
+# Without control, v = 0.03, r = 1, updated in parallel, mean of 800 steps after the first 800; not computed with this program.
+REFERENCE = {
     (100, 5.0): (1.00, 0.953, 0.817, 0.612, 0.343, 0.123, 0.091),
     (400, 10.0): (0.999, 0.944, 0.786, 0.553, 0.232, 0.063, 0.044),
 }
@@ -306,10 +306,10 @@ def test_polarisation_of_a_flock_with_noise():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("agents", "box"), PUBLISHED)
+@pytest.mark.parametrize(("agents", "box"), REFERENCE)
 def test_polarisation_against_noise(agents, box):
     assert Collective(agents=agents).default_params.box == box
-    for eta, wanted in zip(ETAS, PUBLISHED[agents, box], strict=True):
+    for eta, wanted in zip(ETAS, REFERENCE[agents, box], strict=True):
         assert mean_polarisation(agents, eta, 8) == pytest.approx(wanted, abs=0.08 if eta == 4.0 else 0.04), eta
 
 
