@@ -31,7 +31,7 @@ class VicsekParams(struct.PyTreeNode):
     speed: Any = 0.03  # per step
     radius: Any = 1.0  # within which particles are neighbours
     noise: Any = 4.0  # rad: a heading is off by up to half of it either way, uniformly
-    max_turn: Any = math.pi  # rad per step, of an action of 1
+    max_turn: Any = math.pi / 4  # rad per step, of an action of 1; π where actions replace the neighbours' mean
     cost: Any = 0.0  # price of a squared turn, per rad²
     duration: Any = 200  # steps
 
@@ -69,7 +69,8 @@ class Vicsek(Task):
 
     @property
     def numbers(self) -> VicsekParams:
-        return VicsekParams(box=math.sqrt(self.agents / DENSITY))
+        most = {"max_turn": math.pi} if self.replaces else {}
+        return VicsekParams(box=math.sqrt(self.agents / DENSITY), **most)
 
     @property
     def seen(self) -> int:

@@ -256,7 +256,7 @@ def test_a_step_of_vicsek_in_double_precision(control):
         return sum(np.minimum(gap, numbers.box - gap) ** 2 for gap in gaps) <= 1.0
 
     start = np.arctan2(near(x, y) @ sin, near(x, y) @ cos) if control == "add" else heading
-    heading = start + math.pi * np.asarray(action[:, 0], float) + np.asarray(noise)
+    heading = start + numbers.max_turn * np.asarray(action[:, 0], float) + np.asarray(noise)
     x, y = (x + 0.3 * np.cos(heading)) % numbers.box, (y + 0.3 * np.sin(heading)) % numbers.box
     for found, wanted in zip((after.x, after.y, after.cos), (x, y, np.cos(heading)), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-4)
@@ -364,7 +364,7 @@ def test_a_global_reward_is_that_of_all(task):
     state = env.initial(KEY, numbers)
     action = jax.random.uniform(KEY, (20, env.action_space.shape[0]), minval=-0.7, maxval=0.7)
     after, reward, _, _ = quiet_step(env, state, action, numbers)
-    largest = {"vicsek": math.pi, "kuramoto": 2.0, "aggregation": 0.2}[task]
+    largest = {"vicsek": math.pi / 4, "kuramoto": 2.0, "aggregation": 0.2}[task]
     control = np.mean(np.sum((largest * np.asarray(action)) ** 2, axis=1))
     judged = next(iter(env._task.figures(after.particles, numbers).values()))
     np.testing.assert_allclose(reward, (-judged if task == "aggregation" else judged) - 0.3 * control, atol=1e-5)
