@@ -17,7 +17,7 @@ from flax import struct
 from marljax.draws import flat
 from marljax.envs import collective_population as population
 from marljax.envs import collective_scene as pictures
-from marljax.envs.collective_neighbours import Search
+from marljax.envs.collective_neighbours import Search, settled
 from marljax.envs.collective_task import LARGE, TINY, Task
 from marljax.scene import Colour, Scene
 
@@ -80,6 +80,7 @@ class Aggregation(Task):
         self, x: jax.Array, y: jax.Array, step_x: jax.Array, step_y: jax.Array, numbers: AggregationParams
     ) -> AggregationParticles:
         """Particles at these places, with what they see."""
+        x, y = settled(x, y)
         near, sum_x, sum_y = self.search.sums(x, y, jnp.stack([jnp.ones_like(x), x, y]), numbers.radius).total
         near = jnp.maximum(near, 1.0)
         return AggregationParticles(x, y, step_x, step_y, near, sum_x / near - x, sum_y / near - y)

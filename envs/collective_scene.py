@@ -44,8 +44,8 @@ def hue(cos: jax.Array, sin: jax.Array) -> jax.Array:
 def legend(*names: str) -> tuple[tuple[str, Colour], ...]:
     """Names of four directions, a quarter of a turn apart, with their colours."""
     angle = 0.5 * math.pi * np.arange(4)
-    colours = np.asarray(hue(np.cos(angle), np.sin(angle)))
-    return tuple((name, tuple(float(part) for part in colour)) for name, colour in zip(names, colours, strict=True))
+    colours = np.asarray(hue(np.cos(angle), np.sin(angle))).tolist()
+    return tuple((name, (red, green, blue, alpha)) for name, (red, green, blue, alpha) in zip(names, colours, strict=True))
 
 
 def headings(

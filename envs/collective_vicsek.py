@@ -16,7 +16,7 @@ from flax import struct
 from marljax.draws import flat, row
 from marljax.envs import collective_population as population
 from marljax.envs import collective_scene as pictures
-from marljax.envs.collective_neighbours import Search
+from marljax.envs.collective_neighbours import Search, settled
 from marljax.envs.collective_task import LARGE, TINY, Task
 from marljax.scene import Colour, Scene
 
@@ -87,6 +87,7 @@ class Vicsek(Task):
 
     def look(self, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, numbers: VicsekParams) -> VicsekParticles:
         """Particles at these places and headings, with what they see."""
+        x, y, cos, sin = settled(x, y, cos, sin)
         cosines, sines = population.powers(cos, sin, max(self.bins - 1, 1))
         values = jnp.concatenate([jnp.ones_like(x)[None], cosines, sines])
         total, missed = self.search.sums(x, y, values, numbers.radius, numbers.box)

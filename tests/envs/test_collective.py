@@ -25,7 +25,7 @@ TASKS = ("vicsek", "kuramoto", "aggregation")
 
 @pytest.mark.parametrize("task", TASKS)
 def test_contract(task):
-    env = Collective(task=task, agents=24, chunk=10)
+    env = Collective(task=task, agents=24)
     check_env(env, env.default_params.replace(duration=8), num_steps=10)
 
 
