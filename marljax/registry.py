@@ -13,6 +13,7 @@ ENVIRONMENTS: dict[str, str] = {
     "smax": "marljax.envs.smax:Smax",
     "swarm": "marljax.envs.swarm:Swarm",
     "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
+    "collective": "marljax.envs.collective:Collective",
 }
 SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
 ALGORITHMS: dict[str, str] = {

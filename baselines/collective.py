@@ -1,0 +1,285 @@
+"""What a learned policy for ``collective`` must beat, and the tables that say whether it does.
+
+    python baselines/collective.py                  # all of baselines/results/collective.md
+    python baselines/collective.py uncontrolled     # one part: uncontrolled, scripted or learned
+
+Every cell of a table is kept in ``baselines/results/collective/`` and every training in ``runs/tables/``: a command that was
+stopped goes on where it was, and a finished cell is not computed again. Delete a cell's file to compute it anew.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from marljax import settings
+from marljax.baselines import tables
+from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
+from marljax.environment import EnvParams, TimeStep
+from marljax.envs.collective import Collective
+from marljax.envs.collective_kuramoto import natural
+from marljax.evaluate import RandomPolicy, Rival
+
+RUNS = Path(__file__).parents[1] / "runs" / "tables"
+RESULTS = Path(__file__).parent / "results"
+EPISODES = 128  # frozen scenarios of the scripted and the learned policies
+AT_ONCE = 32  # in one program: a thousand particles each
+SEEDS = 5
+ALGORITHMS = ("mappo", "ippo")
+UNCONTROLLED = "uncontrolled"
+ETAS = (0.1, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+# Polarisation without control, mean of 800 steps after the first 800: reference values of another program, by N, for each η.
+REFERENCE = {
+    100: (1.00, 0.953, 0.817, 0.612, 0.343, 0.123, 0.091),
+    400: (0.999, 0.944, 0.786, 0.553, 0.232, 0.063, 0.044),
+}
+STEPS = 1600
+FLOCKS = 32  # episodes of a cell without control
+COUPLINGS = (1.0, 2.5, 3.0, 4.0, 6.0)
+OSCILLATORS = 2_000
+# The settings that learned and scripted policies are compared in: name → options of the environment.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "vicsek, N = 100": {"agents": 100},
+    "vicsek, N = 1000": {"agents": 1000},
+    "vicsek, N = 100, own frame": {"agents": 100, "absolute": False},
+    "kuramoto, N = 100": {"task": "kuramoto"},
+    "aggregation, N = 300": {"task": "aggregation"},
+    "aggregation, N = 300, own frame": {"task": "aggregation", "absolute": False},
+}
+
+Rule = Callable[[Collective, EnvParams, jax.Array], jax.Array]  # (env, env_params, obs [O, N]) → action [C, N], to be clipped
+
+
+@dataclasses.dataclass(frozen=True)
+class Scripted:
+    """A rule that sees what a learned policy sees."""
+
+    env: Collective
+    rule: Rule
+
+    def __call__(
+        self, env_params: EnvParams, key: jax.Array, state: Any, timestep: TimeStep, carry: Any
+    ) -> tuple[jax.Array, Any]:
+        del key, state
+        return jnp.clip(self.rule(self.env, env_params, timestep.obs.T), -1.0, 1.0).T, carry
+
+
+def nothing(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Leaves the particles to themselves."""
+    del env_params
+    return jnp.zeros((*env.action_space.shape, obs.shape[1]))
+
+
+def align(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Turns from the own heading to the neighbours' mean."""
+    if env.absolute:
+        cos, sin, mean_cos, mean_sin = obs[:4]
+        angle = jnp.arctan2(mean_sin * cos - mean_cos * sin, mean_cos * cos + mean_sin * sin)
+    else:
+        angle = jnp.arctan2(obs[1], obs[0])
+    return (angle / env_params.max_turn)[None]
+
+
+def one_direction(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Steers everybody along +x, whatever the neighbours do."""
+    cos, sin = obs[:2] if env.control == "replace" else obs[2:4]
+    return (-jnp.arctan2(sin, cos) / env_params.max_turn)[None]
+
+
+def pull(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Adds a pull towards the mean field that does not depend on its strength: sin(ψ − θ)."""
+    del env_params
+    towards, aside = obs[2 * env.absolute : 2 * env.absolute + 2]
+    return (aside / jnp.maximum(jnp.hypot(towards, aside), 1e-6))[None]
+
+
+def cancel(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Takes away the own natural frequency, as far as the action reaches."""
+    return -natural(obs[2 * env.absolute + 2 :], env.frequencies, env_params.width) / env_params.max_rate
+
+
+def to_neighbours(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Goes to the middle of the neighbours, which makes many small heaps."""
+    offset = obs[2 * env.absolute : 2 * env.absolute + 2]
+    return _no_longer(offset * env_params.radius / env_params.max_speed)
+
+
+def to_middle(env: Collective, env_params: EnvParams, obs: jax.Array) -> jax.Array:
+    """Goes to the middle of the square, wherever the others are."""
+    return _no_longer(-obs[:2] * env_params.half / env_params.max_speed)
+
+
+def _no_longer(action: jax.Array) -> jax.Array:
+    """[2, N] cut to length 1."""
+    return action / jnp.maximum(jnp.hypot(action[0], action[1]), 1.0)
+
+
+def rivals(env: Collective, env_params: EnvParams) -> dict[str, Rival]:
+    """By name: particles left to themselves, random actions, and rules for the task that need no more than is seen."""
+    rules: dict[str, Rule] = {UNCONTROLLED: nothing}
+    if env.task == "vicsek":
+        rules |= {"align with neighbours": align} if env.control == "replace" else {}
+        rules |= {"one direction": one_direction} if env.absolute else {}
+    elif env.task == "kuramoto":
+        rules |= {"pull to the mean phase": pull, "cancel own frequency": cancel}
+    else:
+        rules |= {"to the neighbours": to_neighbours}
+        rules |= {"to the middle": to_middle} if env.absolute else {}
+    known = {name: Rival(env, env_params, Partial(Scripted(env, rule), env_params)) for name, rule in rules.items()}
+    return known | {"random": Rival(env, env_params, RandomPolicy(env))}
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def uncontrolled_table(cells: Cells) -> str:
+    """Order without control against reference values and theory."""
+    flocks = {(agents, eta): flock_cell(cells, agents, eta) for agents in REFERENCE for eta in ETAS}
+    rows = []
+    for agents, wanted in REFERENCE.items():
+        done = [figures for eta in ETAS if (figures := flocks[agents, eta]) is not None]
+        if len(done) == len(ETAS):
+            rows.append([f"N = {agents}, here", *(mean_interval(figures["polarisation"], places=3) for figures in done)])
+        rows.append([f"N = {agents}, reference", *(f"{value:.3f}" for value in wanted)])
+    missing = [f"N = {agents} at η = {eta:g}" for (agents, eta), figures in flocks.items() if figures is None]
+    flocking = markdown_table(["polarisation at η =", *(f"{eta:g}" for eta in ETAS)], rows)
+
+    order = {coupling: order_cell(cells, coupling) for coupling in COUPLINGS}
+    here = [mean_interval(figures["order"], places=3) for figures in order.values() if figures is not None]
+    theory = [f"{math.sqrt(max(1.0 - 2.0 / coupling, 0.0)):.3f}" for coupling in COUPLINGS]
+    rows = [["√(1 − 2/K)", *theory]]
+    if len(here) == len(COUPLINGS):
+        rows.insert(0, [f"N = {OSCILLATORS:,}, here", *here])
+    missing += [f"K = {coupling:g}" for coupling, figures in order.items() if figures is None]
+    synchrony = markdown_table(["order r at K =", *(f"{coupling:g}" for coupling in COUPLINGS)], rows)
+    return tables.with_missing(missing, flocking, synchrony)
+
+
+def flock_cell(cells: Cells, agents: int, eta: float) -> Figures | None:
+    """Vicsek's model without control."""
+    env = Collective(agents=agents, bins=0)
+    return without_control(cells, f"flock {agents} {eta:g}", env, env.default_params.replace(noise=eta, duration=STEPS))
+
+
+def order_cell(cells: Cells, coupling: float) -> Figures | None:
+    """Kuramoto's model without control."""
+    env = Collective(task="kuramoto", agents=OSCILLATORS)
+    return without_control(cells, f"order {coupling:g}", env, env.default_params.replace(coupling=coupling, duration=800))
+
+
+def without_control(cells: Cells, name: str, env: Collective, env_params: EnvParams) -> Figures | None:
+    rival = rivals(env, env_params)[UNCONTROLLED]
+    return cells.get(name, tables.stands_for(rival, FLOCKS), lambda: tables.play_scripted(rival, FLOCKS))
+
+
+def scripted_table(cells: Cells) -> str:
+    """Every rule in every setting."""
+    rows = []
+    for setting, options in SETTINGS.items():
+        env = Collective(**options)
+        for name, rival in rivals(env, env.default_params).items():
+            about = {"policy": name, **tables.stands_for(rival, EPISODES)}
+
+            def play(rival: Rival = rival) -> Figures:
+                return tables.play_scripted(rival, EPISODES, AT_ONCE)
+
+            rows.append((f"{setting}: {name}", cells.get(f"scripted {setting} {name}", about, play)))
+    return table("policy", rows)
+
+
+def learned_table(cells: Cells) -> str:
+    """MAPPO and IPPO in every setting, five seeds in one program each."""
+    rows = []
+    for setting, options in SETTINGS.items():
+        words = [f"env.{name}={str(value).lower()}" for name, value in options.items()]
+        for algo in ALGORITHMS:
+            rows.append((f"{setting}: {algo}", learned_cell(cells, f"{algo} {setting}", algo, words)))
+    return table("policy", rows)
+
+
+def learned_cell(cells: Cells, name: str, algo: str, words: Sequence[str]) -> Figures | None:
+    """Trains five seeds and plays their best parameters."""
+    words = ["env=collective", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={tables.file_name(name)}"]
+    about = tables.matters(settings.compose(algo, words)) | {"episodes": EPISODES}
+
+    def play() -> Figures:
+        run, folder = tables.train(algo, words, cells.console)
+        return tables.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
+
+    return cells.get(name, about, play)
+
+
+COLUMNS = ("polarisation, order or distance", "at the end", "effort", "return")
+JUDGED = ("polarisation", "order", "distance")
+
+
+def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
+    """The rows whose cells there are; says which are missing."""
+    done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
+    missing = [name for name, figures in rows if figures is None]
+    return tables.with_missing(missing, markdown_table([what, *COLUMNS], done))
+
+
+def columns(figures: Mapping[str, Any]) -> list[str]:
+    """One policy's cells under ``COLUMNS``."""
+    judged = next(name for name in JUDGED if name in figures)
+    names = {judged: 3, f"{judged}_end": 3, "effort": 2, "return": 1}
+    return [mean_interval(figures[name], places) for name, places in names.items()]
+
+
+PARTS = {"uncontrolled": uncontrolled_table, "scripted": scripted_table, "learned": learned_table}
+
+
+PAGE_TEXT = """# `collective`: results
+
+Made by `python baselines/collective.py`; {versions}.
+
+Means over the second half of an episode, ± a 95 % t interval (over episodes for scripted policies, over seeds for learned ones).
+
+## Without control
+
+Vicsek's model (speed 0.03, radius 1, 4 particles per unit of area, parallel update), {flocks} episodes of {steps} steps;
+Kuramoto's with Lorentzian frequencies of width 1, {flocks} episodes of 800 steps of 0.1. Reference: the same model in another
+program; theory: an infinite number of oscillators.
+
+{uncontrolled}
+
+## Scripted policies
+
+{episodes} episodes with the default numbers: η = 4, 200 steps (aggregation: 100). With `absolute` (the default) a particle knows
+the world's directions or its own place; *own frame* is without. *One direction* is an upper bound to what steering can do in
+Vicsek's model: at noise η, headings that are all set to one direction have polarisation sin(η/2)/(η/2) = {bound:.3f} for N → ∞.
+Lower distances are better.
+
+{scripted}
+
+## Learned policies
+
+{seeds} seeds each (0–{last_seed}) with `configs/tuned/<algo>_collective.yaml`; greedy policies of the best evaluation, on the
+same scenarios.
+
+{learned}
+"""
+
+
+def page(sections: dict[str, str]) -> str:
+    """``baselines/results/collective.md``."""
+    return PAGE_TEXT.format(
+        versions=tables.describe_versions(),
+        flocks=FLOCKS,
+        steps=STEPS,
+        episodes=EPISODES,
+        bound=math.sin(2.0) / 2.0,
+        seeds=SEEDS,
+        last_seed=SEEDS - 1,
+        **sections,
+    )
+
+
+if __name__ == "__main__":
+    tables.main(__doc__, RESULTS / "collective", PARTS, page)
