@@ -29,6 +29,7 @@ OPEN = SCENARIOS[:9]  # those that need no obstacles
 AMONG_OBSTACLES = SCENARIOS[9:]
 CELLS = 8  # along each side of the area with obstacles
 PHASES = 4  # goals change at most thrice in 15 s
+WIDEST = 1.0  # m between neighbours in a formation that grows and shrinks
 LAP = 15.0  # s of a Lissajous figure, and of a Bézier curve
 SHAPES = ("circle", "grid", "circle_xz", "circle_yz", "grid_xz", "grid_yz", "sphere", "cube")
 FLAT = 2  # those that need no height
@@ -39,8 +40,9 @@ class Goals(struct.PyTreeNode):
 
     phases: jax.Array  # [P, 3, N] m, centres and offsets together
     starts: jax.Array  # [P] s at which each phase begins
-    offset: jax.Array  # [3, N] m that a formation grows by per unit of size
-    drift: jax.Array  # m/s of size
+    offset: jax.Array  # [3, N] places in the formation of the first phase, neighbours 1 apart
+    size: jax.Array  # m between neighbours at first
+    drift: jax.Array  # m/s that this grows by, and shrinks by once it is WIDEST; 0 where it stays
     curve: jax.Array  # [3, 4] control points of the centre's way
     kind: jax.Array  # int32 scenario
 
@@ -93,7 +95,9 @@ def goals_at(goals: Goals, time: jax.Array) -> jax.Array:
     """[3, N] m."""
     phase = jnp.sum(time >= goals.starts) - 1
     now = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[:, None, None], goals.phases, 0.0), axis=0)
-    return now + _curve(goals, time)[:, None] + goals.drift * time * goals.offset
+    size = jnp.abs((goals.size + goals.drift * time + WIDEST) % (2.0 * WIDEST) - WIDEST)  # to and fro between 0 and WIDEST
+    grown = jnp.where(goals.drift == 0, 0.0, size - goals.size)
+    return now + _curve(goals, time)[:, None] + grown * goals.offset
 
 
 def _curve(goals: Goals, time: jax.Array) -> jax.Array:
@@ -131,10 +135,12 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
     phases = jnp.where(is_any(kind, "obstacles_random"), free, phases)
     waits = jax.random.uniform(key_starts, (PHASES - 1,), minval=ranges.change_low, maxval=ranges.change_high)
     starts = jnp.concatenate([jnp.zeros(1), jnp.cumsum(waits)])
-    drift = jax.random.uniform(key_drift, (), minval=ranges.drift_low, maxval=ranges.drift_high)
+    key_speed, key_way = jax.random.split(key_drift)
+    drift = jax.random.uniform(key_speed, (), minval=ranges.drift_low, maxval=ranges.drift_high)
+    drift = jnp.where(jax.random.bernoulli(key_way), drift, -drift)
     drift = jnp.where(is_any(kind, "dynamic_formation"), drift, 0.0)
     curve = jax.random.uniform(key_curve, (3, 4), minval=-2.0, maxval=2.0).at[:, 0].set(0.0)
-    return Goals(_inside(phases, env_params.room), starts, offset[0], drift, curve, kind)
+    return Goals(_inside(phases, env_params.room), starts, offset[0], size, drift, curve, kind)
 
 
 def is_any(kind: jax.Array, *names: str) -> jax.Array:
@@ -146,8 +152,9 @@ def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: 
     """[P, 3, N] places in one of the first ``shapes`` formations with neighbours 1 m apart, and its size."""
     key_size, key_shape, key_order = jax.random.split(key, 3)
     swap = is_any(kind, "swap")
-    low = jnp.where(swap, ranges.swap_low, ranges.spacing_low)
-    high = jnp.where(swap, ranges.swap_high, ranges.spacing_high)
+    low, high = jnp.where(swap, ranges.swap_low, ranges.spacing_low), jnp.where(swap, ranges.swap_high, ranges.spacing_high)
+    grows = is_any(kind, "dynamic_formation")
+    low, high = jnp.where(grows, 0.0, low), jnp.where(grows, WIDEST, high)
     together = is_any(kind, "static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")
     size = jnp.where(together, 0.0, low + (high - low) * jax.random.uniform(key_size))
     shape = jax.random.randint(key_shape, (PHASES,), 0, shapes)

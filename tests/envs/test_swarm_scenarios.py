@@ -1,0 +1,167 @@
+"""Where drones start and shall go: each scenario by its own words, formations, obstacles and free cells."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from marljax.envs import swarm_scenarios as scenarios
+from marljax.envs.swarm import Swarm
+from marljax.envs.swarm_params import SwarmParams, shares
+
+N, EPISODES = 8, 40
+TIMES = np.arange(0, 15, 0.1)
+
+
+@functools.cache
+def goals_of(name, dimensions=3):
+    """[EPISODES, T, 3, N] goals, and the formations' phases."""
+
+    def one(key):
+        key_goals, key_free = jax.random.split(key)
+        free = scenarios.draw_obstacles(key_free, 16, 0.2, 0.6, N)[4]
+        goals = scenarios.draw_goals(key_goals, SwarmParams(mix=shares((name,))), N, dimensions, free)
+        return jax.vmap(lambda time: scenarios.goals_at(goals, time))(jnp.asarray(TIMES)), goals
+
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), EPISODES)))
+
+
+def spacing(goals):
+    """[...] m between the two nearest of goals [..., 3, N]."""
+    apart = np.linalg.norm(goals[..., :, None] - goals[..., None, :], axis=-3)
+    return (apart + 9 * np.eye(goals.shape[-1])).min(axis=(-1, -2))
+
+
+def changes(goals):
+    """[EPISODES][…] s at which goals jump by more than motion explains."""
+    jumps = np.linalg.norm(np.diff(goals, axis=1), axis=2).max(axis=2) > 0.25
+    return [TIMES[1:][jump] for jump in jumps]
+
+
+@pytest.mark.parametrize("drones", [2, 5, 8, 27])
+def test_neighbours_in_a_formation_are_one_apart(drones):
+    found = scenarios.formations(drones)
+    assert found.shape == (len(scenarios.SHAPES), 3, drones)
+    np.testing.assert_allclose(spacing(found), 1.0, rtol=1e-4)
+    np.testing.assert_allclose(found.mean(axis=2), 0.0, atol=1e-5)
+    assert (found[: scenarios.FLAT, 2] == 0).all()
+
+
+def test_all_kinds_are_drawn_by_their_shares():
+    mix = np.arange(len(scenarios.SCENARIOS), dtype=np.float32)
+    draws = np.linspace(0, 1, 5501, endpoint=False)
+    kinds = np.asarray(jax.vmap(scenarios.draw_kind, (0, None))(jnp.asarray(draws), jnp.asarray(mix)))
+    np.testing.assert_allclose(np.bincount(kinds, minlength=11) / 5501, mix / mix.sum(), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", scenarios.SCENARIOS)
+def test_goals_lie_in_the_room(name):
+    goals, _ = goals_of(name)
+    assert np.abs(goals[:, :, :2]).max() < 5
+    assert goals[:, :, 2].min() > 0
+    assert goals[:, :, 2].max() < 10
+    assert (goals_of(name)[1].kind == scenarios.SCENARIOS.index(name)).all()
+
+
+def test_static_goals_stay_and_are_one_or_a_formation():
+    same, different = goals_of("static_same")[0], goals_of("static_different")[0]
+    for goals in (same, different):
+        np.testing.assert_array_equal(goals, np.broadcast_to(goals[:, :1], goals.shape))
+    assert np.ptp(same, axis=3).max() == 0
+    found = spacing(different[:, 0])
+    assert 0.249 < found.min() < 0.3
+    assert 0.45 < found.max() < 0.501
+
+
+@pytest.mark.parametrize("name", ["dynamic_same", "dynamic_different", "swap", "swarm_versus_swarm"])
+def test_goals_change_every_four_to_six_seconds(name):
+    goals, _ = goals_of(name)
+    times = [np.append(0.0, found) for found in changes(goals)]
+    waits = np.concatenate([np.diff(found) for found in times])
+    assert ((waits > 3.85) & (waits < 6.15)).all()
+    assert min(len(found) for found in times) >= 3  # the start and at least two changes
+
+
+def test_swaps_exchange_the_places_of_one_formation():
+    goals, _ = goals_of("swap")
+    rows = np.ascontiguousarray(np.round(goals, 3).transpose(0, 1, 3, 2))
+    places = np.sort(rows.view([("", rows.dtype)] * 3)[..., 0], axis=-1)
+    assert (places == places[:, :1]).all()
+    found = spacing(goals[:, 0])
+    assert found.min() > 0.399
+    assert found.max() < 0.801
+
+
+def test_two_swarms_change_sides():
+    goals, _ = goals_of("swarm_versus_swarm")
+    halves = goals[..., : N // 2].mean(axis=3), goals[..., N // 2 :].mean(axis=3)
+    for episode, times in enumerate(changes(goals)):
+        before, after = (np.searchsorted(TIMES, times[0]) + offset for offset in (-1, 0))
+        way = [half[episode, after] - half[episode, before] for half in halves]
+        np.testing.assert_allclose(way[0], -way[1], atol=1e-4)
+
+
+def test_a_dynamic_formation_grows_and_shrinks_between_nothing_and_a_metre():
+    goals, drawn = goals_of("dynamic_formation")
+    size = spacing(goals)
+    assert (size < 1.0005).all()
+    assert size.max() > 0.9
+    assert size.min() < 0.1
+    np.testing.assert_allclose(size[:, 0], drawn.size, rtol=1e-3)
+    growth = np.abs(np.diff(size, axis=1)) / 0.1
+    np.testing.assert_allclose(np.median(growth, axis=1), np.abs(drawn.drift), atol=2e-3)
+    assert (growth <= np.abs(drawn.drift)[:, None] + 2e-3).all()
+    assert np.abs(drawn.drift).min() > 0.099
+    assert np.abs(drawn.drift).max() < 0.301
+    assert 0.2 < np.mean(drawn.drift > 0) < 0.8
+
+
+@pytest.mark.parametrize(("name", "fastest"), [("lissajous", 1.2), ("bezier", 2.5)])
+def test_pursuits_are_smooth_and_of_one_goal(name, fastest):
+    goals, _ = goals_of(name)
+    assert np.ptp(goals, axis=3).max() < 1e-6
+    speed = np.linalg.norm(np.diff(goals[..., 0], axis=1), axis=2) / 0.1
+    assert speed.max() < fastest
+    assert speed.max(axis=1).min() > 0.05
+    if name == "lissajous":
+        way = goals[0, :, :, 0] - goals[0, 0, :, 0]
+        turn = 2 * np.pi * TIMES / 15
+        np.testing.assert_allclose(way, np.stack([np.sin(turn), np.sin(2 * turn), 0.5 * np.sin(3 * turn)], axis=1), atol=1e-5)
+
+
+@pytest.mark.parametrize("drones", [8, 32])
+def test_obstacles_stand_in_cells_of_their_own_and_leave_starts_and_goals_free(drones):
+    for seed in range(20):
+        density = [0.05, 0.2, 0.8][seed % 3]
+        drawn = scenarios.draw_obstacles(jax.random.key(seed), 52, density, 0.6, drones)
+        x, y, radius, start, goal = (np.asarray(part) for part in drawn)
+        there = radius > 0
+        assert there.sum() == round(density * 64)
+        cells = {(a, b) for a, b in zip(x[there], y[there], strict=True)}
+        assert len(cells) == there.sum()
+        assert all(abs(a) <= 3.5 and (a - 0.5) % 1 == 0 for cell in cells for a in cell)
+        for place in (start, goal):
+            assert not {(a, b) for a, b in place[:2].T} & cells
+            assert (place[2] >= 1).all()
+            assert (place[2] <= 3).all()
+        if drones <= 64 - there.sum():
+            assert len({tuple(a) for a in start[:2].T}) == drones
+
+
+def test_drones_start_level_at_rest_near_the_middle_of_their_goals():
+    for preset, wide in (("static_different", 2.0), ("obstacles_random", 0.1)):
+        env = Swarm(preset=preset)
+        state = jax.vmap(env.initial, (0, None))(jax.random.split(jax.random.key(0), 50), env.default_params)
+        body = state.body
+        assert (body.velocity == 0).all()
+        assert (body.spin == 0).all()
+        np.testing.assert_allclose(body.rotation[:, 2, 2], 1.0)
+        assert (body.position[:, 2] >= 0.75).all()
+        if preset == "static_different":
+            away = np.abs(body.position - state.goal.mean(axis=2, keepdims=True))[:, :2]
+            assert 0.9 * wide < away.max() <= wide + 1e-5
+        else:
+            cell = np.abs((np.asarray(body.position)[:, :2] - 0.5 + 0.5) % 1 - 0.5)
+            assert cell.max() <= wide + 1e-5
