@@ -4,6 +4,8 @@
     python baselines/speed.py env=merge env.density=easy algo=ippo
     python baselines/speed.py env=smax
     python baselines/speed.py env=ride_dispatch
+    python baselines/speed.py env=swarm
+    python baselines/speed.py env=collective
 
 Writes ``baselines/results/speed_<env>.md``, or with more words a page of their own. Every row is measured in a process of its
 own, from a cold start and without the compilation cache, so that compile times and peak memory are its own. Rates are medians
@@ -60,6 +62,35 @@ DUELS = {
 }
 
 
+class Size(NamedTuple):
+    """One row of how an environment's speed changes with its size."""
+
+    words: tuple[str, ...]
+    num_envs: int
+
+
+GROWTH = {
+    "swarm": (
+        Size(("env.preset=obstacles", "env.drones=1", "env.neighbours=0"), 2048),
+        *(
+            Size(("env.preset=obstacles", f"env.drones={drones}"), num_envs)
+            for drones, num_envs in ((2, 1024), (4, 512), (8, 256), (16, 128), (32, 64), (64, 16), (128, 4))
+        ),
+        *(Size(("env.preset=obstacles",), num_envs) for num_envs in (1, 16, 64, 1024, 4096)),
+        Size(("env.preset=open",), 256),
+        Size(("env.preset=open", "env.dynamics=point3d"), 256),
+        Size(("env.preset=coverage",), 256),
+    ),
+    "collective": (
+        *(Size((f"env.agents={agents}",), num_envs) for agents, num_envs in ((100, 64), (1000, 8), (10_000, 1))),
+        *(Size((f"env.agents={agents}", "env.neighbours=sorted"), num_envs) for agents, num_envs in ((1000, 8), (10_000, 1))),
+        Size(("env.task=kuramoto", "env.agents=1000"), 8),
+        Size(("env.task=aggregation", "env.agents=1000"), 8),
+    ),
+}
+INSIDE = {"swarm": ("physics sub-steps/s", 2)}  # what an agent's step consists of, and how many
+
+
 def main(words: Sequence[str]) -> None:
     """Measures, prints and writes the report."""
     from rich.console import Console
@@ -103,6 +134,9 @@ def main(words: Sequence[str]) -> None:
     for kind, count in jobs:
         measured[kind].append(take(kind, count))
     more: Sequence[str] = ()
+    if chosen.env_name in GROWTH and not any(word.startswith("env.") for word in words):
+        sizes_grown = GROWTH[chosen.env_name]
+        more = growth_section(chosen.env_name, [take("random", size.num_envs, size.words) for size in sizes_grown])
     if chosen.env_name == "ride_dispatch":
         own = ride_dispatch_own()
         fleets = [take("fleet", vehicles) for vehicles in own.FLEETS]
@@ -172,7 +206,7 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         state, timestep = vec.step(key_step, state, action, env_params)
         return (state, timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
 
-    return scan_rate(vec.reset, step, env_params)
+    return scan_rate(vec.reset, step, env_params) | {"agents": env.num_agents}
 
 
 def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
@@ -350,6 +384,7 @@ def report(
         [
             f"{count:,}",
             f"{row['env_steps_per_s']:,.0f}",
+            f"{row['env_steps_per_s'] * row['agents']:,.0f}",
             *([f"{row['env_steps_per_s'] / rival:,.0f}×"] if rival else []),
             f"{row['compile_s']:.1f}",
             f"{row['peak_mib']:,.0f}",
@@ -373,7 +408,10 @@ def report(
             if rates
             else []
         ),
-        markdown_table(["environments", "env-steps/s", *(["× rival"] if rival else []), "compile s", "peak MiB"], random_rows),
+        markdown_table(
+            ["environments", "env-steps/s", "agent-steps/s", *(["× rival"] if rival else []), "compile s", "peak MiB"],
+            random_rows,
+        ),
         *profile_section(profiles),
         f"## Training, `{algo}`",
         f"rollout_length {chosen.config.rollout_length}, hidden {list(chosen.config.hidden)}, {chosen.config.num_epochs} epochs.",
@@ -422,9 +460,24 @@ def profile_section(profiles: Sequence[tuple[Duel, Row]]) -> list[str]:
     rows = [[" ".join(duel.words), f"{duel.num_envs:,}", *(f"{row[name]:.2f}" for name in names)] for duel, row in profiles]
     about = (
         "Milliseconds of a step of all environments, and of its parts run by themselves: in one program they share some work. "
-        "A step resets every environment and keeps that for those whose episode has ended."
+        "A step resets the environments only if the episode of one of them has ended."
     )
     return ["## Where the time goes", about, markdown_table(["", "environments", *names], rows)]
+
+
+def growth_section(name: str, rows: Sequence[Row]) -> list[str]:
+    """How speed changes with the number of agents and environments."""
+    from marljax.baselines.tables import markdown_table
+
+    inside, count = INSIDE.get(name, ("", 0))
+    table = []
+    for size, row in zip(GROWTH[name], rows, strict=True):
+        agent_steps = row["env_steps_per_s"] * row["agents"]
+        rates = [row["env_steps_per_s"], agent_steps, *([agent_steps * count] if count else [])]
+        figures = [f"{row['agents']:,.0f}", f"{size.num_envs:,}", *(f"{rate:,.0f}" for rate in rates)]
+        table.append([" ".join(size.words), *figures, f"{row['compile_s']:.1f}", f"{row['peak_mib']:,.0f}"])
+    header = ["", "agents", "environments", "env-steps/s", "agent-steps/s", *filter(None, [inside]), "compile s", "peak MiB"]
+    return ["## Growth", "Random actions, all outputs computed, as above.", markdown_table(header, table)]
 
 
 _TRAINING_COLUMNS = {"env_steps_per_s": 0, "compile_s": 1, "first_update_s": 1, "peak_mib": 0}

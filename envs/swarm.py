@@ -57,7 +57,7 @@ class Swarm(Environment):
     - ``preset``: one of the scenarios of ``swarm_scenarios``; ``open``, the nine without obstacles; ``obstacles``, both with
       (a fifth of the cells of the middle has one); ``coverage``.
     - ``drones``, ``obstacles``: sizes of the arrays, N and M; 0 drones: the preset's, −1 obstacles: the preset's.
-    - ``neighbours``: K that a drone sees, those that come closest soonest first.
+    - ``neighbours``: K that a drone sees, those that come closest soonest first; 0 to N − 1.
     - ``dynamics``: ``quadrotor``, whose action is the thrust of each motor from none (−1) to full (1), or ``point2d`` and
       ``point3d``, double integrators, whose action is a force along each axis.
     - ``task``: ``goals``, one for each drone, or ``landmarks`` (point masses only), each of which wants some drone near it.
@@ -103,12 +103,12 @@ class Swarm(Environment):
         for option, known in (("dynamics", DYNAMICS), ("task", TASKS)):
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of swarm", str(getattr(self, option)), known)
-        for option, least in (("drones", 2), ("obstacles", 0), ("neighbours", 1)):
+        for option, least in (("drones", 1), ("obstacles", 0), ("neighbours", 0)):
             value = getattr(self, option)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(f"{option} of swarm is {value!r}; give a number of at least {least}")
         if self.neighbours >= self.drones:
-            takes = f"with {self.drones} drones it takes 1 to {self.drones - 1}"
+            takes = f"with drones={self.drones} it takes 0 to {self.drones - 1}"
             raise UserError(f"neighbours={self.neighbours} of swarm is out of range; {takes}")
         if self.obstacles >= CELLS**2:
             most = f"the {CELLS**2} cells that hold one each have room for {CELLS**2 - 1} and one free for the drones"
@@ -139,7 +139,8 @@ class Swarm(Environment):
         parts = [Part("own", 1, views.OWN if self.dynamics == "quadrotor" else 2 * dimensions)]
         if self.task == "landmarks":
             parts.append(Part("landmarks", self.drones, dimensions))
-        parts.append(Part("neighbours", self.neighbours, 2 * dimensions))
+        if self.neighbours:
+            parts.append(Part("neighbours", self.neighbours, 2 * dimensions))
         if self.obstacles:
             parts.append(Part("field", 1, views.FIELD))
         return tuple(parts)
@@ -301,7 +302,8 @@ class Swarm(Environment):
         if self.task == "landmarks":
             marks = jnp.swapaxes((goal[kept, :, None] - place[kept, None]), 0, 1)  # [N landmarks, D, N]
             parts.append(marks.reshape(-1, *marks.shape[2:]))
-        parts.append(views.neighbours(place[kept], velocity[kept], self.neighbours))
+        if self.neighbours:
+            parts.append(views.neighbours(place[kept], velocity[kept], self.neighbours))
         if obstacles is not None:
             parts.append(views.field(place, obstacles))
         return jnp.concatenate(parts)

@@ -275,9 +275,9 @@ def test_point_masses_push_one_another_off_and_stay_in_their_plane():
     [
         ({"preset": "swapp"}, "did you mean"),
         ({"dynamics": "helicopter"}, "unknown dynamics of swarm"),
-        ({"drones": 4, "neighbours": 4}, "with 4 drones it takes 1 to 3"),
-        ({"neighbours": 0}, "at least 1"),
-        ({"drones": 1}, "at least 2"),
+        ({"drones": 4, "neighbours": 4}, "with drones=4 it takes 0 to 3"),
+        ({"neighbours": -1}, "at least 0"),
+        ({"drones": -3}, "at least 1"),
         ({"obstacles": 64}, "have room for 63"),
         ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
         ({"task": "landmarks"}, "dynamics=point2d"),
