@@ -172,7 +172,7 @@ class Swarm(Environment):
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
         drones = self.drones
         key_goals, key_obstacles, key_place, key_yaw, key_sensed = jax.random.split(key, 5)
-        density = env_params.density if self.obstacles else 0.0
+        density = jnp.asarray(env_params.density if self.obstacles else 0.0)
         drawn = scenarios.draw_obstacles(key_obstacles, self.obstacles, density, env_params.obstacle_size, drones)
         x, y, radius, start, free = drawn
         goals = scenarios.draw_goals(key_goals, env_params, drones, self.dimensions, free)

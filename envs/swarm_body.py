@@ -224,7 +224,7 @@ def cross(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
 
 
-def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+def dot(a: jax.Array | np.ndarray, b: jax.Array) -> jax.Array:
     """[…] of vectors [D, …]."""
     return functools.reduce(jnp.add, (one * other for one, other in zip(a, b, strict=True)))
 
