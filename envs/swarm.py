@@ -50,7 +50,7 @@ class SwarmState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Swarm(Environment):
-    """Every 10 ms each drone sets the thrust of its motors, or a force; after 15 s the episode is cut off for all.
+    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; after 15 s the episode is cut off for all.
 
     Options:
 
@@ -272,7 +272,7 @@ class Swarm(Environment):
             lying, flying = weights.floor + weights.upright, -weights.upright * body.rotation[2, 2]
             cost += weights.spin * norm(body.spin) + jnp.where(body.grounded, lying, flying)
         contact = weights.collision * fresh.collisions + weights.obstacle * fresh.crashed
-        return -env_params.drone.timestep * cost - contact - 0.01 * weights.near * fresh.close
+        return -env_params.period * (0.5 * cost + weights.near * fresh.close) - contact
 
     def observe(self, state: SwarmState, env_params: SwarmParams) -> View:
         body = state.body

@@ -55,6 +55,11 @@ class Quadrotor(struct.PyTreeNode):
     timestep: Any = 0.005  # s, half a control step
 
     @property
+    def period(self) -> Any:
+        """s of a control step."""
+        return SUBSTEPS * self.timestep
+
+    @property
     def arm(self) -> jax.Array:
         """From the centre to a motor: a drone is a sphere of this radius."""
         return jnp.sqrt(2.0) * self.offset

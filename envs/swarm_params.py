@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax import struct
 
-from marljax.envs.swarm_body import SUBSTEPS, Quadrotor, Room
+from marljax.envs.swarm_body import Quadrotor, Room
 from marljax.envs.swarm_contacts import Bounces, Downwash
 from marljax.envs.swarm_point import PointMass
 from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, CELLS, OPEN, SCENARIOS, Ranges
@@ -16,7 +16,7 @@ from marljax.errors import UserError
 
 
 class RewardWeights(struct.PyTreeNode):
-    """Of the costs of a control step; the first five are per 2 s of simulated time, as published."""
+    """Of the costs of a control step, as published: the first five count for 2 s of simulated time each."""
 
     distance: Any = 1.0  # per m
     effort: Any = 0.05  # of the length of the action
@@ -24,7 +24,7 @@ class RewardWeights(struct.PyTreeNode):
     upright: Any = 1.0  # how far the axis of thrust is from the vertical
     spin: Any = 0.1  # per rad/s
     collision: Any = 5.0  # per new contact of two drones
-    near: Any = 10.0  # of two drones closer than two diameters
+    near: Any = 10.0  # per s, of two drones closer than two diameters
     obstacle: Any = 5.0  # per new contact with an obstacle
 
 
@@ -44,20 +44,20 @@ class SwarmParams(struct.PyTreeNode):
     weights: RewardWeights = dataclasses.field(default_factory=RewardWeights)
     collision_anneal: Any = 0.0  # share of a training run in which the costs of contacts grow from 0; 0: they stay what they are
     mix: Any = dataclasses.field(default_factory=lambda: shares(SCENARIOS[:1]))  # shares of the scenarios
-    duration: Any = 1500  # control steps
+    duration: Any = 1500  # control steps of 10 ms; those of point masses take 50 ms
     density: Any = 0.2  # share of the cells of 1 m in the middle with an obstacle
     obstacle_size: Any = 0.6  # m, diameter
     position_noise: Any = 0.005  # m, of the sensors
     velocity_noise: Any = 0.01  # m/s
     gyro_noise: Any = 1.75e-4  # rad/s
     spread: Any = 2.0  # m that a drone starts from the middle, either way
-    grace: Any = 150  # control steps in which contacts do not count for the metrics
+    grace: Any = 1.5  # s in which contacts do not count for the metrics
     arrived: Any = 1.0  # m from the goal
 
     @property
     def period(self) -> Any:
         """s of a control step."""
-        return SUBSTEPS * self.drone.timestep
+        return self.drone.period
 
 
 class Preset(NamedTuple):
@@ -69,18 +69,19 @@ class Preset(NamedTuple):
     task: str = "goals"
     numbers: Any = {}  # noqa: RUF012 - read only
     drones: int = 8
+    seconds: float = 15.0
 
 
 _BETWEEN = {"spread": 0.1, "weights": RewardWeights(near=4.0)}
 # a contact costs what 1 m costs in a fifth of a second, so that being everywhere is what counts
-_COVERAGE = {"spread": 0.1, "arrived": 0.5, "duration": 500, "weights": RewardWeights(effort=0.0, collision=0.1, near=0.5)}
+_COVERAGE = {"spread": 0.1, "arrived": 0.5, "weights": RewardWeights(effort=0.0, collision=0.1, near=0.5)}
 PRESETS = {
     **{name: Preset((name,)) for name in OPEN},
     "open": Preset(OPEN),
     "obstacles": Preset(AMONG_OBSTACLES, 16, numbers={**_BETWEEN, "arrived": 0.5}),
     "obstacles_random": Preset(("obstacles_random",), 16, numbers={**_BETWEEN, "arrived": 0.5}),
     "obstacles_same": Preset(("obstacles_same",), 16, numbers=_BETWEEN),
-    "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, drones=5),
+    "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, 5, 5.0),
 }
 
 
@@ -88,7 +89,7 @@ def preset_params(name: str, dynamics: str) -> SwarmParams:
     """The numbers of a preset for these dynamics."""
     preset = PRESETS[name]
     drone = Quadrotor() if dynamics == "quadrotor" else PointMass()
-    return SwarmParams(drone=drone, mix=shares(preset.mix), **preset.numbers)
+    return SwarmParams(drone=drone, mix=shares(preset.mix), duration=round(preset.seconds / drone.period), **preset.numbers)
 
 
 def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> None:

@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.envs.swarm_body import SUBSTEPS, Room
+from marljax.envs.swarm_body import Room
 from marljax.envs.swarm_contacts import Obstacles, distances
+
+SUBSTEPS = 5  # of a control step
 
 
 class Point(struct.PyTreeNode):
@@ -29,11 +31,16 @@ class PointMass(struct.PyTreeNode):
     arm: Any = 0.1  # m, radius
     stiffness: Any = 500.0  # N/m of overlap
     margin: Any = 0.001  # m over which a contact begins
-    timestep: Any = 0.005  # s, half a control step
+    timestep: Any = 0.01  # s
+
+    @property
+    def period(self) -> Any:
+        """s of a control step."""
+        return SUBSTEPS * self.timestep
 
 
 def glide(point: Point, action: jax.Array, obstacles: Obstacles | None, mass: PointMass, room: Room) -> Point:
-    """A control step of two sub-steps, velocities first.
+    """A control step of five sub-steps, velocities first.
 
     Args:
         point: where they are.

@@ -7,7 +7,7 @@ from flax import struct
 from marljax.envs.swarm_params import SwarmParams
 
 WINDOW = 5  # steps over which the mean distance says that a drone has arrived
-LAST = 100  # control steps whose distance to the goal is reported
+LAST = 1.0  # s at the end, of which the distance to the goal is reported
 FAR = 1e3  # m, before anything has been measured
 
 
@@ -44,7 +44,12 @@ def nothing(drones: int) -> Tally:
 
 def timing(step: jax.Array, env_params: SwarmParams) -> Timing:
     """Of the transition from ``step`` to the next."""
-    return Timing(step >= env_params.grace, step >= env_params.duration - LAST)
+    return Timing(step * env_params.period >= env_params.grace, step >= env_params.duration - _last(env_params))
+
+
+def _last(env_params: SwarmParams) -> jax.Array:
+    """Control steps whose distance is reported."""
+    return jnp.minimum(jnp.round(LAST / env_params.period), env_params.duration)
 
 
 def count(tally: Tally, away: jax.Array, fresh: Fresh, timing: Timing, env_params: SwarmParams) -> Tally:
@@ -73,4 +78,4 @@ def metrics(tally: Tally, task: str, env_params: SwarmParams) -> dict[str, jax.A
         shares = {"success": jnp.mean(tally.recent, axis=0) < env_params.arrived}
     shares |= {"collision": tally.collided, "crash": tally.crashed}
     means = {name: jnp.mean(part, dtype=tally.late.dtype) for name, part in shares.items()}
-    return means | {"distance": jnp.mean(tally.late) / jnp.minimum(LAST, env_params.duration)}
+    return means | {"distance": jnp.mean(tally.late) / _last(env_params)}

@@ -250,24 +250,35 @@ def test_success_collision_and_deadlock_say_what_happened(env):
     assert early["collision"] == 0, "contacts in the first 1.5 s do not count"
 
 
+def pushed(place, action, steps):
+    """Two point masses and one before an obstacle at x = 2 of radius 0.3, on a line: places and velocities after ``steps`` of 10 ms."""
+    velocity = np.zeros(3)
+    for _ in range(steps):
+        depth = np.array([0.2 - (place[1] - place[0]), 0.4 - (2.0 - place[2])])
+        force = 500 * 0.001 * np.logaddexp(depth / 0.001, 0)
+        velocity = velocity + 0.01 * (5 * action + [-force[0], force[0], -force[1]] - velocity)
+        place = place + 0.01 * velocity
+    return place, velocity
+
+
 def test_point_masses_push_one_another_off_and_stay_in_their_plane():
-    env = Swarm(preset="coverage", drones=3, obstacles=1, neighbours=2)
+    env = Swarm(preset="coverage", drones=3, obstacles=1)
     env_params = silent(env)
     state, _ = env.reset(jax.random.key(0), env_params)
     obstacles = contacts.Obstacles(jnp.array([2.0]), jnp.array([0.0]), jnp.array([0.3]))
-    place = jnp.array([[0.0, 0.19, 1.62], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    start, action = np.array([0.0, 0.19, 1.62]), np.array([0.4, 0.0, -1.0])
+    place = jnp.stack([jnp.asarray(start), jnp.zeros(3), jnp.zeros(3)]).astype(jnp.float32)
     state = state.replace(body=state.body.replace(position=place), obstacles=obstacles)
-    after, timestep = env.step(jax.random.key(0), state, jnp.zeros((3, 2)), env_params)
-    velocity = np.asarray(after.body.velocity)
-    # 1 cm of overlap of two masses, 2 cm with the obstacle, at 500 N/m for 10 ms, which the motion itself reduces a little
-    np.testing.assert_allclose(velocity[0], [-0.05, 0.05, -0.1], rtol=0.05)
-    assert (velocity[1:] == 0).all()
-    assert (np.asarray(after.body.position)[2] == 0).all()
-    near = (
-        np.linalg.norm(np.asarray(after.body.position)[:2, :, None] - np.asarray(after.goal)[:2, None], axis=0).min(axis=0).mean()
-    )
-    touching = np.array([1 - 0.19 / 0.4, 1 - 0.19 / 0.4, 0])
-    np.testing.assert_allclose(timestep.reward, -0.005 * near - 0.005 * touching, atol=2e-4)
+    after, timestep = env.step(jax.random.key(0), state, jnp.zeros((3, 2)).at[:, 0].set(action), env_params)
+    expected = pushed(start, action, 5)
+    found = np.asarray(after.body.position), np.asarray(after.body.velocity)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one[0], other, atol=1e-5)
+        assert (one[1:] == 0).all()
+    apart = np.linalg.norm(found[0][:2, :, None] - np.asarray(after.goal)[:2, None], axis=0)
+    close = max(1 - (expected[0][1] - expected[0][0]) / 0.4, 0)
+    reward = -0.05 * (0.5 * apart.min(axis=0).mean() + 0.5 * close * np.array([1, 1, 0]))
+    np.testing.assert_allclose(timestep.reward, reward, atol=1e-5)
 
 
 @pytest.mark.parametrize(
