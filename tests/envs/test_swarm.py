@@ -251,7 +251,7 @@ def test_success_collision_and_deadlock_say_what_happened(env):
 
 
 def pushed(place, action, steps):
-    """Two point masses and one before an obstacle at x = 2 of radius 0.3, on a line: places and velocities after ``steps`` of 10 ms."""
+    """Two point masses, and one before an obstacle at x = 2 of radius 0.3, on a line: places and velocities after 10 ms each."""
     velocity = np.zeros(3)
     for _ in range(steps):
         depth = np.array([0.2 - (place[1] - place[0]), 0.4 - (2.0 - place[2])])
