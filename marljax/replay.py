@@ -16,7 +16,7 @@ from flax import struct
 from marljax.environment import REPLAYED, Environment, EnvParams, Lasting, Outcome, State, View
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
-from marljax.spaces import Space
+from marljax.spaces import Part, Space
 
 NONE = -1  # no snapshot
 
@@ -129,6 +129,14 @@ class FailureReplay(Environment):
     @property
     def units(self) -> Mapping[str, str]:  # type: ignore[override]
         return {**self.env.units, REPLAYED: "%"}
+
+    @property
+    def pace(self) -> float:  # type: ignore[override]
+        return self.env.pace
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        return self.env.layout
 
     @property
     def num_agents(self) -> int:

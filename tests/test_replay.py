@@ -322,3 +322,21 @@ def test_a_resumed_swarm_has_neither_failed_nor_arrived():
     state = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), state.env)
     metrics = env.env.observe(env.env.resumed(state, env.env.default_params), env.env.default_params).metrics
     assert (metrics["collision"], metrics["crash"], metrics["success"], metrics["deadlock"]) == (0, 0, 0, 1)
+
+
+def test_a_description_is_that_of_the_environment_inside():
+    """Whatever an environment says of itself but its numbers, so that nothing new is forgotten."""
+    from marljax.envs.swarm import Swarm
+
+    inside = Swarm(preset="obstacles")
+    wrapped = FailureReplay(inside)
+    told = [
+        name
+        for name, value in vars(marljax.Environment).items()
+        if not name.startswith("_") and (isinstance(value, property) or not callable(value)) and name != "default_params"
+    ]
+    assert {"pace", "layout", "items", "action_space", "units", "teams"} <= {*told}
+    units = {"replayed": "%"}
+    for name in told:
+        expected = getattr(inside, name)
+        assert getattr(wrapped, name) == ({**expected, **units} if name == "units" else expected), name
