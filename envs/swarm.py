@@ -57,22 +57,22 @@ class Swarm(Environment):
     - ``preset``: one of the scenarios of ``swarm_scenarios``; ``open``, the nine without obstacles; ``obstacles``, both with
       (a fifth of the cells of the middle has one); ``coverage``.
     - ``drones``, ``obstacles``: sizes of the arrays, N and M; 0 drones: the preset's, −1 obstacles: the preset's.
-    - ``neighbours``: K that a drone sees, those that come closest soonest first; 0 to N − 1.
+    - ``neighbours``: K that a drone sees, those that come closest soonest first; 0 to N − 1; −1: the preset's.
     - ``dynamics``: ``quadrotor``, whose action is the thrust of each motor from none (−1) to full (1), or ``point2d`` and
       ``point3d``, double integrators, whose action is a force along each axis.
     - ``task``: ``goals``, one for each drone, or ``landmarks`` (point masses only), each of which wants some drone near it.
 
     Observation of a drone, in m, m/s and rad/s, with the sensors' noise; D dimensions:
 
-    ============ ========= ================================================================================================
-    part         width     columns
-    ============ ========= ================================================================================================
-    own          19        of a quadrotor: place − goal, velocity, rotation (3 × 3, row by row), spin, height
-    own          2 D       of a point mass: place − goal (task ``landmarks``: place), velocity
-    landmarks    N × D     task ``landmarks`` only: their places − the own
-    neighbours   K × 2 D   place and velocity − the own, cut off at ±10 m and ±6 m/s; ranked by d + closing speed, least first
-    field        9         with obstacles: m to the nearest one, from 3 × 3 places 0.1 m apart around the own
-    ============ ========= ================================================================================================
+    =========== ================= ==========================================================================================
+    part        width             columns
+    =========== ================= ==========================================================================================
+    own         19                of a quadrotor: place − goal, velocity, rotation (3 × 3, row by row), spin, height
+    own         2 D               of a point mass: place − goal (task ``landmarks``: place), velocity
+    landmarks   (K + 1) × (D + 1) task ``landmarks``: place − own, m to the nearest other drone; the nearest landmark first
+    neighbours  K × 2 D           place and velocity − own, cut off at ±10 m and ±6 m/s; least d + closing speed first
+    field       9                 with obstacles: m to the nearest one, from 3 × 3 places 0.1 m apart around the own
+    =========== ================= ==========================================================================================
 
     Global state: of every drone its place, place − goal, velocity and, for quadrotors, rotation and spin, all without noise;
     then the x and y of obstacles, and the share of the episode that has passed. Metrics: see ``swarm_tally.metrics``.
@@ -81,7 +81,7 @@ class Swarm(Environment):
     preset: str = dataclasses.field(default="static_same", compare=False)
     drones: int = 0  # N; 0: the preset's
     obstacles: int = -1  # M, the most there may be; -1: the preset's
-    neighbours: int = 2  # K that a drone sees
+    neighbours: int = -1  # K that a drone sees; -1: the preset's
     dynamics: str = ""  # quadrotor, point2d or point3d; empty: the preset's
     task: str = ""  # goals or landmarks; empty: the preset's
 
@@ -100,6 +100,8 @@ class Swarm(Environment):
         for option, none in (("drones", 0), ("obstacles", -1), ("dynamics", ""), ("task", "")):
             if getattr(self, option) == none:
                 object.__setattr__(self, option, getattr(usual, option))
+        if self.neighbours == -1 and isinstance(self.drones, int):
+            object.__setattr__(self, "neighbours", max(0, min(usual.neighbours, self.drones - 1)))
         for option, known in (("dynamics", DYNAMICS), ("task", TASKS)):
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of swarm", str(getattr(self, option)), known)
@@ -138,7 +140,7 @@ class Swarm(Environment):
         dimensions = self.dimensions
         parts = [Part("own", 1, views.OWN if self.dynamics == "quadrotor" else 2 * dimensions)]
         if self.task == "landmarks":
-            parts.append(Part("landmarks", self.drones, dimensions))
+            parts.append(Part("landmarks", self.neighbours + 1, dimensions + 1))
         if self.neighbours:
             parts.append(Part("neighbours", self.neighbours, 2 * dimensions))
         if self.obstacles:
@@ -300,8 +302,7 @@ class Swarm(Environment):
         if attitude is not None:
             parts += [attitude[0], attitude[1] + env_params.gyro_noise * noise[6:], place[2:]]
         if self.task == "landmarks":
-            marks = jnp.swapaxes((goal[kept, :, None] - place[kept, None]), 0, 1)  # [N landmarks, D, N]
-            parts.append(marks.reshape(-1, *marks.shape[2:]))
+            parts.append(views.landmarks(place[kept], goal[kept], self.neighbours + 1))
         if self.neighbours:
             parts.append(views.neighbours(place[kept], velocity[kept], self.neighbours))
         if obstacles is not None:

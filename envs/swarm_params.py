@@ -70,6 +70,7 @@ class Preset(NamedTuple):
     numbers: Any = {}  # noqa: RUF012 - read only
     drones: int = 8
     seconds: float = 15.0
+    neighbours: int = 2
 
 
 _BETWEEN = {"spread": 0.1, "weights": RewardWeights(near=4.0)}
@@ -81,7 +82,7 @@ PRESETS = {
     "obstacles": Preset(AMONG_OBSTACLES, 16, numbers={**_BETWEEN, "arrived": 0.5}),
     "obstacles_random": Preset(("obstacles_random",), 16, numbers={**_BETWEEN, "arrived": 0.5}),
     "obstacles_same": Preset(("obstacles_same",), 16, numbers=_BETWEEN),
-    "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, 5, 5.0),
+    "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, 5, 5.0, 4),
 }
 
 

@@ -155,6 +155,18 @@ def test_neighbours_are_ranked_by_distance_and_closing_speed(env):
         np.testing.assert_allclose(found[:, :, own], expected, atol=1e-5)
 
 
+def test_landmarks_are_told_with_how_far_the_others_are():
+    rng = np.random.default_rng(3)
+    place, marks = rng.normal(size=(2, 4)), rng.normal(size=(2, 5))
+    found = np.asarray(views.landmarks(jnp.asarray(place), jnp.asarray(marks), 3)).reshape(3, 3, 4)
+    distance = np.linalg.norm(marks[:, None] - place[:, :, None], axis=0)  # [drones, landmarks]
+    for own in range(4):
+        nearest = np.argsort(distance[own])[:3]
+        others = np.delete(distance, own, axis=0).min(axis=0)
+        expected = [[*(marks[:, mark] - place[:, own]), others[mark]] for mark in nearest]
+        np.testing.assert_allclose(found[:, :, own], expected, atol=1e-6)
+
+
 def test_the_field_is_the_distance_to_the_nearest_obstacle():
     rng = np.random.default_rng(1)
     x, y, radius = rng.normal(size=5) * 2, rng.normal(size=5) * 2, np.array([0.3, 0.2, 0.4, 0.0, 0.3])
@@ -287,7 +299,7 @@ def test_point_masses_push_one_another_off_and_stay_in_their_plane():
         ({"preset": "swapp"}, "did you mean"),
         ({"dynamics": "helicopter"}, "unknown dynamics of swarm"),
         ({"drones": 4, "neighbours": 4}, "with drones=4 it takes 0 to 3"),
-        ({"neighbours": -1}, "at least 0"),
+        ({"neighbours": -2}, "at least 0"),
         ({"drones": -3}, "at least 1"),
         ({"obstacles": 64}, "have room for 63"),
         ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
