@@ -25,9 +25,8 @@ from marljax.evaluate import Evaluator
 from marljax.logs import MetricsFile, Row, WandbRuns, summarise
 from marljax.progress import LiveProgress, headline, say
 from marljax.settings import CUSTOM, Settings
-from marljax.train import Members, Trainer
+from marljax.train import LONGEST, Members, Trainer
 
-LONGEST_CHUNK = 64  # updates; the host has to look now and then
 NUMBERS_DEPEND_ON = ("seed", "seeds", "eval", "failure_replay", "mesh", "algo", "env", "env_params")  # of a configuration
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
@@ -257,8 +256,8 @@ def chunk_of(settings: Settings, trainer: Trainer) -> int:
 
 def chunk_length(total: int) -> int:
     """About 1 % of training, and if possible a divisor of it: a last chunk of another length would compile once more."""
-    target = min(max(total // 100, 1), LONGEST_CHUNK)
-    near = range(max(target // 4, 1), min(4 * target, LONGEST_CHUNK) + 1)
+    target = min(max(total // 100, 1), LONGEST)
+    near = range(max(target // 4, 1), min(4 * target, LONGEST) + 1)
     divisors = [length for length in near if total % length == 0]
     return min(divisors, key=lambda length: max(length / target, target / length), default=target)
 

@@ -26,6 +26,7 @@ from marljax.rollout import TrainState
 from marljax.trees import shape_difference, strong
 
 Metrics = dict[str, jax.Array]
+LONGEST = 64  # updates of a chunk; the host has to look now and then
 
 
 class Result(NamedTuple):
@@ -55,8 +56,7 @@ _MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_i
 class Trainer:
     """The compiled pieces of a batch of runs on a mesh.
 
-    ``init`` makes the members, ``run`` advances them by some updates and donates what it is given. The number of updates in a
-    chunk is static: each different number compiles once.
+    ``init`` makes the members, ``run`` advances them by some updates and donates what it is given.
     """
 
     algorithm: ModuleType
@@ -83,9 +83,14 @@ class Trainer:
             return _init(self, keys, env_params, config)
 
     def run(self, members: Members, num_updates: int) -> tuple[Members, Metrics]:
-        """``num_updates`` more updates; metrics are [S, num_updates]."""
+        """``num_updates`` more updates; metrics are [S, num_updates]. One program serves all numbers."""
+        parts = []
         with lean_tracing():
-            return _run(self, members, num_updates)
+            for done in range(0, num_updates, LONGEST):
+                count = min(LONGEST, num_updates - done)
+                members, metrics = _run(self, members, jnp.asarray(count, jnp.int32))
+                parts.append({name: values[:, :count] for name, values in metrics.items()})
+        return members, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
 
     @functools.cached_property
     def quantities(self) -> tuple[str, ...]:
@@ -116,15 +121,32 @@ def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any)
     )(keys, config, env_params)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2), donate_argnums=1)
-def _run(trainer: Trainer, members: Members, num_updates: int) -> tuple[Members, Metrics]:
-    def member(member: Members) -> tuple[Members, Metrics]:
-        step = functools.partial(guarded_update, trainer.algorithm, trainer.env)
-        return jax.lax.scan(lambda member, _: step(member), member, length=num_updates)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _run(trainer: Trainer, members: Members, count: jax.Array) -> tuple[Members, Metrics]:
+    """``count`` more updates; metrics are [S, LONGEST], of which the first ``count`` count.
+
+    That number is an input, because for every length of a loop that it knows XLA may fuse, and so round, in another way: a run
+    would depend on how it was cut into chunks.
+    """
+
+    def chunk(members: Members, count: jax.Array) -> tuple[Members, Metrics]:
+        def member(member: Members) -> tuple[Members, Metrics]:
+            step = jax.jit(functools.partial(guarded_update, trainer.algorithm, trainer.env))  # traced once, used twice
+            _, shapes = jax.eval_shape(step, member)
+            kept = {name: jnp.zeros((LONGEST, *shape.shape), shape.dtype) for name, shape in shapes.items()}
+
+            def one(number: jax.Array, carried: tuple[Members, Metrics]) -> tuple[Members, Metrics]:
+                member, kept = carried
+                member, metrics = step(member)
+                return member, {name: kept[name].at[number].set(value) for name, value in metrics.items()}
+
+            return jax.lax.fori_loop(0, count, one, (member, kept))
+
+        return of_each(member)(members)
 
     return jax.shard_map(
-        of_each(member), mesh=trainer.mesh, in_specs=(_MEMBERS,), out_specs=(_MEMBERS, _MEMBER), check_vma=False
-    )(members)
+        chunk, mesh=trainer.mesh, in_specs=(_MEMBERS, PartitionSpec()), out_specs=(_MEMBERS, _MEMBER), check_vma=False
+    )(members, count)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.custom_batching import custom_vmap
 
 from marljax.environment import Environment, EnvParams, Lasting, Outcome, TimeStep, checked_action, timestep
 
@@ -50,13 +51,8 @@ class VecEnv:
         keys = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(key, self.num_envs))
         moved, outcome = jax.vmap(self.env.transition, in_axes=(0, 0, 0, None))(keys[1], state.env, action, env_params)
 
-        def restarted(moved: Any) -> Any:
-            ended = _with_lasting(state.env, moved)
-            fresh = jax.vmap(self.env.restart, in_axes=(0, 0, None))(keys[0], ended, env_params)
-            return jax.vmap(_where)(state.ended, _without_lasting(fresh), _without_lasting(moved))
-
-        # Where all instances end together, which those of a fixed length do, nearly every step does without new states.
-        env_state = jax.lax.cond(jnp.any(state.ended), restarted, _without_lasting, moved)
+        ended = _with_lasting(state.env, moved)
+        env_state = self._renewed(state.ended, keys[0], ended, _without_lasting(moved), env_params)
         env_state = _with_lasting(env_state, moved)
         return jax.vmap(self._after, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
@@ -76,6 +72,30 @@ class VecEnv:
         )
         outcome = Outcome(jnp.zeros(num_agents), jnp.array(False), jnp.array(False))
         return self._look(blank, outcome, jnp.array(True), env_params)
+
+    def _renewed(self, begins: jax.Array, keys: jax.Array, ended: Any, moved: Any, env_params: EnvParams) -> Any:
+        """``moved``, but new states where an episode ``begins`` [E]; lasting parts are None.
+
+        Where all instances end together, which those of a fixed length do, nearly every step does without new states. Not under
+        vmap, as over seeds: there JAX would compute both branches, and cannot do so for what ``batch_last`` wraps.
+        """
+
+        def renewed(begins: jax.Array, keys: jax.Array, ended: Any, moved: Any, env_params: EnvParams) -> Any:
+            fresh = _without_lasting(jax.vmap(self.env.restart, in_axes=(0, 0, None))(keys, ended, env_params))
+            return jax.vmap(_where)(begins, fresh, moved)
+
+        @custom_vmap
+        def alone(*given: Any) -> Any:
+            return jax.lax.cond(jnp.any(given[0]), renewed, lambda *given: given[3], *given)
+
+        @alone.def_vmap
+        def _(axis_size: int, in_batched: list, *given: Any) -> tuple[Any, Any]:
+            del axis_size
+            axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+            result = jax.vmap(renewed, in_axes=tuple(axes))(*given)
+            return result, jax.tree.map(lambda _: True, result)
+
+        return alone(begins, keys, ended, moved, env_params)
 
     def _after(self, state: VecState, env_state: Any, outcome: Outcome, env_params: EnvParams) -> tuple[VecState, TimeStep]:
         """One instance after its step; ``state`` is from before it."""
