@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from marljax.draws import flat
 from marljax.envs.swarm_body import Body, Room, dot, norm, to_drone, unit
 
 TRIES = 3  # draws of a bounce, of which the first that parts the two is taken
@@ -54,8 +55,8 @@ class Draws(NamedTuple):
 def draw(drones: int, key: jax.Array) -> Draws:
     """For one instance."""
     key_normal, key_uniform = jax.random.split(key)
-    normal = jax.random.normal(key_normal, (2 * TRIES + 1, 3, drones))
-    return Draws(normal[:TRIES], normal[TRIES:-1], normal[-1], *jax.random.uniform(key_uniform, (2, drones)))
+    normal = flat(jax.random.normal, key_normal, (2 * TRIES + 1, 3, drones))
+    return Draws(normal[:TRIES], normal[TRIES:-1], normal[-1], *flat(jax.random.uniform, key_uniform, (2, drones)))
 
 
 def distances(position: jax.Array) -> jax.Array:
