@@ -88,7 +88,6 @@ GROWTH = {
         Size(("env.task=aggregation", "env.agents=1000"), 8),
     ),
 }
-INSIDE = {"swarm": ("physics sub-steps/s", 2)}  # what an agent's step consists of, and how many
 
 
 def main(words: Sequence[str]) -> None:
@@ -206,7 +205,10 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         state, timestep = vec.step(key_step, state, action, env_params)
         return (state, timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
 
-    return scan_rate(vec.reset, step, env_params) | {"agents": env.num_agents}
+    return scan_rate(vec.reset, step, env_params) | {
+        "agents": env.num_agents,
+        "substeps": getattr(env, "substeps", 0),
+    }
 
 
 def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
@@ -469,11 +471,11 @@ def growth_section(name: str, rows: Sequence[Row]) -> list[str]:
     """How speed changes with the number of agents and environments."""
     from marljax.baselines.tables import markdown_table
 
-    inside, count = INSIDE.get(name, ("", 0))
+    inside = "physics sub-steps/s" if any(row["substeps"] for row in rows) else ""
     table = []
     for size, row in zip(GROWTH[name], rows, strict=True):
         agent_steps = row["env_steps_per_s"] * row["agents"]
-        rates = [row["env_steps_per_s"], agent_steps, *([agent_steps * count] if count else [])]
+        rates = [row["env_steps_per_s"], agent_steps, *([agent_steps * row["substeps"]] if inside else [])]
         figures = [f"{row['agents']:,.0f}", f"{size.num_envs:,}", *(f"{rate:,.0f}" for rate in rates)]
         table.append([" ".join(size.words), *figures, f"{row['compile_s']:.1f}", f"{row['peak_mib']:,.0f}"])
     header = ["", "agents", "environments", "env-steps/s", "agent-steps/s", *filter(None, [inside]), "compile s", "peak MiB"]

@@ -17,6 +17,7 @@ from marljax.batch import batch_last
 from marljax.draws import batch_last as draws_last
 from marljax.draws import flat, row
 from marljax.environment import Environment, Outcome, View
+from marljax.envs import swarm_body, swarm_point
 from marljax.envs import swarm_contacts as contacts
 from marljax.envs import swarm_scenarios as scenarios
 from marljax.envs import swarm_view as views
@@ -56,7 +57,8 @@ class Swarm(Environment):
 
     - ``preset``: one of the scenarios of ``swarm_scenarios``; ``open``, the nine without obstacles; ``obstacles``, both with
       (a fifth of the cells of the middle has one); ``coverage``.
-    - ``drones``, ``obstacles``: sizes of the arrays, N and M; 0 drones: the preset's, −1 obstacles: the preset's.
+    - ``drones``, ``obstacles``: sizes of the arrays, N and M; 0 drones: the preset's, −1 obstacles: the preset's. Obstacles
+      stand only in the scenarios that are meant for them.
     - ``neighbours``: K that a drone sees, those that come closest soonest first; 0 to N − 1; −1: the preset's.
     - ``dynamics``: ``quadrotor``, whose action is the thrust of each motor from none (−1) to full (1), or ``point2d`` and
       ``point3d``, double integrators, whose action is a force along each axis.
@@ -75,7 +77,8 @@ class Swarm(Environment):
     =========== ================= ==========================================================================================
 
     Global state: of every drone its place, place − goal, velocity and, for quadrotors, rotation and spin, all without noise;
-    then the x and y of obstacles, and the share of the episode that has passed. Metrics: see ``swarm_tally.metrics``.
+    then x, y and radius of obstacles (0 for those that are not there), and the share of the episode that has passed. Metrics: see
+    ``swarm_tally.metrics``.
     """
 
     preset: str = dataclasses.field(default="static_same", compare=False)
@@ -126,6 +129,11 @@ class Swarm(Environment):
     def dimensions(self) -> int:
         """D of places as agents know them; states hold all three."""
         return DYNAMICS[self.dynamics]
+
+    @property
+    def substeps(self) -> int:
+        """Steps of the physics between two decisions."""
+        return swarm_body.SUBSTEPS if self.dynamics == "quadrotor" else swarm_point.SUBSTEPS
 
     @property
     def action_space(self) -> Box:
@@ -188,7 +196,7 @@ class Swarm(Environment):
             body=level(place, yaw) if self.dynamics == "quadrotor" else Point(place, jnp.zeros_like(place)),
             goal=goal,
             goals=goals,
-            obstacles=Obstacles(x, y, radius) if self.obstacles else None,
+            obstacles=Obstacles(x, y, jnp.where(among, radius, 0.0)) if self.obstacles else None,
             sensed=flat(jax.random.normal, key_sensed, (SENSED, drones)),
             tally=nothing(drones),
             step=jnp.zeros((), jnp.int32),
@@ -204,7 +212,15 @@ class Swarm(Environment):
         draws = thrust, landing, jax.random.key_data(key_contacts)
         step = state.step + 1
         goal = self._goal(state.goals, step * env_params.period)
-        given = (draws, action.T, state.body, goal, state.obstacles, state.tally, timing(state.step, env_params))
+        given = (
+            draws,
+            action.T,
+            state.body,
+            goal,
+            state.obstacles,
+            state.tally,
+            timing(state.step, state.goals.kind, env_params),
+        )
         move = functools.partial(self._transition, jax.random.key_impl(key))
         body, tally, reward = batch_last(move)(*given, env_params)
         after = state.replace(body=body, goal=goal, sensed=sensed.reshape(SENSED, -1), tally=tally, step=step)
@@ -243,7 +259,7 @@ class Swarm(Environment):
         else:
             away = norm(body.position - goal)
         reward = self._reward(body, action, away, fresh, env_params)
-        return body, count(tally, away, fresh, timing, env_params), reward
+        return body, count(tally, away, fresh, timing), reward
 
     def _meet(
         self, body: Any, before: jax.Array, obstacles: Obstacles | None, draw: Callable[[], Draws], env_params: SwarmParams
@@ -314,7 +330,10 @@ class Swarm(Environment):
         parts = [body.position[kept], (body.position - state.goal)[kept], body.velocity[kept]]
         if isinstance(body, Body):
             parts += [body.rotation.reshape(9, -1), body.spin]
-        places = () if state.obstacles is None else (state.obstacles.x, state.obstacles.y)
+        places: list[jax.Array] = []
+        if state.obstacles is not None:
+            x, y, radius = state.obstacles.x, state.obstacles.y, state.obstacles.radius
+            places = [jnp.where(radius > 0, x, 0.0), jnp.where(radius > 0, y, 0.0), radius]
         share = jnp.reshape(state.step / env_params.duration, 1)
         return jnp.concatenate([jnp.concatenate(parts).T.reshape(-1), *places, share])
 

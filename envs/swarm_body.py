@@ -1,4 +1,4 @@
-"""The bodies of ``swarm``: a quadrotor with four lagging, noisy motors, and point masses.
+"""The body of ``swarm``: a quadrotor with four lagging, noisy motors.
 
 Vectors are ``[3, N, …]``, rotations ``[3, 3, N, …]``: components first, then drones, then any trailing axes (see
 ``marljax.batch``). Units are m, s, rad, kg, N.
@@ -178,7 +178,7 @@ def _slowed(body: Body, change: jax.Array, drone: Quadrotor) -> jax.Array:
     lost = jnp.where(body.grounded, drone.friction * drone.gravity * drone.timestep, 0.0)
     kept = jnp.maximum(speed - lost, 0.0) / jnp.maximum(speed, 1e-9)
     kept = jnp.where(body.grounded, kept, 1.0)
-    return jnp.stack([x * kept, y * kept, z])
+    return jnp.stack([x * kept, y * kept, jnp.where(body.grounded, jnp.maximum(z, 0.0), z)])
 
 
 def turn(rotation: jax.Array, angle: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ from flax import struct
 from marljax.envs.swarm_body import Quadrotor, Room
 from marljax.envs.swarm_contacts import Bounces, Downwash
 from marljax.envs.swarm_point import PointMass
-from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, CELLS, OPEN, SCENARIOS, Ranges
+from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, OPEN, SCENARIOS, Ranges, obstacle_count
 from marljax.errors import UserError
 
 
@@ -52,7 +52,8 @@ class SwarmParams(struct.PyTreeNode):
     gyro_noise: Any = 1.75e-4  # rad/s
     spread: Any = 2.0  # m that a drone starts from the middle, either way
     grace: Any = 1.5  # s in which contacts do not count for the metrics
-    arrived: Any = 1.0  # m from the goal
+    arrived: Any = 0.5  # m from a goal of one's own
+    arrived_together: Any = 1.0  # m from the goal of all
 
     @property
     def period(self) -> Any:
@@ -75,12 +76,12 @@ class Preset(NamedTuple):
 
 _BETWEEN = {"spread": 0.1, "weights": RewardWeights(near=4.0)}
 # a contact costs what 1 m costs in a fifth of a second, so that being everywhere is what counts
-_COVERAGE = {"spread": 0.1, "arrived": 0.5, "weights": RewardWeights(effort=0.0, collision=0.1, near=0.5)}
+_COVERAGE = {"spread": 0.1, "weights": RewardWeights(effort=0.0, collision=0.1, near=0.5)}
 PRESETS = {
     **{name: Preset((name,)) for name in OPEN},
     "open": Preset(OPEN),
-    "obstacles": Preset(AMONG_OBSTACLES, 16, numbers={**_BETWEEN, "arrived": 0.5}),
-    "obstacles_random": Preset(("obstacles_random",), 16, numbers={**_BETWEEN, "arrived": 0.5}),
+    "obstacles": Preset(AMONG_OBSTACLES, 16, numbers=_BETWEEN),
+    "obstacles_random": Preset(("obstacles_random",), 16, numbers=_BETWEEN),
     "obstacles_same": Preset(("obstacles_same",), 16, numbers=_BETWEEN),
     "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, 5, 5.0, 4),
 }
@@ -104,7 +105,7 @@ def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> 
     density = float(np.max(env_params.density))
     if not 0 <= float(np.min(env_params.density)) <= density < 1:
         raise UserError(f"density of swarm is {density:g}; give a share of cells from 0 to below 1")
-    needed = round(density * CELLS**2)
+    needed = int(obstacle_count(density))
     if obstacles and needed > obstacles:
         raise UserError(
             f"density={density:g} of swarm is {needed} obstacles, but there is room for {obstacles}; give obstacles={needed}"

@@ -27,9 +27,11 @@ SCENARIOS = (
 )
 OPEN = SCENARIOS[:9]  # those that need no obstacles
 AMONG_OBSTACLES = SCENARIOS[9:]
+TOGETHER = ("static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")  # one goal for all
 CELLS = 8  # along each side of the area with obstacles
 PHASES = 4  # goals change at most thrice in 15 s
 WIDEST = 1.0  # m between neighbours in a formation that grows and shrinks
+WALL = 0.5  # m that goals keep from walls, floor and ceiling
 LAP = 15.0  # s of a Lissajous figure, and of a Bézier curve
 SHAPES = ("circle", "grid", "circle_xz", "circle_yz", "grid_xz", "grid_yz", "sphere", "cube")
 FLAT = 2  # those that need no height
@@ -42,7 +44,8 @@ class Goals(struct.PyTreeNode):
     starts: jax.Array  # [P] s at which each phase begins
     offset: jax.Array  # [3, N] places in the formation of the first phase, neighbours 1 apart
     size: jax.Array  # m between neighbours at first
-    drift: jax.Array  # m/s that this grows by, and shrinks by once it is WIDEST; 0 where it stays
+    widest: jax.Array  # m between neighbours at most
+    drift: jax.Array  # m/s that the size grows by, and shrinks by once it is the widest; 0 where it stays
     curve: jax.Array  # [3, 4] control points of the centre's way
     kind: jax.Array  # int32 scenario
 
@@ -95,7 +98,8 @@ def goals_at(goals: Goals, time: jax.Array) -> jax.Array:
     """[3, N] m."""
     phase = jnp.sum(time >= goals.starts) - 1
     now = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[:, None, None], goals.phases, 0.0), axis=0)
-    size = jnp.abs((goals.size + goals.drift * time + WIDEST) % (2.0 * WIDEST) - WIDEST)  # to and fro between 0 and WIDEST
+    size = goals.size + goals.drift * time + goals.widest
+    size = jnp.abs(size % (2.0 * goals.widest) - goals.widest)  # to and fro between 0 and the widest
     grown = jnp.where(goals.drift == 0, 0.0, size - goals.size)
     return now + _curve(goals, time)[:, None] + grown * goals.offset
 
@@ -126,11 +130,20 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
         dimensions: 2 where formations have to be flat.
         free: [3, N] places between obstacles, for the scenarios among them.
     """
-    mix, ranges = env_params.mix, env_params.ranges
+    mix, ranges, room = env_params.mix, env_params.ranges, env_params.room
     key_kind, key_offset, key_centre, key_starts, key_drift, key_curve = jax.random.split(key, 6)
     kind = draw_kind(jax.random.uniform(key_kind), mix)
     offset, size = _offsets(key_offset, kind, drones, FLAT if dimensions == 2 else len(SHAPES), ranges)
-    phases = _centres(key_centre, kind, drones, ranges) + size * offset
+    # formations that would not fit into the room are drawn closer, and stand as high as they need to
+    aside = jnp.maximum(jnp.max(jnp.abs(offset[:, :2])), 1e-6)
+    up = jnp.maximum(jnp.max(jnp.abs(offset[:, 2])), 1e-6)
+    widest = jnp.minimum((room.half - WALL - ranges.centre) / aside, 0.5 * (room.height - 2.0 * WALL) / up)
+    grows = is_any(kind, "dynamic_formation")
+    size, widest = jnp.minimum(size, widest), jnp.where(grows, jnp.minimum(WIDEST, widest), widest)
+    centres = _centres(key_centre, kind, drones, ranges)
+    lift = WALL + jnp.where(grows, widest, size) * up
+    centres = centres.at[:, 2].set(jnp.clip(centres[:, 2], lift, room.height - lift))
+    phases = centres + size * offset
     phases = jnp.where(is_any(kind, "obstacles_same"), free[:, :1], phases)
     phases = jnp.where(is_any(kind, "obstacles_random"), free, phases)
     waits = jax.random.uniform(key_starts, (PHASES - 1,), minval=ranges.change_low, maxval=ranges.change_high)
@@ -138,9 +151,10 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
     key_speed, key_way = jax.random.split(key_drift)
     drift = jax.random.uniform(key_speed, (), minval=ranges.drift_low, maxval=ranges.drift_high)
     drift = jnp.where(jax.random.bernoulli(key_way), drift, -drift)
-    drift = jnp.where(is_any(kind, "dynamic_formation"), drift, 0.0)
+    drift = jnp.where(grows, drift, 0.0)
     curve = jax.random.uniform(key_curve, (3, 4), minval=-2.0, maxval=2.0).at[:, 0].set(0.0)
-    return Goals(_inside(phases, env_params.room), starts, offset[0], size, drift, curve, kind)
+    curve = curve.at[2].set(jnp.maximum(curve[2], WALL - phases[0, 2, 0]))  # a Bézier curve stays among its points
+    return Goals(phases, starts, offset[0], size, widest, drift, curve, kind)
 
 
 def is_any(kind: jax.Array, *names: str) -> jax.Array:
@@ -155,8 +169,7 @@ def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: 
     low, high = jnp.where(swap, ranges.swap_low, ranges.spacing_low), jnp.where(swap, ranges.swap_high, ranges.spacing_high)
     grows = is_any(kind, "dynamic_formation")
     low, high = jnp.where(grows, 0.0, low), jnp.where(grows, WIDEST, high)
-    together = is_any(kind, "static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")
-    size = jnp.where(together, 0.0, low + (high - low) * jax.random.uniform(key_size))
+    size = jnp.where(is_any(kind, *TOGETHER), 0.0, low + (high - low) * jax.random.uniform(key_size))
     shape = jax.random.randint(key_shape, (PHASES,), 0, shapes)
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
     orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
@@ -176,11 +189,9 @@ def _centres(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> ja
     return jnp.where(group[:, None], centre[..., 1:], centre[..., :1])
 
 
-def _inside(places: jax.Array, room: Any) -> jax.Array:
-    """[P, 3, N] kept off the walls."""
-    x, y, z = (places[:, axis] for axis in range(3))
-    reach = room.half - 0.5
-    return jnp.stack([jnp.clip(x, -reach, reach), jnp.clip(y, -reach, reach), jnp.clip(z, 0.5, room.height - 0.5)], axis=1)
+def obstacle_count(density: Any) -> Any:
+    """Cells with an obstacle, whole ones: 12 of 64 at a density of 0.2."""
+    return jnp.floor(jnp.asarray(density) * CELLS * CELLS + 1e-4)
 
 
 def draw_obstacles(key: jax.Array, most: int, density: jax.Array, size: jax.Array, drones: int) -> tuple[jax.Array, ...]:
@@ -191,7 +202,7 @@ def draw_obstacles(key: jax.Array, most: int, density: jax.Array, size: jax.Arra
     """
     key_cells, key_low, key_high = jax.random.split(key, 3)
     order = jax.random.permutation(key_cells, CELLS * CELLS)
-    number = jnp.round(density * CELLS * CELLS).astype(jnp.int32)
+    number = obstacle_count(density).astype(jnp.int32)
     radius = jnp.where(jnp.arange(most) < number, 0.5 * size, 0.0)
     turn = jnp.arange(drones) % (CELLS * CELLS - number)  # where free cells are few, several drones share one
     start, goal = order[number + turn], order[CELLS * CELLS - 1 - turn]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.envs.swarm_params import SwarmParams
+from marljax.envs.swarm_scenarios import TOGETHER, is_any
 
 WINDOW = 5  # steps over which the mean distance says that a drone has arrived
 LAST = 1.0  # s at the end, of which the distance to the goal is reported
@@ -20,10 +21,11 @@ class Fresh(struct.PyTreeNode):
 
 
 class Timing(struct.PyTreeNode):
-    """What a step counts for, bool each."""
+    """What a step counts for."""
 
-    counts: jax.Array  # contacts make an episode fail
-    late: jax.Array  # the distance is reported
+    counts: jax.Array  # bool: contacts make an episode fail
+    late: jax.Array  # bool: the distance is reported
+    near: jax.Array  # m that count as arrived
 
 
 class Tally(struct.PyTreeNode):
@@ -42,9 +44,10 @@ def nothing(drones: int) -> Tally:
     return Tally(zero + jnp.full((WINDOW, 1), FAR), no, no, no, zero)
 
 
-def timing(step: jax.Array, env_params: SwarmParams) -> Timing:
-    """Of the transition from ``step`` to the next."""
-    return Timing(step * env_params.period >= env_params.grace, step >= env_params.duration - _last(env_params))
+def timing(step: jax.Array, kind: jax.Array, env_params: SwarmParams) -> Timing:
+    """Of the transition from ``step`` to the next in a scenario."""
+    counts, late = step * env_params.period >= env_params.grace, step >= env_params.duration - _last(env_params)
+    return Timing(counts, late, jnp.where(is_any(kind, *TOGETHER), env_params.arrived_together, env_params.arrived))
 
 
 def _last(env_params: SwarmParams) -> jax.Array:
@@ -52,12 +55,12 @@ def _last(env_params: SwarmParams) -> jax.Array:
     return jnp.minimum(jnp.round(LAST / env_params.period), env_params.duration)
 
 
-def count(tally: Tally, away: jax.Array, fresh: Fresh, timing: Timing, env_params: SwarmParams) -> Tally:
+def count(tally: Tally, away: jax.Array, fresh: Fresh, timing: Timing) -> Tally:
     """The tally after a step that ended ``away`` [N] m from the goals."""
     recent = jnp.concatenate([tally.recent[1:], away[None]])
     return Tally(
         recent=recent,
-        arrived=tally.arrived | (jnp.mean(recent, axis=0) < env_params.arrived),
+        arrived=tally.arrived | (jnp.mean(recent, axis=0) < timing.near),
         collided=tally.collided | (timing.counts & (fresh.collisions > 0)),
         crashed=tally.crashed | (timing.counts & fresh.crashed),
         late=tally.late + jnp.where(timing.late, away, 0.0),

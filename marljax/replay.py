@@ -195,6 +195,10 @@ class FailureReplay(Environment):
         for name in ("replay_back", "replay_times"):
             if not getattr(env_params, name) >= 1:
                 raise UserError(f"{name}={getattr(env_params, name)} is out of range; it takes numbers of at least 1")
+        duration = getattr(env_params.env, "duration", None)
+        if duration is not None and max(env_params.replay_grace, env_params.replay_back) >= duration:
+            steps = f"replay_grace={env_params.replay_grace} and replay_back={env_params.replay_back}"
+            raise UserError(f"{steps} leave nothing to replay of episodes of {duration} steps; lower both below it")
         kept = (self.ring - 1) * self.spacing + 1
         if env_params.replay_back > kept:
             advice = "raise ring or spacing, or lower replay_back"

@@ -61,7 +61,7 @@ def test_the_nearest_landmark_leaves_others_alone(played):
 def test_the_page_has_a_row_for_every_pilot(tmp_path, monkeypatch):
     """From kept cells, without playing."""
     monkeypatch.setattr(baseline.tables, "play_scripted", lambda rival, *_: _figures(rival))
-    monkeypatch.setattr(baseline, "LEARNED", ())
+    monkeypatch.setattr(baseline, "LEARNED", {})
     from rich.console import Console
 
     cells = Cells(tmp_path, Console(quiet=True))

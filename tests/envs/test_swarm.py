@@ -190,7 +190,7 @@ def test_indices_mean_nothing(env, monkeypatch):
     draws = jax.random.normal(jax.random.key(5), (4 * 6,)), jax.random.uniform(jax.random.key(6), (6,))
     action = jax.random.uniform(jax.random.key(7), (4, 6), minval=-1.0)
     drawn, permuted = contacts.draw, lambda leaf: leaf[..., order] if leaf.ndim and leaf.shape[-1] == 6 else leaf
-    timing = marljax.envs.swarm_tally.timing(jnp.array(200), env_params)
+    timing = marljax.envs.swarm_tally.timing(jnp.array(200), state.goals.kind, env_params)
 
     def after(state, thrust, landing, action):
         key_data = jax.random.key_data(jax.random.key(8))
@@ -317,7 +317,7 @@ def test_options_that_make_no_sense_are_one_clear_line(options, says):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"density": 0.5}, "give obstacles=32"),
+        ({"density": 0.51}, "give obstacles=32"),
         ({"density": 1.0}, "below 1"),
         ({"obstacle_size": 0.95}, "at most 0.9"),
         ({"mix": np.zeros(11)}, "at least one of them above 0"),
