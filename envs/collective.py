@@ -81,7 +81,8 @@ class Collective(Environment):
     =========== ======================================================= ========================================
     task        local                                                   global
     =========== ======================================================= ========================================
-    vicsek      length of the mean heading of its neighbours            length of the mean heading: polarisation
+    vicsek      length of the mean heading of its neighbours, its own   length of the mean heading: polarisation
+                included: one that is alone has 1
     kuramoto    cos(ψ − θ), where r e^{iψ} is the mean of all e^{iθ}    r, the mean of the local ones
     aggregation − distance from the common centre                       the mean of the local ones
     =========== ======================================================= ========================================

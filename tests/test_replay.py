@@ -340,3 +340,12 @@ def test_a_description_is_that_of_the_environment_inside():
     for name in told:
         expected = getattr(inside, name)
         assert getattr(wrapped, name) == ({**expected, **units} if name == "units" else expected), name
+
+
+def test_episodes_too_short_for_a_replay_are_one_clear_line():
+    from marljax.envs.swarm import Swarm
+
+    env = FailureReplay(Swarm(preset="coverage"))
+    with pytest.raises(UserError, match="leave nothing to replay of episodes of 100 steps"):
+        env.check_params(env.default_params)
+    env.check_params(env.default_params.replace(replay_grace=30, replay_back=30))
