@@ -9,7 +9,7 @@ stopped goes on where it was, and a finished cell is not computed again. Delete 
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from marljax import settings
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
 from marljax.environment import EnvParams, TimeStep
@@ -174,7 +173,7 @@ def order_cell(cells: Cells, coupling: float) -> Figures | None:
 
 def without_control(cells: Cells, name: str, env: Collective, env_params: EnvParams) -> Figures | None:
     rival = rivals(env, env_params)[UNCONTROLLED]
-    return cells.get(name, tables.stands_for(rival, FLOCKS), lambda: tables.play_scripted(rival, FLOCKS))
+    return tables.scripted_cell(cells, name, {}, rival, FLOCKS)
 
 
 def scripted_table(cells: Cells) -> str:
@@ -183,46 +182,25 @@ def scripted_table(cells: Cells) -> str:
     for setting, options in SETTINGS.items():
         env = Collective(**options)
         for name, rival in rivals(env, env.default_params).items():
-            about = {"policy": name, **tables.stands_for(rival, EPISODES)}
-
-            def play(rival: Rival = rival) -> Figures:
-                return tables.play_scripted(rival, EPISODES, AT_ONCE)
-
-            rows.append((f"{setting}: {name}", cells.get(f"scripted {setting} {name}", about, play)))
-    return table("policy", rows)
+            title = f"scripted {setting} {name}"
+            cell = tables.scripted_cell(cells, title, {"policy": name}, rival, EPISODES, AT_ONCE)
+            rows.append((f"{setting}: {name}", cell))
+    return tables.by_row("policy", COLUMNS, columns, rows)
 
 
 def learned_table(cells: Cells) -> str:
     """MAPPO and IPPO in every setting, five seeds in one program each."""
     rows = []
     for setting, options in SETTINGS.items():
-        words = [f"env.{name}={str(value).lower()}" for name, value in options.items()]
+        words = ["env=collective", *(f"env.{name}={str(value).lower()}" for name, value in options.items()), f"seeds={SEEDS}"]
         for algo in ALGORITHMS:
-            rows.append((f"{setting}: {algo}", learned_cell(cells, f"{algo} {setting}", algo, words)))
-    return table("policy", rows)
-
-
-def learned_cell(cells: Cells, name: str, algo: str, words: Sequence[str]) -> Figures | None:
-    """Trains five seeds and plays their best parameters."""
-    words = ["env=collective", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={tables.file_name(name)}"]
-    about = tables.matters(settings.compose(algo, words)) | {"episodes": EPISODES}
-
-    def play() -> Figures:
-        run, folder = tables.train(algo, words, cells.console)
-        return tables.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
-
-    return cells.get(name, about, play)
+            cell = tables.learned_cell(cells, f"{algo} {setting}", algo, words, RUNS, EPISODES, AT_ONCE)
+            rows.append((f"{setting}: {algo}", cell))
+    return tables.by_row("policy", COLUMNS, columns, rows)
 
 
 COLUMNS = ("polarisation, order or distance", "at the end", "effort", "return")
 JUDGED = ("polarisation", "order", "distance")
-
-
-def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
-    """The rows whose cells there are; says which are missing."""
-    done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
-    missing = [name for name, figures in rows if figures is None]
-    return tables.with_missing(missing, markdown_table([what, *COLUMNS], done))
 
 
 def columns(figures: Mapping[str, Any]) -> list[str]:

@@ -78,23 +78,15 @@ def scripted_table(cells: Cells) -> str:
         for density in DENSITIES
         for name in rivals(env, env.default_params)
     ]
-    return table("policy", rows)
+    return tables.by_row("policy", COLUMNS, columns, rows)
 
 
 def scripted_cell(cells: Cells, density: str, name: str) -> Figures | None:
     """One scripted policy at one density."""
     env = Merge(density=density)
     rival = rivals(env, env.default_params)[name]
-    about = {"density": density, "policy": name, **tables.stands_for(rival, EPISODES)}
-    return cells.get(f"scripted {density} {name}", about, lambda: tables.play_scripted(rival, EPISODES))
-
-
-def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
-    """The rows whose cells there are; says how many are missing."""
-    done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
-    missing = [name for name, figures in rows if figures is None]
-    text = markdown_table([what, *COLUMNS], done)
-    return tables.with_missing(missing, text)
+    about = {"density": density, "policy": name}
+    return tables.scripted_cell(cells, f"scripted {density} {name}", about, rival, EPISODES)
 
 
 COLUMNS = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "throughput, 1/s", "merged, %")
@@ -121,7 +113,8 @@ def learned_table(cells: Cells) -> str:
     for algo in ALGORITHMS:
         rows += learned_rows(cells, f"hard: {algo}, cautious", f"{algo} hard cautious", algo, ("env.density=hard", *CAUTIOUS))
     human = {density: scripted_cell(cells, density, HUMAN) for density in DENSITIES}
-    return f"{table('policy', rows)}\n\n{over_densities(dict(rows), human)}"
+    text = tables.by_row("policy", COLUMNS, columns, rows)
+    return f"{text}\n\n{over_densities(dict(rows), human)}"
 
 
 def over_densities(learned: Mapping[str, Figures | None], human: Mapping[str, Figures | None]) -> str:
@@ -154,7 +147,7 @@ def ablation_table(cells: Cells) -> str:
     for name, words in ABLATIONS.items():
         words = (*words, "env.density=hard", f"algo.total_steps={ABLATION_STEPS}")
         rows += learned_rows(cells, name, f"ablation {name}", "mappo", words)
-    return table("MAPPO, hard", rows)
+    return tables.by_row("MAPPO, hard", COLUMNS, columns, rows)
 
 
 def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence[str]) -> list[tuple[str, Figures | None]]:

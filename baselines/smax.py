@@ -119,8 +119,8 @@ def scripted_cell(cells: Cells, scenario: str, name: str) -> Figures | None:
     env = Smax(scenario)
     rival = rivals(env, env.default_params)[name]
     episodes = COMPARED_EPISODES if name == SCRIPT else EPISODES
-    about = {"scenario": scenario, "policy": name, **tables.stands_for(rival, episodes)}
-    return cells.get(f"scripted {scenario} {name}", about, lambda: tables.play_scripted(rival, episodes))
+    about = {"scenario": scenario, "policy": name}
+    return tables.scripted_cell(cells, f"scripted {scenario} {name}", about, rival, episodes)
 
 
 def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:

@@ -8,7 +8,7 @@ goes on where it was, and a finished cell is not computed again. Delete a cell's
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax.tree_util import Partial
 
-from marljax import settings
 from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
+from marljax.baselines.tables import Cells, mean_interval
 from marljax.environment import EnvParams, TimeStep
 from marljax.envs.swarm import Swarm, SwarmState
 from marljax.envs.swarm_body import MOTOR_X, MOTOR_Y, YAW, Body, cross, dot, norm, to_drone, unit
@@ -147,45 +146,24 @@ def scripted_table(cells: Cells) -> str:
     for setting, options in SETTINGS.items():
         env = Swarm(**options)
         for name, rival in rivals(env, env.default_params).items():
-            about = {"policy": name, **tables.stands_for(rival, EPISODES)}
-
-            def play(rival: Rival = rival) -> Figures:
-                return tables.play_scripted(rival, EPISODES, AT_ONCE)
-
-            rows.append((f"{setting}: {name}", cells.get(f"scripted {setting} {name}", about, play)))
-    return table("policy", rows)
+            title = f"scripted {setting} {name}"
+            cell = tables.scripted_cell(cells, title, {"policy": name}, rival, EPISODES, AT_ONCE)
+            rows.append((f"{setting}: {name}", cell))
+    return tables.by_row("policy", COLUMNS, columns, rows)
 
 
 def learned_table(cells: Cells) -> str:
-    """Five seeds of IPPO, each a run of its own."""
+    """Five seeds of IPPO in one program."""
     rows = []
     for setting, more in LEARNED.items():
-        words = [*(f"env.{name}={value}" for name, value in SETTINGS[setting].items()), *more]
-        rows.append((f"{setting}: {ALGORITHM}", learned_cell(cells, setting, words)))
-    return table("policy", rows)
-
-
-def learned_cell(cells: Cells, setting: str, words: Sequence[str]) -> Figures | None:
-    """Trains five seeds and plays their best parameters."""
-    name = f"{ALGORITHM} {setting}"
-    words = ["env=swarm", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={tables.file_name(name)}"]
-    about = tables.matters(settings.compose(ALGORITHM, words)) | {"episodes": EPISODES}
-
-    def play() -> Figures:
-        run, folder = tables.train(ALGORITHM, words, cells.console)
-        return tables.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
-
-    return cells.get(name, about, play)
+        options = (f"env.{name}={value}" for name, value in SETTINGS[setting].items())
+        words = ["env=swarm", *options, *more, f"seeds={SEEDS}"]
+        cell = tables.learned_cell(cells, f"{ALGORITHM} {setting}", ALGORITHM, words, RUNS, EPISODES, AT_ONCE)
+        rows.append((f"{setting}: {ALGORITHM}", cell))
+    return tables.by_row("policy", COLUMNS, columns, rows)
 
 
 COLUMNS = ("return", "success, %", "m to the goal", "collided, %", "crashed, %", "deadlock, %")
-
-
-def table(what: str, rows: Sequence[tuple[str, Figures | None]]) -> str:
-    """The rows whose cells there are; says which are missing."""
-    done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
-    missing = [name for name, figures in rows if figures is None]
-    return tables.with_missing(missing, markdown_table([what, *COLUMNS], done))
 
 
 def columns(figures: Mapping[str, Any]) -> list[str]:

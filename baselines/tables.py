@@ -140,6 +140,27 @@ def play_learned(
     return in_parts(play, episodes, at_once)
 
 
+def scripted_cell(
+    cells: Cells, name: str, about: Mapping[str, Any], rival: Rival, episodes: int, at_once: int = AT_ONCE
+) -> Figures | None:
+    """A scripted policy's cell; ``about`` is what its figures depend on besides what the rival itself says."""
+    return cells.get(name, {**about, **stands_for(rival, episodes)}, lambda: play_scripted(rival, episodes, at_once))
+
+
+def learned_cell(
+    cells: Cells, name: str, algo: str, words: Sequence[str], runs: Path, episodes: int, at_once: int = AT_ONCE
+) -> Figures | None:
+    """Trains as the command line would with ``words``, in a folder of ``runs``, and plays every seed's best parameters."""
+    words = [*words, f"runs={runs}", f"name={file_name(name)}"]
+    about = matters(settings.compose(algo, words)) | {"episodes": episodes}
+
+    def play() -> Figures:
+        run, folder = train(algo, words, cells.console)
+        return play_learned(run, folder, run.env, run.env_params, episodes, at_once)
+
+    return cells.get(name, about, play)
+
+
 def summarise(results: Mapping[str, ArrayLike]) -> Figures:
     """What a table needs of metrics [S, episodes] or [episodes]."""
     arrays = {name: np.atleast_2d(np.asarray(values, float)) for name, values in results.items()}
@@ -221,6 +242,15 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return ""
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join([" --- ", *(" ---: " for _ in header[1:])]) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def by_row(
+    what: str, header: Sequence[str], columns: Callable[[Figures], Sequence[str]], rows: Sequence[tuple[str, Figures | None]]
+) -> str:
+    """A table of titled cells, those that there are; says which are missing."""
+    done = [[name, *columns(figures)] for name, figures in rows if figures is not None]
+    missing = [name for name, figures in rows if figures is None]
+    return with_missing(missing, markdown_table([what, *header], done))
 
 
 def with_missing(missing: Sequence[str], *paragraphs: str) -> str:
