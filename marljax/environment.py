@@ -128,9 +128,9 @@ class Environment(abc.ABC):
     def restart(self, key: jax.Array, state: State, env_params: EnvParams) -> State:
         """The state in which the next episode starts, given the last one of the episode before; consumes ``key``.
 
-        ``vectorize`` calls it at every step and takes its result where an episode had ended; by default it is ``initial``. What
-        has to outlive episodes is handed over here: a difficulty that follows from how the last ones went, states worth playing
-        again (for big parts see ``Lasting``).
+        ``vectorize`` calls it for all instances once the episode of any has ended, and takes its result for those whose has; by
+        default it is ``initial``. What has to outlive episodes is handed over here: a difficulty that follows from how the last
+        ones went, states worth playing again (for big parts see ``Lasting``).
         """
         del state
         return self.initial(key, env_params)
