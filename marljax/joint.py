@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,12 +9,13 @@ import jax.numpy as jnp
 
 from marljax.environment import Environment, EnvParams, Outcome, State, View, num_actions
 from marljax.errors import UserError
-from marljax.scene import Colour, Scene
-from marljax.spaces import Box, Discrete, MultiDiscrete, Space
+from marljax.scene import Scene
+from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
+from marljax.wrapper import Wrapper
 
 
 @dataclasses.dataclass(frozen=True)
-class Joint(Environment):
+class Joint(Wrapper):
     """All agents of ``env`` as a single one; made by ``joint``.
 
     Observation [1, G]: the global state. Action: one entry per agent and part (``MultiDiscrete``), or the agents' continuous
@@ -24,8 +24,6 @@ class Joint(Environment):
     ``env``.
     """
 
-    env: Environment
-
     def __post_init__(self) -> None:
         if self.env.competitive:
             raise UserError(
@@ -33,28 +31,20 @@ class Joint(Environment):
             )
 
     @property
-    def version(self) -> str:  # type: ignore[override]
-        return self.env.version
-
-    @property
-    def presets(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.env.presets
-
-    @property
-    def figures(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.env.figures
-
-    @property
-    def units(self) -> Mapping[str, str]:  # type: ignore[override]
-        return self.env.units
-
-    @property
-    def pace(self) -> float:  # type: ignore[override]
-        return self.env.pace
-
-    @property
     def num_agents(self) -> int:
         return 1
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0,)
+
+    @property
+    def items(self) -> None:
+        return None
+
+    @property
+    def layout(self) -> tuple[Part, ...]:
+        return ()
 
     @property
     def action_space(self) -> Space:
@@ -80,14 +70,6 @@ class Joint(Environment):
 
     def check_params(self, env_params: EnvParams) -> None:
         self.env.check_params(env_params)
-
-    @property
-    def noop(self) -> int:
-        return self.env.noop
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return self.env.legend
 
     def initial(self, key: jax.Array, env_params: EnvParams) -> State:
         return self.env.initial(key, env_params)

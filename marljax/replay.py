@@ -15,8 +15,8 @@ from flax import struct
 
 from marljax.environment import REPLAYED, Environment, EnvParams, Lasting, Outcome, State, View
 from marljax.errors import UserError, unknown
-from marljax.scene import Colour, Scene
-from marljax.spaces import Part, Space
+from marljax.scene import Scene
+from marljax.wrapper import Wrapper
 
 NONE = -1  # no snapshot
 
@@ -56,7 +56,7 @@ class ReplayState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class FailureReplay(Environment):
+class FailureReplay(Wrapper):
     """``env``, but episodes may start from a state shortly before an earlier failure in the same instance.
 
     A failure is the moment when one of the metrics ``failures`` of the current episode grows. Every ``spacing`` steps a fresh
@@ -84,7 +84,6 @@ class FailureReplay(Environment):
             episodes themselves.
     """
 
-    env: Environment
     failures: tuple[str, ...] = ("collision", "crash")
     gate: str = ""  # "": replays start as soon as there is a stored state
     size: int = 20  # B, states stored
@@ -111,60 +110,8 @@ class FailureReplay(Environment):
     # --- what is that of the environment inside ---
 
     @property
-    def version(self) -> str:  # type: ignore[override]
-        return self.env.version
-
-    @property
-    def presets(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.env.presets
-
-    @property
-    def figures(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.env.figures
-
-    @property
-    def alarms(self) -> Mapping[str, str]:  # type: ignore[override]
-        return self.env.alarms
-
-    @property
     def units(self) -> Mapping[str, str]:  # type: ignore[override]
         return {**self.env.units, REPLAYED: "%"}
-
-    @property
-    def pace(self) -> float:  # type: ignore[override]
-        return self.env.pace
-
-    @property
-    def layout(self) -> tuple[Part, ...]:
-        return self.env.layout
-
-    @property
-    def num_agents(self) -> int:
-        return self.env.num_agents
-
-    @property
-    def action_space(self) -> Space:
-        return self.env.action_space
-
-    @property
-    def observation_space(self) -> Any:
-        return self.env.observation_space
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        return self.env.teams
-
-    @property
-    def noop(self) -> int:
-        return self.env.noop
-
-    @property
-    def items(self) -> str | None:
-        return self.env.items
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return self.env.legend
 
     def global_state(self, state: ReplayState, env_params: ReplayParams) -> jax.Array:
         return self.env.global_state(state.env, env_params.env)
