@@ -29,6 +29,13 @@ __all__ = ["AggregationParams", "Collective", "CollectiveState", "KuramotoParams
 
 TASKS = {"vicsek": 100, "kuramoto": 100, "aggregation": 300}  # and how many particles each has by default
 REWARDS = ("local", "global")
+ONLY_WITH = {  # options that other tasks would ignore
+    "control": ("vicsek",),
+    "bins": ("vicsek",),
+    "neighbours": ("vicsek",),
+    "window": ("vicsek",),
+    "frequencies": ("kuramoto",),
+}
 
 
 class Tally(struct.PyTreeNode):
@@ -159,8 +166,11 @@ class Collective(Environment):
                 raise UserError(f"{option}={value!r} of collective is out of range; it takes an integer from {least} to {most}")
         if self.bins in (1, 2):
             raise UserError(f"bins={self.bins} of collective tells no direction; give 0, or 3 to 32")
-        if self.neighbours == "sorted" and self.task != "vicsek":
-            raise UserError(f"neighbours=sorted of collective is for task=vicsek; with task={self.task} leave it out")
+        for option, tasks in ONLY_WITH.items():
+            value = getattr(self, option)
+            if self.task not in tasks and value != getattr(type(self), option):
+                words = f"{option}={value} of collective is for task={' or task='.join(tasks)}"
+                raise UserError(f"{words}; with task={self.task} leave it out")
         self._search()  # a window that does not fit is told at once
 
     @property

@@ -18,8 +18,9 @@ from marljax.draws import flat
 from marljax.envs import collective_population as population
 from marljax.envs import collective_scene as pictures
 from marljax.envs.collective_neighbours import Search, settled
-from marljax.envs.collective_task import LARGE, TINY, Task
+from marljax.envs.collective_task import LARGE, Task
 from marljax.scene import Colour, Scene
+from marljax.trees import ABOVE_0
 
 FINER = 2  # centres of places for each of ``grid``: nothing but places is to be seen
 
@@ -54,8 +55,8 @@ class Aggregation(Task):
 
     components: ClassVar[int] = 2
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "half": (TINY, LARGE),
-        "radius": (TINY, LARGE),
+        "half": (ABOVE_0, LARGE),
+        "radius": (ABOVE_0, LARGE),
         "max_speed": (0.0, LARGE),
         "cost": (0.0, LARGE),
     }

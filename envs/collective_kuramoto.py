@@ -17,9 +17,10 @@ from flax import struct
 from marljax.draws import flat
 from marljax.envs import collective_population as population
 from marljax.envs import collective_scene as pictures
-from marljax.envs.collective_task import LARGE, TINY, Task
+from marljax.envs.collective_task import LARGE, Task
 from marljax.envs.collective_vicsek import polarisation
 from marljax.scene import Colour, Scene
+from marljax.trees import ABOVE_0
 
 FREQUENCIES = ("lorentzian", "normal")
 RAREST = 1e-5  # ranks closer than this to 0 or 1 are not drawn: a Lorentzian has no largest frequency
@@ -54,7 +55,7 @@ class Kuramoto(Task):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
         "coupling": (0.0, LARGE),
         "width": (0.0, LARGE),
-        "timestep": (TINY, LARGE),
+        "timestep": (ABOVE_0, LARGE),
         "max_rate": (0.0, LARGE),
         "cost": (0.0, LARGE),
     }

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from marljax.errors import UserError
 from marljax.scene import Colour, Scene
-from marljax.trees import check_numbers
+from marljax.trees import check_numbers, check_ranges
 
 Particles = Any  # a task's own record of arrays [N]
 Numbers = Any  # a task's own record of numbers, with ``cost`` and ``duration``
@@ -86,19 +86,9 @@ class Task(abc.ABC):
     def check(self, numbers: Numbers) -> None:
         """Raises ``UserError`` for concrete numbers that no episode can have."""
         check_numbers(numbers, self.numbers, "collective")
-        for name, (least, most) in self.ranges.items():
-            value = float(getattr(numbers, name))
-            if not least <= value <= most:
-                raise UserError(f"{name}={value:g} of collective is out of range; it takes {_words(least, most)}")
+        check_ranges(numbers, self.ranges, "collective")
         if not numbers.duration >= 2 or numbers.duration % 1:
             raise UserError(f"duration={numbers.duration:g} of collective is out of range; it takes an integer of at least 2")
 
 
-TINY = 1e-6  # the least of what has to be above 0
 LARGE = 1e6
-
-
-def _words(least: float, most: float) -> str:
-    if most < LARGE:
-        return f"a number from {least:g} to {most:.4g}"
-    return "0 or more, up to 1e6" if least == 0 else "a number above 0, up to 1e6"

@@ -17,8 +17,9 @@ from marljax.draws import flat, row
 from marljax.envs import collective_population as population
 from marljax.envs import collective_scene as pictures
 from marljax.envs.collective_neighbours import Search, settled
-from marljax.envs.collective_task import LARGE, TINY, Task
+from marljax.envs.collective_task import LARGE, Task
 from marljax.scene import Colour, Scene
+from marljax.trees import ABOVE_0
 
 DENSITY = 4.0  # particles per unit of area, where the box is left as it is
 CONTROLS = ("add", "replace")
@@ -59,9 +60,9 @@ class Vicsek(Task):
 
     components: ClassVar[int] = 1
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "box": (TINY, LARGE),
+        "box": (ABOVE_0, LARGE),
         "speed": (0.0, LARGE),
-        "radius": (TINY, LARGE),
+        "radius": (ABOVE_0, LARGE),
         "noise": (0.0, 2.0 * math.pi),
         "max_turn": (0.0, math.pi),
         "cost": (0.0, LARGE),

@@ -1,5 +1,6 @@
 """The numbers of ``merge``: densities, driver mixes, physics presets, reward weights."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge_traffic import Physics
 from marljax.errors import UserError
-from marljax.trees import check_numbers
+from marljax.trees import ABOVE_0, check_numbers, check_order, check_ranges
 
 NUM_CAVS = 6
 NUM_VEHICLES = 12
@@ -103,6 +104,11 @@ _NOT_NEGATIVE = (
 )
 _SPEEDS = ("spawn_speed_min", "spawn_speed_max", "cav_target_speed", "inflow_speed")
 _SHARES = ("forecast_noise", "inflow_probability", "inflow_cav_share")
+_RANGES = (
+    dict.fromkeys(_POSITIVE, (ABOVE_0, math.inf))
+    | dict.fromkeys(_NOT_NEGATIVE, (0.0, math.inf))
+    | dict.fromkeys(_SHARES, (0.0, 1.0))
+)
 _ORDERED = (
     ("cavs_min", "cavs_max"),
     ("hdvs_min", "hdvs_max"),
@@ -114,24 +120,20 @@ PAIR_ROOM = 4  # human drivers beside MAPPO-PIS' pair
 def check(env_params: MergeParams) -> None:
     """Raises ``UserError`` for concrete numbers that no episode can have."""
     check_numbers(env_params, preset_params("hard", "homogeneous", "marl_cavs"), "merge")
-    number = {name: float(getattr(env_params, name)) for name in (*_COUNTS, *_POSITIVE, *_NOT_NEGATIVE, *_SPEEDS, *_SHARES)}
+    check_ranges(env_params, _RANGES, "merge")
+    number = {name: float(getattr(env_params, name)) for name in (*_COUNTS, *_SPEEDS, "position_noise")}
     for name, least in _COUNTS.items():
         if not least <= number[name] <= NUM_CAVS or number[name] % 1:
             raise UserError(f"{name}={number[name]:g} of merge is out of range; it takes an integer from {least} to {NUM_CAVS}")
     room = spawn_room(bool(env_params.linear_pair))
     for names, allowed, fits in (
-        (_POSITIVE, "a number above 0", lambda x: x > 0),
-        (_NOT_NEGATIVE, "0 or more", lambda x: x >= 0),
-        (_SHARES, "a number from 0 to 1", lambda x: 0 <= x <= 1),
         (_SPEEDS, f"m/s up to {traffic.MAX_SPEED:g}, which no vehicle exceeds", lambda x: x <= traffic.MAX_SPEED),
         (("position_noise",), f"m up to {room:g}, or vehicles start in one another", lambda x: x <= room),
     ):
         wrong = [name for name in names if not fits(number[name])]
         if wrong:
             raise UserError(f"{wrong[0]}={number[wrong[0]]:g} of merge is out of range; it takes {allowed}")
-    for low, high in _ORDERED:
-        if not getattr(env_params, low) <= getattr(env_params, high):
-            raise UserError(f"{low}={getattr(env_params, low):g} of merge lies above {high}={getattr(env_params, high):g}")
+    check_order(env_params, _ORDERED, "merge")
     low, high = env_params.reward_speed_low, env_params.reward_speed_high
     if not low < high:
         raise UserError(f"reward_speed_low={low:g} of merge must lie below reward_speed_high={high:g}")

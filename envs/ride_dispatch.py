@@ -36,7 +36,7 @@ from marljax.envs.ride_dispatch_trips import DAYS, ELSEWHERE, of_files, times_of
 from marljax.errors import UserError, unknown
 from marljax.scene import Colour, Scene
 from marljax.spaces import Box, Discrete
-from marljax.trees import check_numbers
+from marljax.trees import check_numbers, check_ranges
 
 FREE_FLOW = 34.0  # km/h, which reproduces the travel times of the papers' routing engine
 ORDER_FEATURES = 5
@@ -238,11 +238,7 @@ class RideDispatch(Environment):
         usual, zones = self.default_params, np.size(env_params.demand.up)  # another city may have more or fewer
         tables = {"times": np.zeros((zones, zones), np.float32)} if self.travel == "table" else {}
         check_numbers(env_params, usual.replace(demand=demands.blank(zones), **tables), "ride_dispatch")
-        for name, (low, high) in self._ranges.items():
-            for value in np.ravel(getattr(env_params, name)):
-                if not low <= value <= high:
-                    takes = f"{low:g} or more" if np.isinf(high) else f"{low:g} to {high:g}"
-                    raise UserError(f"{name}={value:g} of ride_dispatch is out of range; it takes {takes}")
+        check_ranges(env_params, self._ranges, "ride_dispatch")
         if (np.asarray(env_params.demand.rate) < 0).any():
             raise UserError("demand of ride_dispatch has a rate below 0; orders per minute are 0 or more")
         for table in (env_params.demand.origin, env_params.demand.destination):

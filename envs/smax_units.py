@@ -4,6 +4,7 @@ Axis letters: K unit types, N units of both teams.
 """
 
 import dataclasses
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from marljax.errors import UserError, unknown
-from marljax.trees import check_numbers
+from marljax.trees import ABOVE_0, check_numbers, check_order, check_ranges
 
 MARINE, MARAUDER, STALKER, ZEALOT, ZERGLING, HYDRALISK = range(6)
 UNIT_NAMES = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
@@ -51,30 +52,22 @@ class SmaxParams(struct.PyTreeNode):
 
 
 TABLES = ("speed", "attack", "range", "sight", "radius", "health", "cooldown")
-_POSITIVE = ("time_step", "map_width", "map_height", "duration")
 LONGEST_STEP = 1.0  # s of a world step; in a longer one units run past what they should meet
+_RANGES = (
+    dict.fromkeys(("speed", "attack", "range"), (0.0, math.inf))
+    | dict.fromkeys(("sight", "radius", "health", "cooldown", "map_width", "map_height", "duration"), (ABOVE_0, math.inf))
+    | {"time_step": (ABOVE_0, LONGEST_STEP)}
+)
 
 
 def check(env_params: SmaxParams) -> None:
     """Raises ``UserError`` for concrete numbers that no battle can have; the weights of a learned enemy are left alone."""
     check_numbers(env_params.replace(opponent=()), SmaxParams(), "smax")
-    for name in TABLES:
-        table = np.asarray(getattr(env_params, name))
-        least = 0.0 if name in ("speed", "attack", "range") else np.finfo(np.float32).tiny
-        if not (table >= least).all():
-            rule = "0 or more" if least == 0.0 else "numbers above 0"
-            raise UserError(f"{name}={table.tolist()} of smax is out of range; it takes {rule}")
-    for name in _POSITIVE:
-        if not float(getattr(env_params, name)) > 0:
-            raise UserError(f"{name}={float(getattr(env_params, name)):g} of smax is out of range; it takes a number above 0")
-    if not float(env_params.time_step) <= LONGEST_STEP:
-        raise UserError(f"time_step={float(env_params.time_step):g} of smax is out of range; it takes {LONGEST_STEP:g} s at most")
+    check_ranges(env_params, _RANGES, "smax")
     noise, most = float(env_params.spawn_noise), min(float(env_params.map_width), float(env_params.map_height)) / 4
     if not 0 <= noise <= most:
         raise UserError(f"spawn_noise={noise:g} of smax is out of range; it takes 0 to {most:g}, a quarter of the map")
-    low, high = float(env_params.cooldown_noise_low), float(env_params.cooldown_noise_high)
-    if not low <= high:
-        raise UserError(f"cooldown_noise_low={low:g} of smax lies above cooldown_noise_high={high:g}")
+    check_order(env_params, [("cooldown_noise_low", "cooldown_noise_high")], "smax")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,7 +51,8 @@ class SwarmState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Swarm(Environment):
-    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; after 15 s the episode is cut off for all.
+    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; after 15 s (coverage: 5 s) the episode is cut off
+    for all. Times are the defaults: see ``SwarmParams``.
 
     Options:
 
@@ -92,12 +93,13 @@ class Swarm(Environment):
     figures: ClassVar[tuple[str, ...]] = ("success", "return", "distance", "collision", "crash", "deadlock")
     units: ClassVar[Mapping[str, str]] = dict.fromkeys(("success", "collision", "crash", "deadlock"), "%") | {
         "distance": "m",
+        "floor": "s",
         "time": "s",
     }
     pace: ClassVar[float] = 20.0
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
+        if self.preset not in tuple(PRESETS):
             raise unknown("preset of swarm", str(self.preset), PRESETS)
         usual = PRESETS[self.preset]
         for option, none in (("drones", 0), ("obstacles", -1), ("dynamics", ""), ("task", "")):
@@ -105,7 +107,7 @@ class Swarm(Environment):
                 object.__setattr__(self, option, getattr(usual, option))
         if self.neighbours == -1 and isinstance(self.drones, int):
             object.__setattr__(self, "neighbours", max(0, min(usual.neighbours, self.drones - 1)))
-        for option, known in (("dynamics", DYNAMICS), ("task", TASKS)):
+        for option, known in (("dynamics", tuple(DYNAMICS)), ("task", TASKS)):
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of swarm", str(getattr(self, option)), known)
         for option, least in (("drones", 1), ("obstacles", 0), ("neighbours", 0)):
@@ -182,9 +184,7 @@ class Swarm(Environment):
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
         drones = self.drones
         key_goals, key_obstacles, key_place, key_yaw, key_sensed = jax.random.split(key, 5)
-        density = jnp.asarray(env_params.density if self.obstacles else 0.0)
-        drawn = scenarios.draw_obstacles(key_obstacles, self.obstacles, density, env_params.obstacle_size, drones)
-        x, y, radius, start, free = drawn
+        x, y, radius, start, free = scenarios.draw_obstacles(key_obstacles, env_params, self.obstacles, drones)
         goals = scenarios.draw_goals(key_goals, env_params, drones, self.dimensions, free)
         goal = self._goal(goals, jnp.zeros(()))
         among = scenarios.is_any(goals.kind, *AMONG_OBSTACLES)
@@ -278,7 +278,8 @@ class Swarm(Environment):
             met = contacts.Met(new, apart, crashed, normal, below)
             body = contacts.respond(body, met, draw, env_params.room, env_params.bounces, env_params.downwash)
         close = jnp.sum(jnp.maximum(1.0 - apart / (4.0 * arm), 0.0), axis=1)
-        return body, Fresh(jnp.sum(new, axis=1).astype(close.dtype), crashed, close)
+        grounded = body.grounded if isinstance(body, Body) else jnp.zeros_like(crashed)
+        return body, Fresh(jnp.sum(new, axis=1).astype(close.dtype), crashed, close, grounded)
 
     def _reward(self, body: Any, action: jax.Array, away: jax.Array, fresh: Fresh, env_params: SwarmParams) -> jax.Array:
         """[N] of a control step."""

@@ -1,22 +1,32 @@
 """The numbers of ``swarm`` and its presets."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from flax import struct
 
 from marljax.envs.swarm_body import Quadrotor, Room
 from marljax.envs.swarm_contacts import Bounces, Downwash
 from marljax.envs.swarm_point import PointMass
-from marljax.envs.swarm_scenarios import AMONG_OBSTACLES, OPEN, SCENARIOS, Ranges, obstacle_count
+from marljax.envs.swarm_scenarios import (
+    AMONG_OBSTACLES,
+    CELLS,
+    HIGHEST,
+    OPEN,
+    SCENARIOS,
+    WALL,
+    Ranges,
+    obstacle_count,
+)
 from marljax.errors import UserError
+from marljax.trees import ABOVE_0, check_numbers, check_order, check_ranges
 
 
 class RewardWeights(struct.PyTreeNode):
-    """Of the costs of a control step, as published: the first five count for 2 s of simulated time each."""
+    """Of the costs of a control step, as published: the first five are costs per 2 s, so that a step of 10 ms counts them 1/200."""
 
     distance: Any = 1.0  # per m
     effort: Any = 0.05  # of the length of the action
@@ -94,27 +104,74 @@ def preset_params(name: str, dynamics: str) -> SwarmParams:
     return SwarmParams(drone=drone, mix=shares(preset.mix), duration=round(preset.seconds / drone.period), **preset.numbers)
 
 
+_ABOVE, _NOT_BELOW = (ABOVE_0, math.inf), (0.0, math.inf)
+LONGEST_STEP = 0.05  # s of the physics; in a longer one drones fly through one another
+_RANGES = {
+    **dict.fromkeys(("room.half", "room.height", "arrived", "arrived_together"), _ABOVE),
+    **dict.fromkeys(("obstacle_size", "spread", "grace", "position_noise", "velocity_noise", "gyro_noise"), _NOT_BELOW),
+    **dict.fromkeys(("bounces.apart", "bounces.own", "bounces.off_obstacle", "bounces.low", "bounces.slowest"), _NOT_BELOW),
+    **dict.fromkeys(("downwash.push_noise", "downwash.twist_noise", "ranges.change_low"), _NOT_BELOW),
+    **dict.fromkeys(("ranges.centre", "ranges.low", "ranges.spacing_low", "ranges.swap_low", "ranges.drift_low"), _NOT_BELOW),
+    "ranges.versus_low": _NOT_BELOW,
+    "mix": _NOT_BELOW,
+    "collision_anneal": (0.0, 1.0),
+    "density": (0.0, (CELLS**2 - 1) / CELLS**2),
+    "ranges.density_high": (0.0, (CELLS**2 - 1) / CELLS**2),
+    "drone.timestep": (ABOVE_0, LONGEST_STEP),
+}
+_QUADROTOR = {
+    **dict.fromkeys((f"drone.{name}" for name in ("mass", "inertia_x", "inertia_y", "inertia_z", "offset", "gravity")), _ABOVE),
+    **dict.fromkeys((f"drone.{name}" for name in ("torque_to_thrust", "lag", "noise", "friction", "fastest_spin")), _NOT_BELOW),
+}
+_POINT = {
+    **dict.fromkeys(("drone.push", "drone.arm", "drone.margin"), _ABOVE),
+    **dict.fromkeys(("drone.damping", "drone.stiffness"), _NOT_BELOW),
+}
+_ORDERED = (
+    *((f"ranges.{name}_low", f"ranges.{name}_high") for name in ("spacing", "swap", "drift", "versus", "change")),
+    ("ranges.low", "ranges.high"),
+    ("bounces.low", "bounces.high"),
+    ("bounces.spin_low", "bounces.spin_high"),
+    ("bounces.obstacle_spin_low", "bounces.obstacle_spin_high"),
+    ("bounces.slowest", "bounces.fastest"),
+)
+
+
 def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> None:
     """Raises ``UserError`` for numbers that no episode can have; ``obstacles`` is how many the arrays hold."""
+    check_numbers(env_params, preset_params("static_same", dynamics), "swarm")
+    flies = dynamics == "quadrotor"
+    check_ranges(env_params, _RANGES | (_QUADROTOR if flies else _POINT), "swarm")
+    check_order(env_params, _ORDERED, "swarm")
+    if not env_params.duration >= 2 or env_params.duration % 1:
+        raise UserError(f"duration={env_params.duration:g} of swarm is out of range; it takes an integer of at least 2")
+    if flies and not env_params.drone.thrust_to_weight > 1:
+        raise UserError("drone.thrust_to_weight of swarm has to be above 1; such a drone could not take off")
+    _check_places(env_params, bool(obstacles))
     mix = np.asarray(env_params.mix)
-    if mix.shape != (len(SCENARIOS),) or (mix < 0).any() or not mix.sum() > 0:
-        raise UserError(f"mix of swarm is {mix.tolist()}; give {len(SCENARIOS)} shares, at least one of them above 0")
+    if not mix.any():
+        raise UserError("mix of swarm has no share above 0; give one to a scenario at least")
     among = mix[[SCENARIOS.index(name) for name in AMONG_OBSTACLES]].any()
     if among and not obstacles and task == "goals":
         raise UserError(f"mix of swarm has {' or '.join(AMONG_OBSTACLES)}, but there are no obstacles; give obstacles=16")
-    density = float(np.max(env_params.density))
-    if not 0 <= float(np.min(env_params.density)) <= density < 1:
-        raise UserError(f"density of swarm is {density:g}; give a share of cells from 0 to below 1")
+    density = max(float(env_params.density), float(env_params.ranges.density_high))
     needed = int(obstacle_count(density))
     if obstacles and needed > obstacles:
         raise UserError(
             f"density={density:g} of swarm is {needed} obstacles, but there is room for {obstacles}; give obstacles={needed}"
         )
-    if float(np.max(env_params.obstacle_size)) > 1.0 - 2.0 * float(np.max(env_params.drone.arm)):
-        size = f"obstacle_size of swarm is {float(np.max(env_params.obstacle_size)):g}"
-        raise UserError(f"{size} m; cells are 1 m wide and a drone has to fit between two, so give at most 0.9")
-    if dynamics == "quadrotor" and float(np.min(env_params.drone.thrust_to_weight)) <= 1:
-        raise UserError("drone.thrust_to_weight of swarm has to be above 1; such a drone could not take off")
-    for name, least in (("duration", 1), ("grace", 0), ("spread", 0), ("arrived", 0), ("obstacle_size", 0)):
-        if not all(value >= least for value in np.ravel(jax.device_get(getattr(env_params, name)))):
-            raise UserError(f"{name} of swarm is {np.min(getattr(env_params, name)):g}; give at least {least}")
+
+
+def _check_places(env_params: SwarmParams, obstacles: bool) -> None:
+    """Raises ``UserError`` where the goals do not fit into the room, or the drones not between obstacles."""
+    room, ranges = env_params.room, env_params.ranges
+    least = WALL + max(ranges.centre + 0.5 * ranges.versus_high, CELLS / 2 if obstacles else 0.0)
+    if not room.half >= least:
+        raise UserError(f"room.half={room.half:g} of swarm is too small for the goals; give at least {least:g}")
+    least = WALL + max(ranges.high, HIGHEST if obstacles else 0.0)
+    if not room.height >= least:
+        raise UserError(f"room.height={room.height:g} of swarm is too low for the goals; give at least {least:g}")
+    size, most = max(float(env_params.obstacle_size), float(ranges.size_high)), 1.0 - 2.0 * float(env_params.drone.arm)
+    if obstacles and not size <= most:
+        why = "cells are 1 m wide and a drone has to fit between two"
+        raise UserError(f"obstacle_size={size:g} of swarm is out of range; {why}: give at most {most:.3g}")

@@ -29,8 +29,9 @@ OPEN = SCENARIOS[:9]  # those that need no obstacles
 AMONG_OBSTACLES = SCENARIOS[9:]
 TOGETHER = ("static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")  # one goal for all
 CELLS = 8  # along each side of the area with obstacles
-PHASES = 4  # goals change at most thrice in 15 s
+PHASES = 4  # of an episode's goals: the three changes that fit into 15 s
 WIDEST = 1.0  # m between neighbours in a formation that grows and shrinks
+LOWEST, HIGHEST = 1.0, 3.0  # m above the floor of starts and goals among obstacles
 WALL = 0.5  # m that goals keep from walls, floor and ceiling
 LAP = 15.0  # s of a Lissajous figure, and of a Bézier curve
 SHAPES = ("circle", "grid", "circle_xz", "circle_yz", "grid_xz", "grid_yz", "sphere", "cube")
@@ -51,8 +52,14 @@ class Goals(struct.PyTreeNode):
 
 
 class Ranges(struct.PyTreeNode):
-    """What scenarios are drawn from, in m and s."""
+    """What scenarios are drawn from, in m and s.
 
+    Obstacles are as many and as large as ``density`` and ``obstacle_size`` of the environment say, or, where ``density_high`` or
+    ``size_high`` lie above those, each episode draws from between: domain randomisation. Published: 0.05 to 0.15, 0.3 to 0.5 m.
+    """
+
+    density_high: Any = 0.0
+    size_high: Any = 0.0
     centre: Any = 1.0  # of a formation, either way from the middle of the room, in x and y
     low: Any = 1.5  # its height
     high: Any = 3.0
@@ -62,7 +69,9 @@ class Ranges(struct.PyTreeNode):
     swap_high: Any = 0.8
     drift_low: Any = 0.1  # m/s that the spacing of a dynamic formation grows or shrinks by
     drift_high: Any = 0.3
-    change_low: Any = 4.0  # s between changes of goals
+    versus_low: Any = 1.0  # between the centres of two swarms, on the level
+    versus_high: Any = 2.0
+    change_low: Any = 4.0  # s between changes of goals, of which an episode has three at most
     change_high: Any = 6.0
 
 
@@ -86,6 +95,17 @@ def formations(drones: int) -> np.ndarray:
     shapes = [circle, grid, circle[upright], circle[sideways], grid[upright], grid[sideways], sphere, cube]
     centred = [shape - shape.mean(axis=1, keepdims=True) for shape in shapes]
     return np.stack(centred).astype(np.float32)
+
+
+def _first_half(drones: int) -> int:
+    """How many drones the first of two swarms has."""
+    return (drones + 1) // 2
+
+
+def _two_formations(drones: int) -> np.ndarray:
+    """As ``formations``, with each half of the drones in one of its own, both around the same centre."""
+    first = _first_half(drones)
+    return np.concatenate([formations(count) for count in (first, drones - first) if count], axis=2)
 
 
 def draw_kind(draw: jax.Array, mix: jax.Array) -> jax.Array:
@@ -137,7 +157,8 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
     # formations that would not fit into the room are drawn closer, and stand as high as they need to
     aside = jnp.maximum(jnp.max(jnp.abs(offset[:, :2])), 1e-6)
     up = jnp.maximum(jnp.max(jnp.abs(offset[:, 2])), 1e-6)
-    widest = jnp.minimum((room.half - WALL - ranges.centre) / aside, 0.5 * (room.height - 2.0 * WALL) / up)
+    reach = ranges.centre + jnp.where(is_any(kind, "swarm_versus_swarm"), 0.5 * ranges.versus_high, 0.0)
+    widest = jnp.minimum((room.half - WALL - reach) / aside, 0.5 * (room.height - 2.0 * WALL) / up)
     grows = is_any(kind, "dynamic_formation")
     size, widest = jnp.minimum(size, widest), jnp.where(grows, jnp.minimum(WIDEST, widest), widest)
     centres = _centres(key_centre, kind, drones, ranges)
@@ -174,19 +195,23 @@ def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: 
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
     orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
     order = jnp.where(swap, orders, jnp.arange(drones))
-    return jnp.take_along_axis(jnp.asarray(formations(drones))[shape], order[:, None], axis=2), size
+    shapes = jnp.where(is_any(kind, "swarm_versus_swarm"), _two_formations(drones), formations(drones))
+    return jnp.take_along_axis(shapes[shape], order[:, None], axis=2), size
 
 
 def _centres(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> jax.Array:
     """[P, 3, N] m: of the formation that each drone belongs to; two of them change sides in ``swarm_versus_swarm``."""
     draws = jax.random.uniform(key, (PHASES, 3, 2), minval=-1.0, maxval=1.0)
     middle, reach = 0.5 * (ranges.low + ranges.high), 0.5 * (ranges.high - ranges.low)
-    centre = jnp.stack([ranges.centre * draws[:, 0], ranges.centre * draws[:, 1], middle + reach * draws[:, 2]], axis=1)
-    centre = jnp.where(is_any(kind, "dynamic_same", "dynamic_different"), centre, centre[0])
-    second = jnp.arange(drones) * 2 >= drones
-    changed = jnp.arange(PHASES)[:, None] % 2 == 1
-    group = is_any(kind, "swarm_versus_swarm") & (second ^ changed)
-    return jnp.where(group[:, None], centre[..., 1:], centre[..., :1])
+    heights = middle + reach * draws[:, 2]  # [P, 2]
+    centre = jnp.stack([ranges.centre * draws[:, 0, 0], ranges.centre * draws[:, 1, 0], heights[:, 0]], axis=1)
+    centre = jnp.where(is_any(kind, "dynamic_same", "dynamic_different"), centre, centre[0])[:, :, None]
+    share, way = 0.5 + 0.5 * draws[0, 0, 1], jnp.pi * draws[0, 1, 1]
+    apart = ranges.versus_low + (ranges.versus_high - ranges.versus_low) * share
+    aside = 0.5 * jnp.stack([apart * jnp.cos(way), apart * jnp.sin(way), heights[0, 1] - heights[0, 0]])[:, None]
+    first = (jnp.arange(drones) < _first_half(drones)) ^ (jnp.arange(PHASES)[:, None] % 2 == 1)
+    two = centre.at[:, 2].add(aside[2]) + jnp.where(first, -1.0, 1.0)[:, None] * aside
+    return jnp.where(is_any(kind, "swarm_versus_swarm"), two, centre)
 
 
 def obstacle_count(density: Any) -> Any:
@@ -194,13 +219,22 @@ def obstacle_count(density: Any) -> Any:
     return jnp.floor(jnp.asarray(density) * CELLS * CELLS + 1e-4)
 
 
-def draw_obstacles(key: jax.Array, most: int, density: jax.Array, size: jax.Array, drones: int) -> tuple[jax.Array, ...]:
+def draw_obstacles(key: jax.Array, env_params: Any, most: int, drones: int) -> tuple[jax.Array, ...]:
     """Cylinders in cells of 1 m of the central 8 × 8, and free cells for starts and goals.
 
-    Returns x, y and radius [M] (0 beyond their number, the share ``density`` of the cells), and two [3, N] places at random
-    heights of 1 to 3 m in cells without one.
+    Args:
+        key: consumed.
+        env_params: its ``density``, ``obstacle_size`` and ``ranges``.
+        most: M; with 0 there are none, whatever the density.
+        drones: N.
+
+    Returns:
+        x, y and radius [M] (0 beyond their number), and two [3, N] places at random heights of 1 to 3 m in cells without one.
     """
-    key_cells, key_low, key_high = jax.random.split(key, 3)
+    key_cells, key_low, key_high, key_drawn = jax.random.split(key, 4)
+    shares = jax.random.uniform(key_drawn, (2,))
+    density = _at_or_above(env_params.density, env_params.ranges.density_high, shares[0]) if most else 0.0
+    size = _at_or_above(env_params.obstacle_size, env_params.ranges.size_high, shares[1])
     order = jax.random.permutation(key_cells, CELLS * CELLS)
     number = obstacle_count(density).astype(jnp.int32)
     radius = jnp.where(jnp.arange(most) < number, 0.5 * size, 0.0)
@@ -208,10 +242,15 @@ def draw_obstacles(key: jax.Array, most: int, density: jax.Array, size: jax.Arra
     start, goal = order[number + turn], order[CELLS * CELLS - 1 - turn]
 
     def place(key: jax.Array, cell: jax.Array) -> jax.Array:
-        height = jax.random.uniform(key, (drones,), minval=1.0, maxval=3.0)
+        height = jax.random.uniform(key, (drones,), minval=LOWEST, maxval=HIGHEST)
         return jnp.stack([*_middle(cell), height])
 
     return *(part[:most] for part in _middle(order)), radius, place(key_low, start), place(key_high, goal)
+
+
+def _at_or_above(low: Any, high: Any, share: jax.Array) -> jax.Array:
+    """From ``low`` to ``high``; ``low`` where that is the higher one."""
+    return low + share * jnp.maximum(high - low, 0.0)
 
 
 def _middle(cell: jax.Array) -> tuple[jax.Array, jax.Array]:

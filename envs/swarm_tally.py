@@ -18,6 +18,7 @@ class Fresh(struct.PyTreeNode):
     collisions: jax.Array  # with how many drones
     crashed: jax.Array  # bool: into an obstacle
     close: jax.Array  # sum over other drones of how far they are inside of two diameters, as a share
+    grounded: jax.Array  # bool: lies on the floor
 
 
 class Timing(struct.PyTreeNode):
@@ -36,12 +37,13 @@ class Tally(struct.PyTreeNode):
     collided: jax.Array  # [N] bool: with a drone, after the first 1.5 s
     crashed: jax.Array  # [N] bool: into an obstacle, likewise
     late: jax.Array  # [N] m to the goal, summed over the last second
+    floor: jax.Array  # [N] steps on the floor
 
 
 def nothing(drones: int) -> Tally:
     """Before an episode."""
     no, zero = jnp.zeros(drones, bool), jnp.zeros(drones)
-    return Tally(zero + jnp.full((WINDOW, 1), FAR), no, no, no, zero)
+    return Tally(zero + jnp.full((WINDOW, 1), FAR), no, no, no, zero, zero)
 
 
 def timing(step: jax.Array, kind: jax.Array, env_params: SwarmParams) -> Timing:
@@ -64,16 +66,17 @@ def count(tally: Tally, away: jax.Array, fresh: Fresh, timing: Timing) -> Tally:
         collided=tally.collided | (timing.counts & (fresh.collisions > 0)),
         crashed=tally.crashed | (timing.counts & fresh.crashed),
         late=tally.late + jnp.where(timing.late, away, 0.0),
+        floor=tally.floor + fresh.grounded,
     )
 
 
 def metrics(tally: Tally, task: str, env_params: SwarmParams) -> dict[str, jax.Array]:
-    """Shares of drones, and m.
+    """Shares of drones, m and s.
 
     ``success``: reached the goal, and met nothing after the first 1.5 s. ``deadlock``: met nothing, and did not reach it.
-    ``collision``: met a drone; ``crash``: met an obstacle. ``distance``: mean over the last second. With the task ``landmarks``
-    ``success`` is the share of landmarks that a drone is near at the end, whatever it met on the way, and there is no
-    ``deadlock``.
+    ``collision``: met a drone; ``crash``: met an obstacle. ``distance``: mean over the last second. ``floor``: s on the floor;
+    failures are replayed, as published, once it lies below 2. With the task ``landmarks`` ``success`` is the share of landmarks
+    that a drone is near at the end, whatever it met on the way, and there is no ``deadlock``.
     """
     clean = ~(tally.collided | tally.crashed)
     shares = {"success": clean & tally.arrived, "deadlock": clean & ~tally.arrived}
@@ -81,4 +84,5 @@ def metrics(tally: Tally, task: str, env_params: SwarmParams) -> dict[str, jax.A
         shares = {"success": jnp.mean(tally.recent, axis=0) < env_params.arrived}
     shares |= {"collision": tally.collided, "crash": tally.crashed}
     means = {name: jnp.mean(part, dtype=tally.late.dtype) for name, part in shares.items()}
-    return means | {"distance": jnp.mean(tally.late) / _last(env_params)}
+    means |= {"distance": jnp.mean(tally.late) / _last(env_params)}
+    return means if task == "landmarks" else means | {"floor": jnp.mean(tally.floor) * env_params.period}

@@ -1,5 +1,7 @@
 """Pytrees compared leaf by leaf, with names that a person can read: ``timestep.obs``, ``metrics.crash``."""
 
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 from marljax.errors import UserError, in_short
 
 SHOWN = 30  # numbers of an array that a message quotes whole
+ABOVE_0 = 1e-12  # the least of what has to be above 0
 
 
 def strong(tree: Any) -> Any:
@@ -39,6 +42,30 @@ def check_numbers(given: Any, usual: Any, where: str) -> None:
             raise UserError(f"{shown} is out of range; it takes an integer")
         if kind == "b" and not ((array == 0) | (array == 1)).all():
             raise UserError(f"{shown} is out of range; it takes true or false")
+
+
+def check_ranges(given: Any, ranges: Mapping[str, tuple[float, float]], where: str) -> None:
+    """Raises ``UserError`` for a concrete number in ``given`` outside of its range: dotted name → least, most; ``ABOVE_0`` and
+    infinity stand for no bound but 0 and for none. Arrays have to lie in it with every entry."""
+    for name, (least, most) in ranges.items():
+        values = np.ravel(operator.attrgetter(name)(given)).astype(np.float64)
+        wrong = values[~((least <= values) & (values <= most))]
+        if wrong.size:
+            raise UserError(f"{name}={wrong[0]:g} of {where} is out of range; it takes {_range_in_words(least, most)}")
+
+
+def check_order(given: Any, pairs: Iterable[tuple[str, str]], where: str) -> None:
+    """Raises ``UserError`` for the first pair of dotted names whose first concrete number lies above the second."""
+    for low, high in pairs:
+        least, most = (float(operator.attrgetter(name)(given)) for name in (low, high))
+        if not least <= most:
+            raise UserError(f"{low}={least:g} of {where} lies above {high}={most:g}")
+
+
+def _range_in_words(least: float, most: float) -> str:
+    if np.isinf(most):
+        return "a number above 0" if least == ABOVE_0 else f"{least:g} or more"
+    return f"a number above 0, up to {most:g}" if least == ABOVE_0 else f"a number from {least:g} to {most:g}"
 
 
 def to_host(leaf: Any) -> np.ndarray:

@@ -61,6 +61,11 @@ def test_contract_of_options(options):
         ({"neighbours": "sorted"}, "window=100 of collective is out of range.*neighbours=dense"),
         ({"neighbours": "sorted", "agents": 1000, "window": 90}, "it takes 129 to 1000"),
         ({"neighbours": "sorted", "task": "kuramoto"}, "with task=kuramoto leave it out"),
+        (
+            {"control": "replace", "task": "aggregation"},
+            "for task=vicsek; with task=aggregation leave it",
+        ),
+        ({"frequencies": "normal"}, "frequencies=normal of collective is for task=kuramoto"),
     ],
 )
 def test_wrong_options_are_one_line(options, message):
@@ -74,7 +79,7 @@ def test_wrong_options_are_one_line(options, message):
     [
         ("env.noise=7", r"env.noise=7 of collective is out of range; it takes a number from 0 to 6.283"),
         ("env.box=0", "env.box=0 of collective is out of range; it takes a number above 0"),
-        ("env.speed=-1", "env.speed=-1 of collective is out of range; it takes 0 or more"),
+        ("env.speed=-1", "env.speed=-1 of collective is out of range; it takes a number from 0 to 1e\\+06"),
         ("env.duration=1", "env.duration=1 of collective is out of range; it takes an integer of at least 2"),
         ("env.coupling=2", "unknown setting 'env.coupling'"),
         ("env.task=kuramoto env.timestep=0", "env.timestep=0 of collective is out of range; it takes a number above 0"),

@@ -102,7 +102,7 @@ def test_wrong_numbers_are_refused():
         ({"duration": 0}, "above 0"),
         ({"duration": 1.5}, "it takes an integer"),
         ({"spawn_noise": 100}, "spawn_noise=100 of smax is out of range; it takes 0 to 8"),
-        ({"time_step": 10}, "time_step=10 of smax is out of range; it takes 1 s at most"),
+        ({"time_step": 10}, "time_step=10 of smax is out of range; it takes a number above 0, up to 1"),
         ({"walls_kill": "x"}, "walls_kill=x of smax is out of range; it takes true or false"),
         ({"win_bonus": np.nan}, "win_bonus=nan of smax is out of range; it takes finite numbers"),
     ):

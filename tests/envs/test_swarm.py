@@ -11,8 +11,10 @@ import marljax
 from marljax.envs import swarm_contacts as contacts
 from marljax.envs import swarm_view as views
 from marljax.envs.swarm import Swarm
-from marljax.envs.swarm_body import Quadrotor
+from marljax.envs.swarm_body import Quadrotor, Room
 from marljax.envs.swarm_params import shares
+from marljax.envs.swarm_point import PointMass
+from marljax.envs.swarm_scenarios import Ranges
 from marljax.errors import UserError
 from marljax.testing import check_env
 
@@ -254,7 +256,10 @@ def test_success_collision_and_deadlock_say_what_happened(env):
         _, metrics = jax.jit(lambda s: jax.lax.scan(one, s, jax.random.split(jax.random.key(0), 100)))(state)
         return {name: float(values[-1]) for name, values in metrics.items()}
 
+    lying = state.replace(body=state.body.replace(position=state.body.position.at[2, :2].set(0.01)))
+    assert end(lying)["floor"] == pytest.approx(2 / 6, abs=0.01)  # two of six, for the 1 s that this takes
     found = end(late)
+    assert found["floor"] == 0
     assert found["collision"] == pytest.approx(2 / 6)
     assert found["deadlock"] == pytest.approx(1 / 6)  # the one whose goal is 3 m away
     assert found["success"] == pytest.approx(3 / 6)
@@ -305,6 +310,9 @@ def test_point_masses_push_one_another_off_and_stay_in_their_plane():
         ({"obstacles": 64}, "have room for 63"),
         ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
         ({"task": "landmarks"}, "dynamics=point2d"),
+        ({"dynamics": ["point2d"]}, "unknown dynamics of swarm"),
+        ({"preset": ["swap"]}, "unknown preset of swarm"),
+        ({"drones": "eight"}, "at least 1"),
     ],
     ids=str,
 )
@@ -318,12 +326,25 @@ def test_options_that_make_no_sense_are_one_clear_line(options, says):
     ("changes", "says"),
     [
         ({"density": 0.51}, "give obstacles=32"),
-        ({"density": 1.0}, "below 1"),
-        ({"obstacle_size": 0.95}, "at most 0.9"),
-        ({"mix": np.zeros(11)}, "at least one of them above 0"),
-        ({"mix": np.ones(3)}, "11 shares"),
-        ({"duration": 0}, "at least 1"),
+        ({"density": 1.0}, "from 0 to 0.984375"),
+        ({"ranges": Ranges(density_high=0.51)}, "give obstacles=32"),
+        ({"obstacle_size": 0.95}, "at most 0.908"),
+        ({"ranges": Ranges(size_high=0.95)}, "at most 0.908"),
+        ({"ranges": Ranges(swap_low=0.9)}, "ranges.swap_low=0.9 of swarm lies above ranges.swap_high=0.8"),
+        ({"ranges": Ranges(centre=4.0)}, "room.half=5 of swarm is too small for the goals; give at least 5.5"),
+        ({"room": Room(half=4.0)}, "give at least 4.5"),
+        ({"room": Room(height=3.0)}, "room.height=3 of swarm is too low for the goals; give at least 3.5"),
+        ({"mix": np.zeros(11)}, "give one to a scenario"),
+        ({"mix": np.ones(3)}, "give 11 numbers"),
+        ({"mix": -np.ones(11)}, "0 or more"),
+        ({"duration": 0}, "at least 2"),
+        ({"duration": "long"}, "finite numbers|an integer"),
+        ({"duration": np.array([100, 200])}, "one number"),
+        ({"spread": float("nan")}, "finite numbers"),
+        ({"drone": Quadrotor(mass=0.0)}, "drone.mass=0 of swarm is out of range; it takes a number above 0"),
+        ({"drone": PointMass()}, "another structure"),
         ({"drone": Quadrotor(thrust_to_weight=0.9)}, "could not take off"),
+        ({"collision_anneal": 1.5}, "from 0 to 1"),
     ],
     ids=str,
 )

@@ -21,7 +21,7 @@ def goals_of(name, dimensions=3):
 
     def one(key):
         key_goals, key_free = jax.random.split(key)
-        free = scenarios.draw_obstacles(key_free, 16, 0.2, 0.6, N)[4]
+        free = scenarios.draw_obstacles(key_free, SwarmParams(), 16, N)[4]
         goals = scenarios.draw_goals(key_goals, SwarmParams(mix=shares((name,))), N, dimensions, free)
         return jax.vmap(lambda time: scenarios.goals_at(goals, time))(jnp.asarray(TIMES)), goals
 
@@ -110,6 +110,12 @@ def test_swaps_exchange_the_places_of_one_formation():
 def test_two_swarms_change_sides():
     goals, _ = goals_of("swarm_versus_swarm")
     halves = goals[..., : N // 2].mean(axis=3), goals[..., N // 2 :].mean(axis=3)
+    apart = np.linalg.norm((halves[1] - halves[0])[..., :2], axis=2)
+    assert apart.min() > 0.999
+    assert apart.max() < 2.001
+    assert np.ptp(apart[:, 0]) > 0.5
+    for half in (goals[:, 0, :, : N // 2], goals[:, 0, :, N // 2 :]):
+        assert ((spacing(half) > 0.249) & (spacing(half) < 0.501)).all()
     for episode, times in enumerate(changes(goals)):
         before, after = (np.searchsorted(TIMES, times[0]) + offset for offset in (-1, 0))
         way = [half[episode, after] - half[episode, before] for half in halves]
@@ -149,7 +155,7 @@ def test_pursuits_are_smooth_and_of_one_goal(name, fastest):
 def test_obstacles_stand_in_cells_of_their_own_and_leave_starts_and_goals_free(drones):
     for seed in range(20):
         density = [0.05, 0.2, 0.8][seed % 3]
-        drawn = scenarios.draw_obstacles(jax.random.key(seed), 52, density, 0.6, drones)
+        drawn = scenarios.draw_obstacles(jax.random.key(seed), SwarmParams(density=density), 52, drones)
         x, y, radius, start, goal = (np.asarray(part) for part in drawn)
         there = radius > 0
         assert there.sum() == {0.05: 3, 0.2: 12, 0.8: 51}[density]  # 12 at a fifth, as published
@@ -162,6 +168,18 @@ def test_obstacles_stand_in_cells_of_their_own_and_leave_starts_and_goals_free(d
             assert (place[2] <= 3).all()
         if drones <= 64 - there.sum():
             assert len({tuple(a) for a in start[:2].T}) == drones
+
+
+def test_obstacles_can_be_as_many_and_as_large_as_each_episode_draws():
+    ranges = scenarios.Ranges(density_high=0.15, size_high=0.5)
+    env_params = SwarmParams(density=0.05, obstacle_size=0.3, ranges=ranges)
+    draw = jax.jit(lambda key: scenarios.draw_obstacles(key, env_params, 12, N)[2])
+    radius = np.stack([draw(jax.random.key(seed)) for seed in range(300)])
+    count, size = (radius > 0).sum(axis=1), 2 * radius.max(axis=1)
+    assert set(count) == set(range(3, 10))  # 5 to 15 % of 64 cells
+    np.testing.assert_allclose([size.min(), size.mean(), size.max()], [0.3, 0.4, 0.5], atol=0.01)
+    assert (np.where(radius > 0, 2 * radius, size[:, None]) == size[:, None]).all()
+    assert abs(np.corrcoef(count, size)[0, 1]) < 0.15
 
 
 def test_drones_start_level_at_rest_near_the_middle_of_their_goals():
