@@ -51,8 +51,8 @@ class SwarmState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Swarm(Environment):
-    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; after 15 s (coverage: 5 s) the episode is cut off
-    for all. Times are the defaults: see ``SwarmParams``.
+    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; after 15 s (coverage: 5 s) the episode is cut
+    off for all. ``SwarmParams`` changes these times.
 
     Options:
 

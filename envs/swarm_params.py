@@ -26,7 +26,7 @@ from marljax.trees import ABOVE_0, check_numbers, check_order, check_ranges
 
 
 class RewardWeights(struct.PyTreeNode):
-    """Of the costs of a control step, as published: the first five are costs per 2 s, so that a step of 10 ms counts them 1/200."""
+    """Of the costs of a control step, as published: the first five are costs per 2 s: 10 ms count 1/200 of them."""
 
     distance: Any = 1.0  # per m
     effort: Any = 0.05  # of the length of the action

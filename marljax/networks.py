@@ -73,8 +73,8 @@ class Encoder(nn.Module):
     Two layers embed every entity, with weights that its kind shares, and two others what is the agent's own. All entities present
     attend to one another; what an entity hears is projected and added to its embedding. Of a kind remain the mean over those
     present and their share of the places, so that any order gives the same; of an ordered kind every entity in its place, with 0
-    for the absent. These stand behind the embedding of the own, and a ``Core`` follows. Published are two tokens, all neighbours in
-    one and the distance field in the other; here each neighbour is one, which is what makes their order not matter.
+    for the absent. These stand behind the embedding of the own, and a ``Core`` follows. Published are two tokens, all neighbours
+    in one and the distance field in the other; here each neighbour is one, which is what makes their order not matter.
     """
 
     sizes: EncoderSizes
