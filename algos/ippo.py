@@ -50,7 +50,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     shape = (vec.num_envs, env.num_agents)
     memory = zero_carry(config.core, config.hidden[-1], shape)
     carry = Carry(memory, () if config.share_body else memory)
-    actors = start(vec, env_params, parallel.fold_data(key_reset), carry)
+    actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
     params = init_params(env, config, ppo.inputs_of(actors.timestep), key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
 

@@ -54,7 +54,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
     shape = (vec.num_envs, env.num_agents)
     carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
-    actors = start(vec, env_params, parallel.fold_data(key_reset), carry)
+    actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
     inputs = see(env, env_params, actors.env_state, actors.timestep)
     params = init_params(env, config, inputs, key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)

@@ -59,6 +59,8 @@ class SurrogateConfig(Hyperparameters):
 class PPOConfig(SurrogateConfig):
     """Hyperparameters of the PPO family."""
 
+    # How much
+    stagger: int = static(0, low=0, high=2**30)  # first episodes are cut off after 1 to so many steps; 0: they are not
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     head: tuple[int, ...] = static((), low=1)  # widths of layers of each output's own behind them

@@ -65,7 +65,7 @@ def collect(
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
         env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
         step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
-        return (Actors(env_state, timestep, carry), sums + episode_figures(timestep)), (record, step)
+        return (Actors(env_state, timestep, carry), sums + episode_figures(timestep, env_state)), (record, step)
 
     names = ["episodes", *(f"sum_{name}" for name in sorted(actors.timestep.metrics))]
     keys = jax.random.split(key, (length, 2))
@@ -73,18 +73,18 @@ def collect(
     return actors, records, steps, dict(zip(names, parallel.total(sums), strict=True))
 
 
-def episode_figures(timestep: TimeStep) -> jax.Array:
+def episode_figures(timestep: TimeStep, env_state: VecState) -> jax.Array:
     """Count and metric sums, in order of names, of the episodes that end in this timestep, over E.
 
     Episodes that did not start afresh stand in the sum of ``replayed`` alone, which is their number; the other sums and the count
-    are those of the task as it is.
+    are those of the task as it is. Episodes cut off to stagger the next ones count nowhere.
     """
     values = jnp.stack([jnp.ones(timestep.last.shape), *(timestep.metrics[name] for name in sorted(timestep.metrics))])
-    counted = timestep.last
+    counted = ends = timestep.last & (env_state.length < env_state.limit)
     if REPLAYED in timestep.metrics:
         row = 1 + sorted(timestep.metrics).index(REPLAYED)
         fresh = timestep.metrics[REPLAYED] == 0
-        counted = timestep.last & (fresh | (jnp.arange(len(values)) == row)[:, None])
+        counted = ends & (fresh | (jnp.arange(len(values)) == row)[:, None])
     return jnp.where(counted, values, 0.0).sum(axis=1)
 
 
@@ -93,7 +93,12 @@ def annealed(env: Environment, learner: Learner, num_updates: int) -> EnvParams:
     return env.anneal(learner.env_params, learner.updates / num_updates)
 
 
-def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any) -> Actors:
-    """Actors at the first timestep of their first episodes, with the numbers that a run begins with."""
-    env_state, timestep = vec.reset(key, vec.env.anneal(env_params, jnp.zeros(())))
-    return Actors(env_state, timestep, carry)
+def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagger: int = 0) -> Actors:
+    """Actors at the first timestep of their first episodes, with the numbers that a run begins with; with ``stagger`` above 0
+    these are cut off after up to so many steps."""
+    env_params = vec.env.anneal(env_params, jnp.zeros(()))
+    if not stagger:
+        return Actors(*vec.reset(key, env_params), carry)
+    key_reset, key_stagger = jax.random.split(key)
+    env_state, timestep = vec.reset(key_reset, env_params)
+    return Actors(vec.staggered(key_stagger, env_state, stagger), timestep, carry)

@@ -10,6 +10,8 @@ from jax.custom_batching import custom_vmap
 
 from marljax.environment import Environment, EnvParams, Lasting, Outcome, TimeStep, checked_action, timestep
 
+NEVER = 2**31 - 1  # steps that no episode lasts
+
 
 class VecState(struct.PyTreeNode):
     """States of E instances and the running figures of their episodes."""
@@ -19,6 +21,7 @@ class VecState(struct.PyTreeNode):
     returns: jax.Array  # [E, A] sum of rewards so far
     present: jax.Array  # [E, A] bool: alive at some time in this episode
     length: jax.Array  # [E] int32 steps so far
+    limit: jax.Array  # [E] int32 steps after which this episode is cut off, if it still runs; NEVER but in ``staggered`` ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,14 @@ class VecEnv:
         env_state = _with_lasting(env_state, moved)
         return jax.vmap(self._after, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
+    def staggered(self, key: jax.Array, state: VecState, longest: int) -> VecState:
+        """First episodes that are cut off after 1 to ``longest`` steps, at random; ``state`` is as ``reset`` gives it.
+
+        Without it instances whose episodes last equally long are always at the same moment of them, and a rollout that is shorter
+        than an episode shows a learner now only starts and now only ends.
+        """
+        return state.replace(limit=jax.random.randint(key, (self.num_envs,), 1, longest + 1))
+
     def global_state(self, state: VecState, env_params: EnvParams) -> jax.Array:
         """[E, G] for centralised critics."""
         return jax.vmap(self.env.global_state, in_axes=(0, None))(state.env, env_params)
@@ -69,6 +80,7 @@ class VecEnv:
             returns=jnp.zeros(num_agents),
             present=jnp.zeros(num_agents, bool),
             length=jnp.zeros((), jnp.int32),
+            limit=jnp.full((), NEVER, jnp.int32),
         )
         outcome = Outcome(jnp.zeros(num_agents), jnp.array(False), jnp.array(False))
         return self._look(blank, outcome, jnp.array(True), env_params)
@@ -101,13 +113,16 @@ class VecEnv:
         """One instance after its step; ``state`` is from before it."""
         begins = state.ended
         continues = ~begins
-        outcome = Outcome(outcome.reward * continues, outcome.terminated & continues, outcome.truncated & continues)
+        length = jnp.where(begins, 0, state.length + 1)
+        truncated = outcome.truncated | (length >= state.limit) & ~outcome.terminated
+        outcome = Outcome(outcome.reward * continues, outcome.terminated & continues, truncated & continues)
         state = VecState(
             env=env_state,
             ended=outcome.terminated | outcome.truncated,
             returns=jnp.where(begins, 0.0, state.returns + outcome.reward),
             present=state.present & continues,
-            length=jnp.where(begins, 0, state.length + 1),
+            length=length,
+            limit=jnp.where(begins, NEVER, state.limit),
         )
         return self._look(state, outcome, begins, env_params)
 

@@ -7,13 +7,15 @@ import probes
 import pytest
 
 import marljax
+from marljax.rollout import episode_figures
 
 
-def play(variant, steps, num_envs=4):
+def play(variant, steps, num_envs=4, stagger=0):
     env_params = probes.ProbeParams(variant=variant)
     vec = marljax.vectorize(probes.Probe(), num_envs)
     step = jax.jit(functools.partial(vec.step, env_params=env_params))
     state, timestep = vec.reset(jax.random.key(0), env_params)
+    state = vec.staggered(jax.random.key(1), state, stagger) if stagger else state
     states, timesteps = [state], [timestep]
     for t in range(steps):
         action = jax.random.randint(jax.random.key(t), (num_envs, 2), 0, 2)
@@ -36,6 +38,24 @@ def test_an_episode_restarts_on_the_step_after_its_last(variant):
         if place == 0:
             np.testing.assert_array_equal(timestep.reward, 0.0)
         np.testing.assert_array_equal(timestep.acting, timestep.alive & (place != length))
+
+
+def test_staggered_first_episodes_are_cut_off_and_count_nowhere():
+    length = int(probes.STEPS[probes.MEMORY])
+    states, timesteps = play(probes.MEMORY, 3 * (length + 1), num_envs=32, stagger=length)
+    last = np.array([timestep.last for timestep in timesteps])
+    cut_at = np.asarray(states[0].limit)
+    assert set(cut_at) == set(range(1, length + 1))
+    np.testing.assert_array_equal(last.argmax(axis=0), cut_at)
+    truncated = np.array([timestep.truncated for timestep in timesteps])
+    terminated = np.array([timestep.terminated for timestep in timesteps])
+    assert (truncated.sum(axis=0) == (cut_at < length)).all()  # those that end by themselves are not cut off as well
+    assert not (truncated & terminated).any()
+    for instance, ends in enumerate(last.T):
+        assert set(np.diff(np.flatnonzero(ends))) == {length + 1}  # later episodes are whole
+        assert cut_at[instance] == np.flatnonzero(ends)[0]
+    counted = sum(float(episode_figures(timestep, state)[0]) for state, timestep in zip(states, timesteps, strict=True))
+    assert counted == last.sum() - 32
 
 
 def test_the_final_observation_belongs_to_the_episode_that_ended():
