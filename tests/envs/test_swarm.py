@@ -157,6 +157,18 @@ def test_neighbours_are_ranked_by_distance_and_closing_speed(env):
         np.testing.assert_allclose(found[:, :, own], expected, atol=1e-5)
 
 
+def test_sensors_are_as_noisy_as_said(env):
+    def errors(key):
+        state, timestep = env.reset(key, env.default_params)
+        body, place = state.body, timestep.obs[:, :3].T + state.goal
+        return place - body.position, timestep.obs[:, 3:6].T - body.velocity, timestep.obs[:, 15:18].T - body.spin
+
+    for found, deviation in zip(
+        jax.jit(jax.vmap(errors))(jax.random.split(jax.random.key(0), 500)), (5e-3, 1e-2, 1.75e-4), strict=True
+    ):
+        np.testing.assert_allclose([found.mean(), found.std()], [0, deviation], atol=0.03 * deviation)
+
+
 def test_landmarks_are_told_with_how_far_the_others_are():
     rng = np.random.default_rng(3)
     place, marks = rng.normal(size=(2, 4)), rng.normal(size=(2, 5))

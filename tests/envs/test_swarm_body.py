@@ -78,6 +78,21 @@ def test_random_flights_stay_finite_in_the_room_and_their_rotations_rotations():
     assert (np.abs(end.spin) <= 40).all()
 
 
+def test_thrust_noise_is_an_autoregression_that_scales_with_the_command():
+    """n ← 0.85 n + 0.01 N(0, 1) once per control step, and u n on top of the settled thrust u."""
+    drone, half = bodies.Quadrotor(), jnp.full((4, 4_000), 0.5)
+    end = flown(at(5.0, 4_000), half, 60, drone, jax.random.key(0)).noise
+    np.testing.assert_allclose([end.mean(), end.std()], [0, 0.01 / np.sqrt(1 - 0.85**2)], atol=4e-4)
+    noisy = at(5.0).replace(noise=jnp.ones((4, 1)))
+    np.testing.assert_allclose(flown(noisy, half[:, :1], 3).noise, 0.85**3, rtol=1e-5)
+    level = at(5.0).replace(motor=jnp.full((4, 1), 0.5**0.5))
+    steps = {}
+    for noise in (0.0, 2.0):
+        after = bodies.fly(level, half[:, :1], jnp.full((4, 1), noise), jnp.zeros(1), drone, ROOM)
+        steps[noise] = values(after)["vz"]
+    assert steps[2.0] - steps[0.0] == pytest.approx(0.01 * 9.81 * 1.9 * 0.5 * 0.02, rel=1e-3)
+
+
 def test_a_drone_that_comes_down_lies_level_and_can_start_again():
     rolled = at(0.3).replace(rotation=bodies.turn(at(0.3).rotation, jnp.array([[2.5], [0.0], [0.4]])))
     down = flown(rolled, jnp.zeros((4, 1)), 60)
