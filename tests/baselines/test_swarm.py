@@ -25,7 +25,7 @@ def test_mixed_motors_give_the_force_and_torque_that_were_asked_for():
 
 @pytest.fixture(scope="module")
 def played():
-    """Metrics by setting and pilot, over eight episodes of 6 s (coverage: 5 s)."""
+    """Metrics by setting and pilot, over eight episodes of 5 to 9 s."""
 
     def of(env, **changes):
         env_params = env.default_params.replace(**changes)
@@ -39,7 +39,11 @@ def played():
     def _play(rival):
         return Evaluator(rival.env, 8).scripted(rival.policy, rival.env_params, jax.random.key(0))
 
-    return {"same": of(Swarm(drones=5), duration=600), "coverage": of(Swarm(preset="coverage"))}
+    return {
+        "same": of(Swarm(drones=5), duration=600),
+        "obstacles": of(Swarm(preset="obstacles_random", drones=5), duration=900),
+        "coverage": of(Swarm(preset="coverage")),
+    }
 
 
 def test_pilots_arrive_and_repulsion_keeps_them_apart(played):
@@ -49,6 +53,14 @@ def test_pilots_arrive_and_repulsion_keeps_them_apart(played):
     assert apart["success"] == 1
     assert apart["distance"] < 0.4
     assert apart["return"] > alone["return"] + 10
+
+
+def test_repulsion_keeps_pilots_off_obstacles(played):
+    alone, apart = played["obstacles"]["PD"], played["obstacles"]["PD, with repulsion"]
+    assert apart["crash"] < alone["crash"]
+    assert apart["success"] > alone["success"] > 0.4
+    assert apart["distance"] < 0.1
+    assert apart["return"] > alone["return"]
 
 
 def test_the_nearest_landmark_leaves_others_alone(played):
