@@ -85,7 +85,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
     if config.normalize_values:
-        value_stats = learner.params.value_stats.updated(target, valued)
+        value_stats = learner.params.value_stats.updated(target, valued, config.value_horizon)
         learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
     evaluate = functools.partial(evaluate_batch, env, config)
     learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)

@@ -9,7 +9,7 @@ from marljax import parallel
 
 
 class RunningStats(NamedTuple):
-    """Moments of all samples so far; kept beside the network parameters and saved with them."""
+    """Moments of the samples so far; kept beside the network parameters and saved with them."""
 
     mean: jax.Array  # [F]
     var: jax.Array  # [F]
@@ -20,16 +20,20 @@ class RunningStats(NamedTuple):
         # A tiny count instead of zero: the first batch replaces the start values, and nothing divides by zero before it.
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.array(1e-4))
 
-    def updated(self, x: jax.Array, mask: jax.Array) -> "RunningStats":
-        """Joins a batch ``x`` [..., F] of which ``mask`` [...] counts, over all shards (Chan et al. 1979, parallel variance)."""
+    def updated(self, x: jax.Array, mask: jax.Array, horizon: int = 0) -> "RunningStats":
+        """Joins a batch ``x`` [..., F] of which ``mask`` [...] counts, over all shards (Chan et al. 1979, parallel variance).
+
+        With a ``horizon`` all before weighs as much as so many batches of this size at most: moments that forget.
+        """
         axes = tuple(range(mask.ndim))
         weight = mask.astype(jnp.float32).reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
         count = parallel.total(weight.sum())
         mean = parallel.total((x * weight).sum(axes)) / jnp.maximum(count, 1.0)
         var = parallel.total((jnp.square(x - mean) * weight).sum(axes)) / jnp.maximum(count, 1.0)
-        total = self.weight + count
+        before = jnp.minimum(self.weight, horizon * count) if horizon else self.weight
+        total = before + count
         delta = mean - self.mean
-        square = self.var * self.weight + var * count + jnp.square(delta) * self.weight * count / total
+        square = self.var * before + var * count + jnp.square(delta) * before * count / total
         return RunningStats(self.mean + delta * count / total, square / total, total)
 
     @property

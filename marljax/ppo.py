@@ -74,6 +74,7 @@ class PPOConfig(SurrogateConfig):
     gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
     normalize_values: bool = static(True)  # the critic predicts returns scaled by their running mean and deviation
+    value_horizon: int = static(0, low=0)  # updates that their mean and deviation look back on; 0: all
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
     death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
     # Losses

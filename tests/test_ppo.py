@@ -103,6 +103,18 @@ def test_running_statistics_equal_those_of_all_samples():
     np.testing.assert_allclose(stats.denormalize(stats.normalize(kept)), kept, atol=1e-4)
 
 
+def test_running_statistics_with_a_horizon_forget():
+    """After k batches of the same size the first has the weight (h / (h + 1))^(k - h) that a moving mean gives it."""
+    stats, horizon = RunningStats.create(()), 3
+    update = in_mesh(lambda stats, x: stats.updated(x, jnp.ones(8, bool), horizon))
+    series = [5.0, *[1.0] * 9]
+    for value in series:
+        stats = update(stats, jnp.full(8, value))
+    weight = (1 / 3) * (3 / 4) ** 7  # the third batch makes the mean one of three, and seven follow
+    np.testing.assert_allclose(stats.mean, 1.0 + 4.0 * weight, rtol=1e-4)
+    np.testing.assert_allclose(stats.var, 16.0 * weight * (1 - weight), rtol=1e-3)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
