@@ -110,7 +110,7 @@ def play_scripted(rival: Rival, episodes: int, at_once: int = AT_ONCE, key: jax.
 
 def matters(run: settings.Settings) -> dict[str, Any]:
     """The part of a run's configuration that its numbers depend on."""
-    names = ("algo_name", "algo", "env_name", "env", "env_params", "seed", "seeds", "eval")
+    names = ("algo_name", "algo", "env_name", "env", "env_params", "seed", "seeds", "eval", "failure_replay")
     return {name: run.tree[name] for name in names} | {"env_version": run.env.version}
 
 

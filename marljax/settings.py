@@ -55,8 +55,8 @@ class Replaying:
     spacing: int
     window: int
     probability: float
-    grace: int
-    back: int
+    grace: int | None
+    back: int | None
     times: int
     below: float
 
@@ -240,6 +240,8 @@ def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> 
     options = fields.names(Replaying)
     structure = {name: getattr(wanted, name) for name in fields.names(FailureReplay) if name in options}
     numbers = {f"replay_{name}": getattr(wanted, name) for name in options if name not in structure}
+    tenth = min(_tenth(env_params), (wanted.ring - 1) * wanted.spacing + 1)  # and no more than the ring is sure to hold
+    numbers |= {name: tenth for name in ("replay_grace", "replay_back") if numbers[name] is None}
     try:
         replaying = FailureReplay(env, **structure)
         training_params = replaying.default_params.replace(env=env_params, **numbers)
@@ -247,6 +249,11 @@ def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> 
     except UserError as error:
         raise fields.prefixed("failure_replay", UserError(str(error).removeprefix("replay_")), options) from error
     return replaying, strong(training_params)
+
+
+def _tenth(env_params: EnvParams) -> int:
+    """Steps of a tenth of an episode, where its numbers say how long that is; else the published 150."""
+    return max(1, int(getattr(env_params, "duration", 1500)) // 10)
 
 
 def run_defaults() -> dict[str, Any]:

@@ -289,6 +289,21 @@ def test_a_run_replays_resumes_to_the_bit_and_evaluates_the_bare_environment(tmp
 
 
 @pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (["env=swarm"], 150),  # as published: 1.5 of 15 s
+        (["env=swarm", "env.preset=coverage"], 10),
+        (["env=swarm", "env.duration=6000"], 251),  # as far as the ring goes
+        (["env=swarm", "failure_replay.back=20"], (150, 20)),
+    ],
+)
+def test_without_numbers_a_replay_goes_back_a_tenth_of_an_episode(words, steps):
+    given = settings.compose("ippo", words).training_params
+    grace, back = steps if isinstance(steps, tuple) else (steps, steps)
+    assert (given.replay_grace, given.replay_back) == (grace, back)
+
+
+@pytest.mark.parametrize(
     ("word", "message"),
     [
         ("failures=[crash]", "failure_replay: unknown metric of Corridor 'crash'; known: arrived"),
