@@ -287,9 +287,9 @@ def training_rate(chosen: Any, num_envs: int) -> Row:
     from marljax.train import Trainer
 
     config = chosen.config.replace(num_envs=num_envs, total_steps=num_envs * chosen.config.rollout_length * (REPETITIONS + 2))
-    trainer = Trainer(chosen.algorithm, chosen.env, config, parallel.make_mesh())
+    trainer = Trainer(chosen.algorithm, chosen.training_env, config, parallel.make_mesh())
     begun = time.perf_counter()
-    members = trainer.init(jax.random.split(jax.random.key(0), 1), chosen.env_params)
+    members = trainer.init(jax.random.split(jax.random.key(0), 1), chosen.training_params)
     members, _ = jax.block_until_ready(trainer.run(members, 1))
     first_update = time.perf_counter() - begun
     times = []
