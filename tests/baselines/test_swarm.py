@@ -25,23 +25,23 @@ def test_mixed_motors_give_the_force_and_torque_that_were_asked_for():
 
 @pytest.fixture(scope="module")
 def played():
-    """Metrics by setting and pilot, over eight episodes of 5 to 9 s."""
+    """Metrics by setting and pilot, over eight episodes of 5 or 6 s, or 64 of 9 s."""
 
-    def of(env, **changes):
+    def of(env, episodes=8, **changes):
         env_params = env.default_params.replace(**changes)
         pilots = baseline.rivals(env, env_params)
         return {
-            name: {key: float(np.mean(value)) for key, value in _play(rival).items()}
+            name: {key: float(np.mean(value)) for key, value in _play(rival, episodes).items()}
             for name, rival in pilots.items()
             if name != "random"
         }
 
-    def _play(rival):
-        return Evaluator(rival.env, 8).scripted(rival.policy, rival.env_params, jax.random.key(0))
+    def _play(rival, episodes):
+        return Evaluator(rival.env, episodes).scripted(rival.policy, rival.env_params, jax.random.key(0))
 
     return {
         "same": of(Swarm(drones=5), duration=600),
-        "obstacles": of(Swarm(preset="obstacles_random", drones=5), duration=900),
+        "obstacles": of(Swarm(preset="obstacles_random", drones=5), 64, duration=900),
         "coverage": of(Swarm(preset="coverage")),
     }
 
