@@ -1,6 +1,6 @@
 """What the PPO family shares: hyperparameters, the clipped losses, and the passes over minibatches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -77,7 +77,8 @@ class PPOConfig(SurrogateConfig):
     value_horizon: int = static(0, low=0)  # updates that their mean and deviation look back on; 0: all
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
     death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
-    # Losses
+    # Losses and gradients
+    clip_apart: bool = static(False)  # max_grad_norm bounds actor and critic each; False: both together
     clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
     entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
     value_coef: float = traced(0.5, low=0.0)  # weight of the critic's loss
@@ -241,23 +242,29 @@ def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) 
     return acts & has_choice, acts if config.death == "terminal" else jnp.broadcast_to(running, acts.shape)
 
 
-def optimizer(config: SurrogateConfig, updates: jax.Array) -> optax.GradientTransformation:
-    """Adam with clipped gradients at this update's learning rate."""
+def optimizer(config: SurrogateConfig, updates: jax.Array, parts: Sequence[str] = ()) -> optax.GradientTransformation:
+    """Adam with clipped gradients at this update's learning rate; the gradient of each of ``parts`` is clipped by itself."""
     rate: Scalar = config.learning_rate
     if config.anneal_learning_rate:
         rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
-    steps = optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm),
-        optax.scale_by_adam(eps=config.adam_eps),
-        optax.scale_by_learning_rate(rate),
-    )
-    return optax.flatten(steps)  # one vector instead of many arrays: a fraction of the kernels, to compile and to run
+    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps)
+    steps = (adam, optax.scale_by_learning_rate(rate))
+    # flattened to one vector instead of many arrays: a fraction of the kernels, to compile and to run
+    if not parts:
+        return optax.flatten(optax.chain(clip, *steps))
+    apart = optax.partition(dict.fromkeys(parts, clip), {part: part for part in parts})
+    return optax.chain(apart, optax.flatten(optax.chain(*steps)))
+
+
+def _parts(config: PPOConfig) -> Sequence[str]:
+    """Of the parameters, whose gradients are clipped apart."""
+    return ("actor", "critic") if config.clip_apart else ()
 
 
 def new_learner(config: PPOConfig, params: Any, key: jax.Array, env_params: EnvParams) -> Learner:
     """A learner before its first update; ``params`` has ``actor`` and ``critic``, which are trained."""
     updates = jnp.zeros((), jnp.int32)
-    opt_state = optimizer(config, updates).init({"actor": params.actor, "critic": params.critic})
+    opt_state = optimizer(config, updates, _parts(config)).init({"actor": params.actor, "critic": params.critic})
     return Learner(params, opt_state, updates, key, env_params)
 
 
@@ -360,7 +367,7 @@ def fit(
     """
     if config.core == "mlp":
         batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-    transform = optimizer(config, learner.updates)
+    transform = optimizer(config, learner.updates, _parts(config))
 
     def loss(trained: Any, params: Any, batch: Batch, carry: Any, key: jax.Array):
         params = params._replace(**trained)
