@@ -120,7 +120,7 @@ def train(algo: str, words: Sequence[str], console: Console) -> tuple[settings.S
     folder = Path(run.run.runs) / run.title / str(run.run.name)
     if (folder / runfolder.CONFIG).exists():
         kept = settings.compose(algo, [f"resume={folder}"])
-        if matters(kept) != matters(run):
+        if not agree(matters(kept), matters(run)):
             raise UserError(f"{folder} was made with other settings; move it away, or delete it with its cell")
         run = kept
     if driver.train(run, console).status == "interrupted":

@@ -34,6 +34,7 @@ from marljax.spaces import Box, Part
 
 DYNAMICS = {"quadrotor": 3, "point2d": 2, "point3d": 3}  # and their dimensions
 TASKS = ("goals", "landmarks")
+LOWEST = 0.75  # m above the floor that a drone starts
 SENSED = 9  # normal draws of a drone's sensors
 
 
@@ -168,7 +169,7 @@ class Swarm(Environment):
         return preset_params(preset, self.dynamics)
 
     def check_params(self, env_params: SwarmParams) -> None:
-        """Raises ``UserError`` for shares, densities and sizes that no episode can have."""
+        """Raises ``UserError`` for numbers that no episode can have."""
         check(env_params, self.obstacles, self.dynamics, self.task)
 
     def anneal(self, env_params: SwarmParams, progress: jax.Array) -> SwarmParams:
@@ -190,7 +191,9 @@ class Swarm(Environment):
         among = scenarios.is_any(goals.kind, *AMONG_OBSTACLES)
         middle = jnp.where(among, start, jnp.mean(goal, axis=1, keepdims=True))
         place = middle + env_params.spread * flat(scenarios.either_way, key_place, (3, drones))
-        place = place.at[2].set(0.0 if self.dimensions == 2 else jnp.maximum(place[2], 0.75))
+        half, height = env_params.room.half, env_params.room.height
+        place = jnp.clip(place, jnp.array([-half, -half, LOWEST])[:, None], jnp.array([half, half, height])[:, None])
+        place = place.at[2].set(0.0) if self.dimensions == 2 else place
         yaw = jnp.pi * flat(scenarios.either_way, key_yaw, (drones,))
         return SwarmState(
             body=level(place, yaw) if self.dynamics == "quadrotor" else Point(place, jnp.zeros_like(place)),
@@ -299,7 +302,7 @@ class Swarm(Environment):
         given = (state.sensed, body.position, body.velocity, attitude, state.goal, state.obstacles)
         obs = batch_last(self._observe)(*given, env_params)
         ones = jnp.ones((self.drones, 1), bool)
-        return View(obs.T, ones, ones[:, 0], metrics(state.tally, self.task, env_params))
+        return View(obs.T, ones, ones[:, 0], metrics(state.tally, self.task, isinstance(body, Body), env_params))
 
     def _observe(
         self,

@@ -1,7 +1,6 @@
 """The numbers of ``swarm`` and its presets."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from marljax.envs.swarm_scenarios import (
     obstacle_count,
 )
 from marljax.errors import UserError
-from marljax.trees import ABOVE_0, check_numbers, check_order, check_ranges
+from marljax.trees import ABOVE_0, check_numbers, check_order, check_ranges, rounded_down
 
 
 class RewardWeights(struct.PyTreeNode):
@@ -104,10 +103,15 @@ def preset_params(name: str, dynamics: str) -> SwarmParams:
     return SwarmParams(drone=drone, mix=shares(preset.mix), duration=round(preset.seconds / drone.period), **preset.numbers)
 
 
-_ABOVE, _NOT_BELOW = (ABOVE_0, math.inf), (0.0, math.inf)
+LARGE = 1e6
+_ABOVE, _NOT_BELOW = (ABOVE_0, LARGE), (0.0, LARGE)
+MARGIN = 0.05  # m that are left of a room beside what has to fit in
+AWAY, UP = {"lissajous": 1.0, "bezier": 2.0}, {"lissajous": 0.5, "bezier": 2.0}  # m that the centre of the goals moves at most
+SHORTEST = 5  # steps over which the mean distance says that a drone has arrived
 LONGEST_STEP = 0.05  # s of the physics; in a longer one drones fly through one another
 _RANGES = {
     **dict.fromkeys(("room.half", "room.height", "arrived", "arrived_together"), _ABOVE),
+    **dict.fromkeys((f"weights.{field.name}" for field in dataclasses.fields(RewardWeights)), _NOT_BELOW),
     **dict.fromkeys(("obstacle_size", "spread", "grace", "position_noise", "velocity_noise", "gyro_noise"), _NOT_BELOW),
     **dict.fromkeys(("bounces.apart", "bounces.own", "bounces.off_obstacle", "bounces.low", "bounces.slowest"), _NOT_BELOW),
     **dict.fromkeys(("downwash.push_noise", "downwash.twist_noise", "ranges.change_low"), _NOT_BELOW),
@@ -143,11 +147,14 @@ def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> 
     flies = dynamics == "quadrotor"
     check_ranges(env_params, _RANGES | (_QUADROTOR if flies else _POINT), "swarm")
     check_order(env_params, _ORDERED, "swarm")
-    if not env_params.duration >= 2 or env_params.duration % 1:
-        raise UserError(f"duration={env_params.duration:g} of swarm is out of range; it takes an integer of at least 2")
-    if flies and not env_params.drone.thrust_to_weight > 1:
-        raise UserError("drone.thrust_to_weight of swarm has to be above 1; such a drone could not take off")
-    _check_places(env_params, bool(obstacles))
+    if not env_params.duration >= SHORTEST or env_params.duration % 1:
+        raise UserError(f"duration={env_params.duration:g} of swarm is out of range; it takes an integer of at least {SHORTEST}")
+    if flies and not 1 < env_params.drone.thrust_to_weight <= 100:
+        lift = f"drone.thrust_to_weight={env_params.drone.thrust_to_weight:g} of swarm is out of range"
+        raise UserError(f"{lift}; it takes a number above 1, or the drone could not take off, up to 100")
+    if not env_params.drone.arm < WALL:
+        raise UserError(f"drones of swarm have a radius of {env_params.drone.arm:g} m; make them smaller than {WALL:g} m")
+    _check_places(env_params, bool(obstacles), dynamics)
     mix = np.asarray(env_params.mix)
     if not mix.any():
         raise UserError("mix of swarm has no share above 0; give one to a scenario at least")
@@ -156,22 +163,30 @@ def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> 
         raise UserError(f"mix of swarm has {' or '.join(AMONG_OBSTACLES)}, but there are no obstacles; give obstacles=16")
     density = max(float(env_params.density), float(env_params.ranges.density_high))
     needed = int(obstacle_count(density))
+    name = "ranges.density_high" if env_params.ranges.density_high > env_params.density else "density"
     if obstacles and needed > obstacles:
-        raise UserError(
-            f"density={density:g} of swarm is {needed} obstacles, but there is room for {obstacles}; give obstacles={needed}"
-        )
+        told = f"{name}={density:g} of swarm is {needed} obstacles, but there is room for {obstacles}"
+        raise UserError(f"{told}; give obstacles={needed}")
 
 
-def _check_places(env_params: SwarmParams, obstacles: bool) -> None:
-    """Raises ``UserError`` where the goals do not fit into the room, or the drones not between obstacles."""
-    room, ranges = env_params.room, env_params.ranges
-    least = WALL + max(ranges.centre + 0.5 * ranges.versus_high, CELLS / 2 if obstacles else 0.0)
+def _check_places(env_params: SwarmParams, obstacles: bool, dynamics: str) -> None:
+    """Raises ``UserError`` where goals do not fit into the room, or drones not between obstacles."""
+    room, ranges, arm = env_params.room, env_params.ranges, float(env_params.drone.arm)
+    drawn = {name for name, share in zip(SCENARIOS, np.asarray(env_params.mix), strict=True) if share > 0}
+    among = bool(drawn & {*AMONG_OBSTACLES})
+    wide = ranges.centre + max((AWAY.get(name, 0.0) for name in drawn), default=0.0)
+    wide += 0.5 * ranges.versus_high if "swarm_versus_swarm" in drawn else 0.0
+    least = MARGIN + max(WALL + wide, CELLS / 2 if among else 0.0)
     if not room.half >= least:
         raise UserError(f"room.half={room.half:g} of swarm is too small for the goals; give at least {least:g}")
-    least = WALL + max(ranges.high, HIGHEST if obstacles else 0.0)
+    high = ranges.high + max((UP.get(name, 0.0) for name in drawn), default=0.0)
+    high = 0.0 if dynamics == "point2d" else max(high, HIGHEST if among else 0.0)
+    least = MARGIN + WALL + max(WALL, high)
     if not room.height >= least:
         raise UserError(f"room.height={room.height:g} of swarm is too low for the goals; give at least {least:g}")
-    size, most = max(float(env_params.obstacle_size), float(ranges.size_high)), 1.0 - 2.0 * float(env_params.drone.arm)
-    if obstacles and not size <= most:
-        why = "cells are 1 m wide and a drone has to fit between two"
-        raise UserError(f"obstacle_size={size:g} of swarm is out of range; {why}: give at most {most:.3g}")
+    name = "ranges.size_high" if ranges.size_high > env_params.obstacle_size else "obstacle_size"
+    size, most = max(float(env_params.obstacle_size), float(ranges.size_high)), 1.0 - 2.0 * arm
+    if obstacles and not size <= most + 1e-6:
+        why = f"cells are 1 m wide and a drone of radius {arm:.3g} has to fit between two"
+        advice = f"give at most {rounded_down(most):g}" if most > 0 else "give smaller drones"
+        raise UserError(f"{name}={size:g} of swarm is out of range; {why}: {advice}")

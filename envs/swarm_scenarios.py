@@ -195,8 +195,8 @@ def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: 
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
     orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
     order = jnp.where(swap, orders, jnp.arange(drones))
-    shapes = jnp.where(is_any(kind, "swarm_versus_swarm"), _two_formations(drones), formations(drones))
-    return jnp.take_along_axis(shapes[shape], order[:, None], axis=2), size
+    table = jnp.where(is_any(kind, "swarm_versus_swarm"), _two_formations(drones), formations(drones))
+    return jnp.take_along_axis(table[shape], order[:, None], axis=2), size
 
 
 def _centres(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> jax.Array:

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.envs.swarm_params import SwarmParams
+from marljax.envs.swarm_params import SHORTEST, SwarmParams
 from marljax.envs.swarm_scenarios import TOGETHER, is_any
 
-WINDOW = 5  # steps over which the mean distance says that a drone has arrived
+WINDOW = SHORTEST  # steps over which the mean distance says that a drone has arrived
 LAST = 1.0  # s at the end, of which the distance to the goal is reported
 FAR = 1e3  # m, before anything has been measured
 
@@ -70,13 +70,14 @@ def count(tally: Tally, away: jax.Array, fresh: Fresh, timing: Timing) -> Tally:
     )
 
 
-def metrics(tally: Tally, task: str, env_params: SwarmParams) -> dict[str, jax.Array]:
+def metrics(tally: Tally, task: str, flies: bool, env_params: SwarmParams) -> dict[str, jax.Array]:
     """Shares of drones, m and s.
 
     ``success``: reached the goal, and met nothing after the first 1.5 s. ``deadlock``: met nothing, and did not reach it.
-    ``collision``: met a drone; ``crash``: met an obstacle. ``distance``: mean over the last second. ``floor``: s on the floor;
-    failures are replayed, as published, once it lies below 2. With the task ``landmarks`` ``success`` is the share of landmarks
-    that a drone is near at the end, whatever it met on the way, and there is no ``deadlock``.
+    ``collision``: met a drone; ``crash``: met an obstacle. ``distance``: mean over the last second. ``floor``: s on the floor,
+    of quadrotors; below 2 it opens the published gate of a failure replay (``gate="floor"``). With the task ``landmarks``
+    ``success`` is the share of landmarks that a drone is near at the end, whatever it met on the way, and there is no
+    ``deadlock``.
     """
     clean = ~(tally.collided | tally.crashed)
     shares = {"success": clean & tally.arrived, "deadlock": clean & ~tally.arrived}
@@ -85,4 +86,4 @@ def metrics(tally: Tally, task: str, env_params: SwarmParams) -> dict[str, jax.A
     shares |= {"collision": tally.collided, "crash": tally.crashed}
     means = {name: jnp.mean(part, dtype=tally.late.dtype) for name, part in shares.items()}
     means |= {"distance": jnp.mean(tally.late) / _last(env_params)}
-    return means if task == "landmarks" else means | {"floor": jnp.mean(tally.floor) * env_params.period}
+    return means | {"floor": jnp.mean(tally.floor) * env_params.period} if flies else means

@@ -145,6 +145,10 @@ class Environment(abc.ABC):
         del env_params
         return state
 
+    def longest(self, env_params: EnvParams) -> Any:
+        """Steps of the longest episode: ``env_params.duration``; None where there is no such number."""
+        return getattr(env_params, "duration", None)
+
     def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
         """The numbers to train with at ``progress``, the share of a run's updates that are done; the same by default.
 

@@ -30,7 +30,7 @@ class RunningStats(NamedTuple):
         count = parallel.total(weight.sum())
         mean = parallel.total((x * weight).sum(axes)) / jnp.maximum(count, 1.0)
         var = parallel.total((jnp.square(x - mean) * weight).sum(axes)) / jnp.maximum(count, 1.0)
-        before = jnp.minimum(self.weight, horizon * count) if horizon else self.weight
+        before = jnp.where(count > 0, jnp.minimum(self.weight, horizon * count), self.weight) if horizon else self.weight
         total = before + count
         delta = mean - self.mean
         square = self.var * before + var * count + jnp.square(delta) * before * count / total

@@ -59,8 +59,7 @@ class SurrogateConfig(Hyperparameters):
 class PPOConfig(SurrogateConfig):
     """Hyperparameters of the PPO family."""
 
-    # How much
-    stagger: int = static(0, low=0, high=2**30)  # first episodes are cut off after 1 to so many steps; 0: they are not
+    stagger: bool = static(False)  # first episodes are cut off at random, for environments whose episodes last equally long
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     head: tuple[int, ...] = static((), low=1)  # widths of layers of each output's own behind them
@@ -256,15 +255,15 @@ def optimizer(config: SurrogateConfig, updates: jax.Array, parts: Sequence[str] 
     return optax.chain(apart, optax.flatten(optax.chain(*steps)))
 
 
-def _parts(config: PPOConfig) -> Sequence[str]:
-    """Of the parameters, whose gradients are clipped apart."""
+def parts(config: PPOConfig) -> Sequence[str]:
+    """Of the parameters, whose gradients are clipped each by itself."""
     return ("actor", "critic") if config.clip_apart else ()
 
 
 def new_learner(config: PPOConfig, params: Any, key: jax.Array, env_params: EnvParams) -> Learner:
     """A learner before its first update; ``params`` has ``actor`` and ``critic``, which are trained."""
     updates = jnp.zeros((), jnp.int32)
-    opt_state = optimizer(config, updates, _parts(config)).init({"actor": params.actor, "critic": params.critic})
+    opt_state = optimizer(config, updates, parts(config)).init({"actor": params.actor, "critic": params.critic})
     return Learner(params, opt_state, updates, key, env_params)
 
 
@@ -367,7 +366,7 @@ def fit(
     """
     if config.core == "mlp":
         batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-    transform = optimizer(config, learner.updates, _parts(config))
+    transform = optimizer(config, learner.updates, parts(config))
 
     def loss(trained: Any, params: Any, batch: Batch, carry: Any, key: jax.Array):
         params = params._replace(**trained)

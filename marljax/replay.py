@@ -25,9 +25,9 @@ class ReplayParams(struct.PyTreeNode):
     """The numbers of ``FailureReplay``; steps are those of the environment."""
 
     env: EnvParams  # of the environment inside
+    replay_grace: Any  # steps at the start of an episode in which no failure counts
+    replay_back: Any  # steps before a failure: the state stored is the last snapshot at least as old
     replay_probability: Any = 0.75  # that an episode starts from a stored state, where there is one
-    replay_grace: Any = 150  # steps at the start of an episode in which no failure counts
-    replay_back: Any = 150  # steps before a failure: the state stored is the last snapshot at least as old
     replay_times: Any = 10  # how often a state is played again before it is dropped
     replay_below: Any = 1.0  # the gate opens while the mean of its metric over the last episodes lies below
 
@@ -126,10 +126,25 @@ class FailureReplay(Wrapper):
 
     @property
     def default_params(self) -> ReplayParams:
-        return ReplayParams(self.env.default_params)
+        return self.around(self.env.default_params)
 
     def preset_params(self, preset: str) -> ReplayParams:
-        return ReplayParams(self.env.preset_params(preset))
+        return self.around(self.env.preset_params(preset))
+
+    def around(self, env_params: EnvParams) -> ReplayParams:
+        """The default numbers around those of the environment inside: a tenth of an episode for 150 steps, as published, and
+        no further back than the ring is sure to go."""
+        longest = self.env.longest(env_params)
+        tenth = 150 if longest is None else max(1, int(longest) // 10)
+        return ReplayParams(env_params, replay_grace=tenth, replay_back=min(tenth, self._kept))
+
+    @property
+    def _kept(self) -> int:
+        """Steps that the ring is sure to go back."""
+        return (self.ring - 1) * self.spacing + 1
+
+    def longest(self, env_params: ReplayParams) -> Any:
+        return self.env.longest(env_params.env)
 
     def numbers(self, env_params: EnvParams | None) -> ReplayParams:
         given = super().numbers(env_params)
@@ -139,17 +154,17 @@ class FailureReplay(Wrapper):
         self.env.check_params(env_params.env)
         if not 0 <= env_params.replay_probability <= 1:
             raise UserError(f"replay_probability={env_params.replay_probability} is out of range; it lies between 0 and 1")
-        for name in ("replay_back", "replay_times"):
-            if not getattr(env_params, name) >= 1:
-                raise UserError(f"{name}={getattr(env_params, name)} is out of range; it takes numbers of at least 1")
-        duration = getattr(env_params.env, "duration", None)
-        if duration is not None and max(env_params.replay_grace, env_params.replay_back) >= duration:
-            steps = f"replay_grace={env_params.replay_grace} and replay_back={env_params.replay_back}"
-            raise UserError(f"{steps} leave nothing to replay of episodes of {duration} steps; lower both below it")
-        kept = (self.ring - 1) * self.spacing + 1
-        if env_params.replay_back > kept:
-            advice = "raise ring or spacing, or lower replay_back"
-            raise UserError(f"replay_back={env_params.replay_back}: the ring goes {kept} steps back for certain; {advice}")
+        for name, least in (("replay_grace", 0), ("replay_back", 1), ("replay_times", 1)):
+            if not getattr(env_params, name) >= least:
+                raise UserError(f"{name}={getattr(env_params, name)} is out of range; it takes numbers of at least {least}")
+        duration = self.longest(env_params)
+        for name in ("replay_grace", "replay_back"):
+            if duration is not None and getattr(env_params, name) >= duration:
+                steps = f"{name}={getattr(env_params, name)}"
+                raise UserError(f"{steps} leaves nothing to replay of episodes of {duration} steps; lower it below that")
+        if env_params.replay_back > self._kept:
+            advice = "raise ring or spacing, or lower it"
+            raise UserError(f"replay_back={env_params.replay_back}: the ring goes {self._kept} steps back for certain; {advice}")
 
     def anneal(self, env_params: ReplayParams, progress: jax.Array) -> ReplayParams:
         return env_params.replace(env=self.env.anneal(env_params.env, progress))

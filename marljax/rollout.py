@@ -9,7 +9,8 @@ from flax import struct
 
 from marljax import parallel
 from marljax.environment import REPLAYED, Environment, EnvParams, TimeStep
-from marljax.vector import VecEnv, VecState
+from marljax.errors import UserError
+from marljax.vector import NEVER, VecEnv, VecState
 
 
 class Actors(struct.PyTreeNode):
@@ -77,10 +78,10 @@ def episode_figures(timestep: TimeStep, env_state: VecState) -> jax.Array:
     """Count and metric sums, in order of names, of the episodes that end in this timestep, over E.
 
     Episodes that did not start afresh stand in the sum of ``replayed`` alone, which is their number; the other sums and the count
-    are those of the task as it is. Episodes cut off to stagger the next ones count nowhere.
+    are those of the task as it is. The first episodes of staggered instances count nowhere, for those cut off would be missing.
     """
     values = jnp.stack([jnp.ones(timestep.last.shape), *(timestep.metrics[name] for name in sorted(timestep.metrics))])
-    counted = ends = timestep.last & (env_state.length < env_state.limit)
+    counted = ends = timestep.last & (env_state.limit == NEVER)
     if REPLAYED in timestep.metrics:
         row = 1 + sorted(timestep.metrics).index(REPLAYED)
         fresh = timestep.metrics[REPLAYED] == 0
@@ -93,12 +94,15 @@ def annealed(env: Environment, learner: Learner, num_updates: int) -> EnvParams:
     return env.anneal(learner.env_params, learner.updates / num_updates)
 
 
-def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagger: int = 0) -> Actors:
-    """Actors at the first timestep of their first episodes, with the numbers that a run begins with; with ``stagger`` above 0
-    these are cut off after up to so many steps."""
+def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagger: bool = False) -> Actors:
+    """Actors at the first timestep of their first episodes, with the numbers that a run begins with; with ``stagger`` these are
+    ``VecEnv.staggered`` over the length of an episode, which the environment has to know."""
     env_params = vec.env.anneal(env_params, jnp.zeros(()))
     if not stagger:
         return Actors(*vec.reset(key, env_params), carry)
+    longest = vec.env.longest(env_params)
+    if longest is None:
+        raise UserError(f"stagger=true needs to know how long an episode of {type(vec.env).__name__} lasts; leave it out")
     key_reset, key_stagger = jax.random.split(key)
     env_state, timestep = vec.reset(key_reset, env_params)
-    return Actors(vec.staggered(key_stagger, env_state, stagger), timestep, carry)
+    return Actors(vec.staggered(key_stagger, env_state, longest), timestep, carry)

@@ -239,21 +239,15 @@ def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> 
         return env, env_params
     options = fields.names(Replaying)
     structure = {name: getattr(wanted, name) for name in fields.names(FailureReplay) if name in options}
-    numbers = {f"replay_{name}": getattr(wanted, name) for name in options if name not in structure}
-    tenth = min(_tenth(env_params), (wanted.ring - 1) * wanted.spacing + 1)  # and no more than the ring is sure to hold
-    numbers |= {name: tenth for name in ("replay_grace", "replay_back") if numbers[name] is None}
+    given = {f"replay_{name}": getattr(wanted, name) for name in options if name not in structure}
+    numbers = {name: value for name, value in given.items() if value is not None}
     try:
         replaying = FailureReplay(env, **structure)
-        training_params = replaying.default_params.replace(env=env_params, **numbers)
+        training_params = replaying.around(env_params).replace(**numbers)
         replaying.check_params(training_params)
     except UserError as error:
         raise fields.prefixed("failure_replay", UserError(str(error).removeprefix("replay_")), options) from error
     return replaying, strong(training_params)
-
-
-def _tenth(env_params: EnvParams) -> int:
-    """Steps of a tenth of an episode, where its numbers say how long that is; else the published 150."""
-    return max(1, int(getattr(env_params, "duration", 1500)) // 10)
 
 
 def run_defaults() -> dict[str, Any]:

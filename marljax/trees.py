@@ -46,12 +46,15 @@ def check_numbers(given: Any, usual: Any, where: str) -> None:
 
 def check_ranges(given: Any, ranges: Mapping[str, tuple[float, float]], where: str) -> None:
     """Raises ``UserError`` for a concrete number in ``given`` outside of its range: dotted name → least, most; ``ABOVE_0`` and
-    infinity stand for no bound but 0 and for none. Arrays have to lie in it with every entry."""
+    infinity stand for no bound but 0 and for none. Arrays have to lie in it with every entry. All are compared as float32, which
+    programs compute with."""
     for name, (least, most) in ranges.items():
-        values = np.ravel(operator.attrgetter(name)(given)).astype(np.float64)
-        wrong = values[~((least <= values) & (values <= most))]
-        if wrong.size:
-            raise UserError(f"{name}={wrong[0]:g} of {where} is out of range; it takes {_range_in_words(least, most)}")
+        values = np.asarray(operator.attrgetter(name)(given), np.float32)
+        wrong = np.argwhere(~((np.float32(least) <= values) & (values <= np.float32(most))))
+        if len(wrong):
+            entry = f"[{', '.join(map(str, wrong[0]))}]" if values.ndim else ""
+            shown = f"{name}{entry}={values[tuple(wrong[0])]:g} of {where}"
+            raise UserError(f"{shown} is out of range; it takes {_range_in_words(least, most)}")
 
 
 def check_order(given: Any, pairs: Iterable[tuple[str, str]], where: str) -> None:
@@ -59,13 +62,19 @@ def check_order(given: Any, pairs: Iterable[tuple[str, str]], where: str) -> Non
     for low, high in pairs:
         least, most = (float(operator.attrgetter(name)(given)) for name in (low, high))
         if not least <= most:
-            raise UserError(f"{low}={least:g} of {where} lies above {high}={most:g}")
+            raise UserError(f"{low}={least:g} of {where} lies above {high}={most:g}; give one that does not")
 
 
 def _range_in_words(least: float, most: float) -> str:
     if np.isinf(most):
         return "a number above 0" if least == ABOVE_0 else f"{least:g} or more"
-    return f"a number above 0, up to {most:g}" if least == ABOVE_0 else f"a number from {least:g} to {most:g}"
+    up_to = f"{rounded_down(most):g}"
+    return f"a number above 0, up to {up_to}" if least == ABOVE_0 else f"a number from {least:g} to {up_to}"
+
+
+def rounded_down(bound: float) -> float:
+    """A bound that a message can show with four digits behind the point, and that is allowed."""
+    return float(np.floor(bound * 1e4) / 1e4)
 
 
 def to_host(leaf: Any) -> np.ndarray:

@@ -59,13 +59,13 @@ class VecEnv:
         env_state = _with_lasting(env_state, moved)
         return jax.vmap(self._after, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
-    def staggered(self, key: jax.Array, state: VecState, longest: int) -> VecState:
+    def staggered(self, key: jax.Array, state: VecState, longest: jax.Array | int) -> VecState:
         """First episodes that are cut off after 1 to ``longest`` steps, at random; ``state`` is as ``reset`` gives it.
 
         Without it instances whose episodes last equally long are always at the same moment of them, and a rollout that is shorter
         than an episode shows a learner now only starts and now only ends.
         """
-        return state.replace(limit=jax.random.randint(key, (self.num_envs,), 1, longest + 1))
+        return state.replace(limit=jax.random.randint(key, (self.num_envs,), 1, jnp.asarray(longest, jnp.int32) + 1))
 
     def global_state(self, state: VecState, env_params: EnvParams) -> jax.Array:
         """[E, G] for centralised critics."""

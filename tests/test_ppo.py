@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 import marljax
 from marljax import parallel, ppo
+from marljax.algos import ippo
 from marljax.normalize import RunningStats
 
 SHAPE = (3, 4, 2)
@@ -101,6 +102,19 @@ def test_running_statistics_equal_those_of_all_samples():
     np.testing.assert_allclose(stats.mean, kept.mean(0), rtol=1e-4)
     np.testing.assert_allclose(stats.var, kept.var(0), rtol=1e-3)
     np.testing.assert_allclose(stats.denormalize(stats.normalize(kept)), kept, atol=1e-4)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_steep_actor_leaves_the_critics_gradient_alone_if_they_are_clipped_apart(apart):
+    """Adam's first step is rate · g / (|g| + eps), with the gradient as it was clipped."""
+    config = ippo.Config(max_grad_norm=0.5, adam_eps=1.0, learning_rate=0.1, anneal_learning_rate=False, clip_apart=apart)
+    params = ippo.Params({"w": jnp.zeros(1)}, {"w": jnp.zeros(1)}, None, None)
+    learner = ppo.new_learner(config, params, jax.random.key(0), None)
+    gradients = {"actor": {"w": jnp.array([30.0])}, "critic": {"w": jnp.array([0.1])}}
+    steps, _ = ppo.optimizer(config, learner.updates, ppo.parts(config)).update(gradients, learner.opt_state)
+    actor, critic = 0.5, 0.1 if apart else 0.1 * 0.5 / 30
+    np.testing.assert_allclose(steps["actor"]["w"], -0.1 * actor / (actor + 1), rtol=1e-4)
+    np.testing.assert_allclose(steps["critic"]["w"], -0.1 * critic / (critic + 1), rtol=1e-4)
 
 
 def test_running_statistics_with_a_horizon_forget():

@@ -12,7 +12,7 @@ from marljax.envs import swarm_contacts as contacts
 from marljax.envs import swarm_view as views
 from marljax.envs.swarm import Swarm
 from marljax.envs.swarm_body import Quadrotor, Room
-from marljax.envs.swarm_params import shares
+from marljax.envs.swarm_params import RewardWeights, shares
 from marljax.envs.swarm_point import PointMass
 from marljax.envs.swarm_scenarios import Ranges
 from marljax.errors import UserError
@@ -343,18 +343,20 @@ def test_options_that_make_no_sense_are_one_clear_line(options, says):
     ("changes", "says"),
     [
         ({"density": 0.51}, "give obstacles=32"),
-        ({"density": 1.0}, "from 0 to 0.984375"),
-        ({"ranges": Ranges(density_high=0.51)}, "give obstacles=32"),
+        ({"density": 1.0}, "from 0 to 0\\.9843;|from 0 to 0.9843$"),
+        ({"ranges": Ranges(density_high=0.51)}, "ranges.density_high=0.51 of swarm is 32 .* give obstacles=32"),
         ({"obstacle_size": 0.95}, "at most 0.908"),
-        ({"ranges": Ranges(size_high=0.95)}, "at most 0.908"),
+        ({"ranges": Ranges(size_high=0.95)}, "ranges.size_high=0.95 .* at most 0.908"),
         ({"ranges": Ranges(swap_low=0.9)}, "ranges.swap_low=0.9 of swarm lies above ranges.swap_high=0.8"),
-        ({"ranges": Ranges(centre=4.0)}, "room.half=5 of swarm is too small for the goals; give at least 5.5"),
-        ({"room": Room(half=4.0)}, "give at least 4.5"),
-        ({"room": Room(height=3.0)}, "room.height=3 of swarm is too low for the goals; give at least 3.5"),
+        ({"ranges": Ranges(centre=5.0)}, "room.half=5 of swarm is too small for the goals; give at least 5.55"),
+        ({"room": Room(half=4.0)}, "give at least 4.05"),
+        ({"room": Room(height=3.0)}, "room.height=3 of swarm is too low for the goals; give at least 3.55"),
+        ({"weights": RewardWeights(collision=-1.0)}, "weights.collision=-1 of swarm is out of range"),
+        ({"drone": Quadrotor(offset=0.6)}, "make them smaller"),
         ({"mix": np.zeros(11)}, "give one to a scenario"),
         ({"mix": np.ones(3)}, "give 11 numbers"),
-        ({"mix": -np.ones(11)}, "0 or more"),
-        ({"duration": 0}, "at least 2"),
+        ({"mix": -np.ones(11)}, r"mix\[0\]=-1 of swarm"),
+        ({"duration": 4}, "at least 5"),
         ({"duration": "long"}, "finite numbers|an integer"),
         ({"duration": np.array([100, 200])}, "one number"),
         ({"spread": float("nan")}, "finite numbers"),

@@ -1,6 +1,7 @@
 """Where drones start and shall go: each scenario by its own words, formations, obstacles and free cells."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from marljax.envs import swarm_scenarios as scenarios
 from marljax.envs.swarm import Swarm
 from marljax.envs.swarm_params import SwarmParams, shares
+from marljax.errors import UserError
 
 N, EPISODES = 8, 40
 TIMES = np.arange(0, 15, 0.1)
@@ -197,3 +199,35 @@ def test_drones_start_level_at_rest_near_the_middle_of_their_goals():
         else:
             cell = np.abs((np.asarray(body.position)[:, :2] - 0.5 + 0.5) % 1 - 0.5)
             assert cell.max() <= wide + 1e-5
+
+
+def smallest(env, env_params, name):
+    """The numbers with the least room along ``name`` that is accepted, as the message about a smaller one says."""
+    small = env_params.room.replace(**{name: 0.1})
+    with pytest.raises(UserError) as caught:
+        env.check_params(env_params.replace(room=small))
+    least = float(re.search(r"at least ([\d.]+)", str(caught.value))[1])
+    return env_params.replace(room=env_params.room.replace(**{name: least}))
+
+
+@pytest.mark.parametrize("preset", [*scenarios.OPEN, "obstacles", "coverage"])
+def test_goals_and_starts_lie_in_the_smallest_room_that_is_accepted(preset):
+    env = Swarm(preset=preset)
+    env_params = smallest(env, smallest(env, env.default_params, "half"), "height")
+    env.check_params(env_params)
+
+    @jax.jit
+    @jax.vmap
+    def places(key):
+        state = env.initial(key, env_params)
+        return state.body.position, jax.vmap(lambda time: scenarios.goals_at(state.goals, time))(jnp.arange(0.0, 15.0, 0.5))
+
+    room = env_params.room
+    start, goals = places(jax.random.split(jax.random.key(0), 50))
+    for found in (np.asarray(start), np.asarray(goals)):
+        assert np.isfinite(found).all()
+        x, y, z = np.moveaxis(found, -2, 0)
+        assert max(np.abs(x).max(), np.abs(y).max()) <= room.half + 1e-5
+        if env.dimensions == 3:
+            assert z.max() <= room.height + 1e-5
+            assert z.min() >= 0
