@@ -34,7 +34,7 @@ from marljax.spaces import Box, Part
 
 DYNAMICS = {"quadrotor": 3, "point2d": 2, "point3d": 3}  # and their dimensions
 TASKS = ("goals", "landmarks")
-LOWEST = 0.75  # m above the floor that a drone starts
+LOWEST_START = 0.75  # m above the floor that a drone starts
 SENSED = 9  # normal draws of a drone's sensors
 
 
@@ -192,7 +192,7 @@ class Swarm(Environment):
         middle = jnp.where(among, start, jnp.mean(goal, axis=1, keepdims=True))
         place = middle + env_params.spread * flat(scenarios.either_way, key_place, (3, drones))
         half, height = env_params.room.half, env_params.room.height
-        place = jnp.clip(place, jnp.array([-half, -half, LOWEST])[:, None], jnp.array([half, half, height])[:, None])
+        place = jnp.clip(place, jnp.array([-half, -half, LOWEST_START])[:, None], jnp.array([half, half, height])[:, None])
         place = place.at[2].set(0.0) if self.dimensions == 2 else place
         yaw = jnp.pi * flat(scenarios.either_way, key_yaw, (drones,))
         return SwarmState(

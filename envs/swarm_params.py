@@ -1,7 +1,7 @@
 """The numbers of ``swarm`` and its presets."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +107,7 @@ LARGE = 1e6
 _ABOVE, _NOT_BELOW = (ABOVE_0, LARGE), (0.0, LARGE)
 MARGIN = 0.05  # m that are left of a room beside what has to fit in
 AWAY, UP = {"lissajous": 1.0, "bezier": 2.0}, {"lissajous": 0.5, "bezier": 2.0}  # m that the centre of the goals moves at most
-SHORTEST = 5  # steps over which the mean distance says that a drone has arrived
+WINDOW = 5  # steps over which the mean distance says that a drone has arrived
 LONGEST_STEP = 0.05  # s of the physics; in a longer one drones fly through one another
 _RANGES = {
     **dict.fromkeys(("room.half", "room.height", "arrived", "arrived_together"), _ABOVE),
@@ -147,46 +147,51 @@ def check(env_params: SwarmParams, obstacles: int, dynamics: str, task: str) -> 
     flies = dynamics == "quadrotor"
     check_ranges(env_params, _RANGES | (_QUADROTOR if flies else _POINT), "swarm")
     check_order(env_params, _ORDERED, "swarm")
-    if not env_params.duration >= SHORTEST or env_params.duration % 1:
-        raise UserError(f"duration={env_params.duration:g} of swarm is out of range; it takes an integer of at least {SHORTEST}")
+    if not env_params.duration >= WINDOW or env_params.duration % 1:
+        raise UserError(f"duration={env_params.duration:g} of swarm is out of range; it takes an integer of at least {WINDOW}")
     if flies and not 1 < env_params.drone.thrust_to_weight <= 100:
         lift = f"drone.thrust_to_weight={env_params.drone.thrust_to_weight:g} of swarm is out of range"
         raise UserError(f"{lift}; it takes a number above 1, or the drone could not take off, up to 100")
     if not env_params.drone.arm < WALL:
         raise UserError(f"drones of swarm have a radius of {env_params.drone.arm:g} m; make them smaller than {WALL:g} m")
-    _check_places(env_params, bool(obstacles), dynamics)
-    mix = np.asarray(env_params.mix)
-    if not mix.any():
+    drawn = {name for name, share in zip(SCENARIOS, np.asarray(env_params.mix), strict=True) if share > 0}
+    if not drawn:
         raise UserError("mix of swarm has no share above 0; give one to a scenario at least")
-    among = mix[[SCENARIOS.index(name) for name in AMONG_OBSTACLES]].any()
+    among = bool(drawn & {*AMONG_OBSTACLES})
+    _check_places(env_params, drawn, among, dynamics)
+    _check_obstacles(env_params, obstacles)
     if among and not obstacles and task == "goals":
         raise UserError(f"mix of swarm has {' or '.join(AMONG_OBSTACLES)}, but there are no obstacles; give obstacles=16")
-    density = max(float(env_params.density), float(env_params.ranges.density_high))
-    needed = int(obstacle_count(density))
-    name = "ranges.density_high" if env_params.ranges.density_high > env_params.density else "density"
-    if obstacles and needed > obstacles:
-        told = f"{name}={density:g} of swarm is {needed} obstacles, but there is room for {obstacles}"
-        raise UserError(f"{told}; give obstacles={needed}")
 
 
-def _check_places(env_params: SwarmParams, obstacles: bool, dynamics: str) -> None:
-    """Raises ``UserError`` where goals do not fit into the room, or drones not between obstacles."""
-    room, ranges, arm = env_params.room, env_params.ranges, float(env_params.drone.arm)
-    drawn = {name for name, share in zip(SCENARIOS, np.asarray(env_params.mix), strict=True) if share > 0}
-    among = bool(drawn & {*AMONG_OBSTACLES})
-    wide = ranges.centre + max((AWAY.get(name, 0.0) for name in drawn), default=0.0)
+def _check_places(env_params: SwarmParams, drawn: Set[str], among: bool, dynamics: str) -> None:
+    """Raises ``UserError`` where the goals of the scenarios ``drawn`` do not fit into the room; ``among`` obstacles are any."""
+    room, ranges = env_params.room, env_params.ranges
+    wide = ranges.centre + max(AWAY.get(name, 0.0) for name in drawn)
     wide += 0.5 * ranges.versus_high if "swarm_versus_swarm" in drawn else 0.0
     least = MARGIN + max(WALL + wide, CELLS / 2 if among else 0.0)
     if not room.half >= least:
         raise UserError(f"room.half={room.half:g} of swarm is too small for the goals; give at least {least:g}")
-    high = ranges.high + max((UP.get(name, 0.0) for name in drawn), default=0.0)
+    high = ranges.high + max(UP.get(name, 0.0) for name in drawn)
     high = 0.0 if dynamics == "point2d" else max(high, HIGHEST if among else 0.0)
     least = MARGIN + WALL + max(WALL, high)
     if not room.height >= least:
         raise UserError(f"room.height={room.height:g} of swarm is too low for the goals; give at least {least:g}")
-    name = "ranges.size_high" if ranges.size_high > env_params.obstacle_size else "obstacle_size"
-    size, most = max(float(env_params.obstacle_size), float(ranges.size_high)), 1.0 - 2.0 * arm
-    if obstacles and not size <= most + 1e-6:
+
+
+def _check_obstacles(env_params: SwarmParams, obstacles: int) -> None:
+    """Raises ``UserError`` for more obstacles than the arrays hold, and for those that drones cannot pass between."""
+    if not obstacles:
+        return
+    ranges, arm = env_params.ranges, float(env_params.drone.arm)
+    density, name = max((float(env_params.density), "density"), (float(ranges.density_high), "ranges.density_high"))
+    needed = int(obstacle_count(density))
+    if needed > obstacles:
+        told = f"{name}={density:g} of swarm is {needed} obstacles, but there is room for {obstacles}"
+        raise UserError(f"{told}; give obstacles={needed}")
+    size, name = max((float(env_params.obstacle_size), "obstacle_size"), (float(ranges.size_high), "ranges.size_high"))
+    most = 1.0 - 2.0 * arm
+    if not size <= most + 1e-6:
         why = f"cells are 1 m wide and a drone of radius {arm:.3g} has to fit between two"
         advice = f"give at most {rounded_down(most):g}" if most > 0 else "give smaller drones"
         raise UserError(f"{name}={size:g} of swarm is out of range; {why}: {advice}")

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.envs.swarm_params import SHORTEST, SwarmParams
+from marljax.envs.swarm_params import WINDOW, SwarmParams
 from marljax.envs.swarm_scenarios import TOGETHER, is_any
 
-WINDOW = SHORTEST  # steps over which the mean distance says that a drone has arrived
 LAST = 1.0  # s at the end, of which the distance to the goal is reported
 FAR = 1e3  # m, before anything has been measured
 

@@ -80,6 +80,9 @@ class Joint(Wrapper):
     def resumed(self, state: State, env_params: EnvParams) -> State:
         return self.env.resumed(state, env_params)
 
+    def longest(self, env_params: EnvParams) -> Any:
+        return self.env.longest(env_params)
+
     def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
         return self.env.anneal(env_params, progress)
 
