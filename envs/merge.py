@@ -162,7 +162,7 @@ class Merge(Environment):
         return Box((5 * (1 + OBSERVED) + (2 * self.horizon * OBSERVED if self.intents else 0),))
 
     @property
-    def layout(self) -> tuple[Part, ...]:
+    def obs_layout(self) -> tuple[Part, ...]:
         courses = (Part("neighbours", OBSERVED, 2 * self.horizon),) if self.intents else ()
         return (Part("own", 1, 5), Part("neighbours", OBSERVED, 5), *courses)
 

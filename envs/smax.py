@@ -182,7 +182,7 @@ class Smax(Environment):
         return Box((shown * smax_view.OTHER_FEATURES + smax_view.OWN_FEATURES,))
 
     @property
-    def layout(self) -> tuple[Part, ...]:
+    def obs_layout(self) -> tuple[Part, ...]:
         """Opponents keep their order where discrete actions name them; () in self-play of unequal teams, which see different
         numbers of each."""
         size, own = self.battle, Part("own", 1, smax_view.OWN_FEATURES)

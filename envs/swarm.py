@@ -144,10 +144,10 @@ class Swarm(Environment):
 
     @property
     def observation_space(self) -> Box:
-        return Box((sum(part.count * part.width for part in self.layout),))
+        return Box((sum(part.count * part.width for part in self.obs_layout),))
 
     @property
-    def layout(self) -> tuple[Part, ...]:
+    def obs_layout(self) -> tuple[Part, ...]:
         dimensions = self.dimensions
         parts = [Part("own", 1, views.OWN if self.dynamics == "quadrotor" else 2 * dimensions)]
         if self.task == "landmarks":

@@ -1,5 +1,5 @@
-"""Entities in flat observations: which columns are whose (``Environment.layout``), statistics that those of a kind share, and the
-order of columns that an encoder takes.
+"""Entities in flat observations: which columns are whose (``Environment.obs_layout``), statistics that those of a kind share, and
+the order of columns that an encoder takes.
 """
 
 import math
@@ -18,22 +18,22 @@ Layout = tuple[Part, ...]
 
 
 def fault(env: Environment) -> str:
-    """What is wrong with ``env.layout``, in one sentence; empty where it describes the observation, or says nothing."""
-    layout: Any = env.layout
+    """What is wrong with ``env.obs_layout``, in one sentence; empty where it describes the observation, or says nothing."""
+    layout: Any = env.obs_layout
     if not isinstance(layout, tuple) or not all(isinstance(part, Part) for part in layout):
-        return f"layout is {layout!r}, not a tuple of marljax.spaces.Part"
+        return f"obs_layout is {layout!r}, not a tuple of marljax.spaces.Part"
     first: dict[str, Part] = {}
     for part in layout:
         alike = first.setdefault(part.name, part)
         if not part.name.isidentifier() or part.count < 1 or part.width < 1:
-            return f"layout holds {part}; give a name, at least one entity and at least one column each"
+            return f"obs_layout holds {part}; give a name, at least one entity and at least one column each"
         if part.name == OWN and (part.count > 1 or part.ordered):
-            return f"layout holds {part}; there is one agent that observes"
+            return f"obs_layout holds {part}; there is one agent that observes"
         if (part.count, part.ordered) != (alike.count, alike.ordered):
-            return f"layout holds {alike} and {part}; parts of one name are columns of the same entities"
+            return f"obs_layout holds {alike} and {part}; parts of one name are columns of the same entities"
     given = sum(part.count * part.width for part in layout)
     wanted = sum(math.prod(box.shape) for box in jax.tree.leaves(env.observation_space))
-    return f"layout describes {given} columns of an observation of {wanted}" if layout and given != wanted else ""
+    return f"obs_layout describes {given} columns of an observation of {wanted}" if layout and given != wanted else ""
 
 
 def kinds(layout: Layout) -> Layout:

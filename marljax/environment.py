@@ -228,7 +228,7 @@ class Environment(abc.ABC):
         return None
 
     @property
-    def layout(self) -> tuple[Part, ...]:
+    def obs_layout(self) -> tuple[Part, ...]:
         """Whose columns those of the flat observation [A, O] are, from the first to the last; () where nothing is known.
 
         The part ``own`` (count 1) is the agent itself. Any other holds ``count`` entities of one kind, those of the first entity

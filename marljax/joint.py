@@ -43,7 +43,7 @@ class Joint(Wrapper):
         return None
 
     @property
-    def layout(self) -> tuple[Part, ...]:
+    def obs_layout(self) -> tuple[Part, ...]:
         return ()
 
     @property

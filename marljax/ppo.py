@@ -169,9 +169,9 @@ def layout(env: Environment, config: PPOConfig) -> entities.Layout:
     name, wrong = type(env).__name__, entities.fault(env)
     if wrong:
         raise UserError(f"encoder=attention cannot read {name}: {wrong}")
-    if not entities.kinds(env.layout):
+    if not entities.kinds(env.obs_layout):
         raise UserError(f"encoder=attention needs entities, and {name} as chosen names none in its layout; take encoder=flat")
-    return env.layout
+    return env.obs_layout
 
 
 def new_stats(env: Environment, config: PPOConfig, size: int) -> ObsStats:

@@ -65,7 +65,7 @@ Space = Discrete | MultiDiscrete | Box
 @dataclasses.dataclass(frozen=True)
 class Part:
     """Columns of a flat observation that stand together: ``count`` entities of one kind, ``width`` numbers each; see
-    ``Environment.layout``."""
+    ``Environment.obs_layout``."""
 
     name: str
     count: int

@@ -48,7 +48,7 @@ def check_env(
 
     Checked: equality and hash cover structure only; presets share one program; ``reset``, ``step`` and the steps of
     ``vectorize`` have the same tree, shapes and dtypes; jit, vmap (over some numbers alone, too) and scan work and trace
-    once; the spaces hold the observations; ``layout`` describes all of their columns, or none; everything is finite;
+    once; the spaces hold the observations; ``obs_layout`` describes all of their columns, or none; everything is finite;
     unavailable actions and the actions of absent agents act as the noop; absent agents get no reward; episodes end, restart on
     the next step and nowhere else; the same key gives the same bits; ``global_state`` and ``scene`` (if there is one) have fixed
     sizes; ``anneal`` gives numbers of the same tree, shapes and dtypes, so that one program takes them all; ``resumed`` and

@@ -40,8 +40,8 @@ class Wrapper(Environment):
         return self.env.pace
 
     @property
-    def layout(self) -> tuple[Part, ...]:
-        return self.env.layout
+    def obs_layout(self) -> tuple[Part, ...]:
+        return self.env.obs_layout
 
     @property
     def num_agents(self) -> int:

@@ -66,7 +66,7 @@ def test_statistics_are_those_of_all_present_entities_of_a_kind():
 def seen_at_first(env, **changes):
     """Columns by name, and the state, at the start of an episode."""
     state, timestep = env.reset(jax.random.key(0), env.default_params.replace(**changes))
-    return {name: np.asarray(rows) for name, rows in entities.split(env.layout, timestep.obs).items()}, state
+    return {name: np.asarray(rows) for name, rows in entities.split(env.obs_layout, timestep.obs).items()}, state
 
 
 def test_neighbours_of_merge():
@@ -97,7 +97,7 @@ def test_units_of_smax():
     found, _ = seen_at_first(env)
     types = np.asarray(env.battle.unit_types)
     assert [rows.shape for rows in (found["allies"], found["enemies"], found["own"])] == [(5, 4, 13), (5, 5, 13), (5, 1, 10)]
-    assert env.layout[1].ordered
+    assert env.obs_layout[1].ordered
     np.testing.assert_array_equal(found["own"][:, 0, 4:].argmax(axis=-1), types[:5])
     there = np.asarray(entities.present(found["allies"]))
     assert there.any()
@@ -117,5 +117,5 @@ def test_units_of_smax():
 )
 def test_layouts_of_smax(options, names):
     env = marljax.make("smax", **options)
-    assert {part.name: part.ordered for part in env.layout} == names
+    assert {part.name: part.ordered for part in env.obs_layout} == names
     assert not entities.fault(env)

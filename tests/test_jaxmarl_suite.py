@@ -13,6 +13,7 @@ from marljax import jaxmarl_library, registry, settings
 from marljax.algos import ippo, mappo
 from marljax.errors import UserError
 from marljax.jaxmarl_library import quiet
+from marljax.jaxmarl_suite import JaxMARL
 from marljax.spaces import Box, Discrete
 from marljax.testing import check_env, sample_action
 
@@ -42,6 +43,17 @@ NUM_STEPS = 50  # enough for an episode of every case
 @pytest.mark.parametrize(("name", "options"), [case for case in CASES if getattr(case, "values", case)[0] not in ALIKE])
 def test_conformance(name, options):
     check_env(marljax.make(f"jaxmarl/{name}", **options), num_steps=NUM_STEPS)
+
+
+@pytest.mark.parametrize("name", jaxmarl_library.names())
+def test_options_hide_no_attribute(name):
+    """An option called like an attribute of ``Environment`` would take its place, except where it means the same."""
+    try:
+        options = jaxmarl_library.options_of(name)
+    except UserError as missing:  # brax, and what else JaxMARL does not install by itself
+        pytest.skip(str(missing))
+    hidden = {option for option in options if hasattr(JaxMARL, option)}
+    assert hidden <= {"num_agents"}
 
 
 def theirs(name, options):

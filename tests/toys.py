@@ -172,7 +172,7 @@ class Crowd(Points):
         return Box((2 + 4 * (self.agents - 1) + 3,))
 
     @property
-    def layout(self) -> tuple[Part, ...]:
+    def obs_layout(self) -> tuple[Part, ...]:
         others = self.agents - 1
         return Part("others", others, 3), Part("own", 1, 2), Part("beacon", 1, 3), Part("others", others, 1)
 
