@@ -161,6 +161,31 @@ def learned_cell(
     return cells.get(name, about, play)
 
 
+def learned_apart(
+    cells: Cells, name: str, algo: str, words: Sequence[str], runs: Path, episodes: int, at_once: int, seeds: int
+) -> Figures | None:
+    """``learned_cell`` with a run and a cell for each seed, for long trainings on few cores: under ``vmap`` over seeds the
+    beginnings of episodes are computed in every step, and batches outgrow caches."""
+    each = [
+        learned_cell(cells, f"{name} seed {seed}", algo, [*words, f"seed={seed}"], runs, episodes, at_once)
+        for seed in range(seeds)
+    ]
+    done = [figures for figures in each if figures is not None]
+    return joined(done) if len(done) == seeds else None
+
+
+def joined(parts: Sequence[Figures]) -> Figures:
+    """Figures of several seeds from those of single ones."""
+    return {
+        metric: {
+            "mean": [mean for part in parts for mean in part[metric]["mean"]],
+            "std": [std for part in parts for std in part[metric]["std"]],
+            "count": figures["count"],
+        }
+        for metric, figures in parts[0].items()
+    }
+
+
 def summarise(results: Mapping[str, ArrayLike]) -> Figures:
     """What a table needs of metrics [S, episodes] or [episodes]."""
     arrays = {name: np.atleast_2d(np.asarray(values, float)) for name, values in results.items()}
