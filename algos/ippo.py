@@ -1,159 +1,32 @@
 """IPPO: every agent runs PPO on its own observations (de Witt et al. 2020, "Is Independent Learning All You Need in the StarCraft
 Multi-Agent Challenge?").
 
-Actor and critic are shared by the agents and see local observations; they are two networks, or two heads of one.
+The loop is that of ``ppo.py``, whose arrays [T, E, A, …] now hold several agents. Actor and critic see local observations and are
+shared by the agents (``share_parameters``); every agent has its own advantage, from its own rewards, until it is no longer alive.
 ``python algos/ippo.py env=merge`` trains it.
-
-Axis letters: T time, E environments, A agents, O observation.
 """
-
-import functools
-from typing import Any, NamedTuple
 
 import jax
 
-from marljax import parallel, ppo
-from marljax.config import divide, static
-from marljax.distributions import Distribution, distribution, num_outputs
-from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.networks import ActorCritic, Critic, apply_per_agent, init_per_agent
-from marljax.networks import initial_carry as zero_carry
-from marljax.normalize import RunningStats
-from marljax.ppo import Carry
-from marljax.rollout import TrainState, annealed, collect, start
-from marljax.targets import gae
-from marljax.vector import VecState, vectorize
-
-Inputs = ppo.Inputs
+from marljax import ppo as family
+from marljax.algos import ppo
+from marljax.environment import Environment, EnvParams
+from marljax.rollout import TrainState
 
 
-class Config(ppo.PPOConfig):
-    """Hyperparameters of IPPO."""
-
-    share_body: bool = static(False)  # actor and critic are two heads of one network
+class Config(family.ManyAgents, ppo.Config):
+    """PPO's hyperparameters and what the agents share."""
 
 
-class Params(NamedTuple):
-    """Everything that a policy and its critic need."""
-
-    actor: Any  # with ``share_body`` the whole network
-    critic: Any
-    obs_stats: ppo.ObsStats
-    value_stats: RunningStats  # []
+Params = ppo.Params
+update = ppo.update
+initial_carry = ppo.initial_carry
+act = ppo.act
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    ppo.refuse_items(env)
-    key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
-    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
-    shape = (vec.num_envs, env.num_agents)
-    memory = zero_carry(config.core, config.hidden[-1], shape)
-    carry = Carry(memory, () if config.share_body else memory)
-    actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
-    params = init_params(env, config, ppo.inputs_of(actors.timestep), key_actor, key_critic)
-    return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
-
-
-def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One iteration: a rollout, its advantages and returns, epochs of gradient steps."""
-    learner, actors = state
-    key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
-    learner = learner.replace(key=key_next)
-    vec = vectorize(env, actors.timestep.first.shape[0])
-    env_params = annealed(env, learner, config.num_updates)
-
-    # Collect.
-    decide = functools.partial(rollout_policy, env, config, learner.params)
-    carry = actors.carry
-    key_rollout = parallel.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
-
-    # Targets.
-    inputs, last, sample, log_prob, value = records
-    steps = steps._replace(reward=steps.reward * config.reward_scale)
-    _, _, last_value = apply(env, config, learner.params, ppo.inputs_of(actors.timestep), actors.carry)
-    last_value = in_reward_units(config, learner.params, last_value)
-    advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
-    decides, valued = ppo.masks(config, env, inputs, last)
-    batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
-
-    # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
-    if config.normalize_values:
-        value_stats = learner.params.value_stats.updated(target, valued, config.value_horizon)
-        learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
-    evaluate = functools.partial(evaluate_batch, env, config)
-    learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
-    if config.normalize_observations:
-        obs_stats = ppo.updated_stats(env, config, learner.params.obs_stats, inputs, last)
-        learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
-    return TrainState(learner, actors), terms | episodes
-
-
-initial_carry = ppo.initial_carry
-act = ppo.act_alone
-
-
-def rollout_policy(
-    env: Environment, config: Config, params: Params, key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Carry
-) -> tuple[jax.Array, Carry, Any]:
-    """Samples actions [E, A] and records what the update needs of the moment."""
-    del env_state  # the critic, too, sees observations only
-    inputs = ppo.inputs_of(timestep)
-    carry, head, value = apply(env, config, params, inputs, carry)
-    sample = head.sample(key)
-    value = in_reward_units(config, params, value)
-    record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
-    return head.action(sample)[0], carry, record
-
-
-def apply(
-    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Carry
-) -> tuple[Carry, Distribution, jax.Array]:
-    """Memories after the last step, distributions, and values as the critic gives them, both [T, E, A]."""
-    seen = (ppo.features(env, config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
-    if config.share_body:
-        both = both_networks(env, config)
-        memory, (outputs, value) = apply_per_agent(both, params.actor, config.share_parameters, carry.actor, (), *seen)
-        return Carry(memory, ()), distribution(env.action_space, outputs, inputs.action_mask), value
-    actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
-    critic = critic_network(env, config)
-    critic_carry, value = apply_per_agent(critic, params.critic, config.share_parameters, carry.critic, (), *seen)
-    return Carry(actor_carry, critic_carry), head, value
-
-
-def in_reward_units(config: Config, params: Params, value: jax.Array) -> jax.Array:
-    """Undoes the normalisation of values."""
-    return params.value_stats.denormalize(value) if config.normalize_values else value
-
-
-def evaluate_batch(
-    env: Environment, config: Config, params: Params, batch: ppo.Batch, carry: Carry, key: jax.Array
-) -> ppo.Evaluation:
-    """Replays the networks over a minibatch, with gradients."""
-    _, head, value = apply(env, config, params, batch.inputs, carry)
-    return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
-
-
-def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
-    """Fresh networks and statistics for inputs of this shape."""
-    params = Params(None, None, ppo.new_stats(env, config, inputs.obs.shape[-1]), RunningStats.create(()))
-    count = None if config.share_parameters else env.num_agents
-    carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
-    seen = (ppo.features(env, config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
-    if config.share_body:
-        return params._replace(actor=init_per_agent(both_networks(env, config), key_actor, count, carry, *seen), critic={})
-    actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, *seen)
-    critic = init_per_agent(critic_network(env, config), key_critic, count, carry, *seen)
-    return params._replace(actor=actor, critic=critic)
-
-
-def critic_network(env: Environment, config: Config) -> Critic:
-    return Critic(ppo.sizes(env, config))
-
-
-def both_networks(env: Environment, config: Config) -> ActorCritic:
-    return ActorCritic(num_outputs(env.action_space), ppo.sizes(env, config))
+    return ppo.begin(env, env_params, config, key)
 
 
 if __name__ == "__main__":

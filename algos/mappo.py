@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from marljax import parallel, ppo
+from marljax import learning, parallel, ppo
 from marljax.config import divide, static
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.networks import CentralCritic, agent_ids, apply_per_agent, init_per_agent
@@ -24,7 +24,7 @@ from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
 
-class Config(ppo.PPOConfig):
+class Config(ppo.ManyAgents, ppo.PPOConfig):
     """PPO's hyperparameters and what the critic sees of each agent besides the global state."""
 
     critic_features: str = static("observation", choices=("observation", "id", "both", "none"))  # per agent
@@ -43,13 +43,13 @@ class Params(NamedTuple):
 class Inputs(NamedTuple):
     """What the networks see. Leading [T, E]."""
 
-    local: ppo.Inputs  # [T, E, A, …]
+    local: learning.Inputs  # [T, E, A, …]
     state: jax.Array  # [T, E, G]
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    ppo.refuse_items(env)
+    learning.refuse_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
     shape = (vec.num_envs, env.num_agents)
@@ -101,7 +101,7 @@ act = ppo.act_alone
 def see(env: Environment, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
     """What the networks see of the current timestep, T = 1."""
     state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
-    return Inputs(ppo.inputs_of(timestep), state[None])
+    return Inputs(learning.inputs_of(timestep), state[None])
 
 
 def rollout_policy(
@@ -142,7 +142,7 @@ def values(
     return carry, value if normalized or not config.normalize_values else params.value_stats.denormalize(value)
 
 
-def critic_features(env: Environment, config: Config, params: Params, local: ppo.Inputs) -> jax.Array:
+def critic_features(env: Environment, config: Config, params: Params, local: learning.Inputs) -> jax.Array:
     """[T, E, A, F]: what tells one agent's value from another's."""
     parts = [jnp.zeros((*local.obs.shape[:-1], 0))]
     if config.critic_features in ("observation", "both"):

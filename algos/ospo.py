@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from marljax import parallel, ppo
+from marljax import learning, parallel, ppo
 from marljax.config import Scalar, divide, static, traced
 from marljax.distributions import Categorical, Distribution, distribution, num_outputs
 from marljax.draws import flat
@@ -125,7 +125,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     params = Params(None, *(RunningStats.create((width,)) for width in widths))
     params = params._replace(actor=network(env, config).init(key_actor, *seen(env, config, params, inputs)))
     updates, zero = jnp.zeros((), jnp.int32), jnp.zeros(())
-    adam = ppo.optimizer(config, updates).init(params.actor)
+    adam = learning.optimizer(config, updates).init(params.actor)
     return TrainState(Learner(params, Optimisation(adam, params, zero - jnp.inf, zero), updates, key_learner, env_params), actors)
 
 
@@ -201,7 +201,7 @@ def see(env: Environment, timestep: TimeStep) -> Inputs:
         shared, free = timestep.obs["shared"], jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True)
         inputs = Inputs(timestep.obs["own"], shared[env.items], shared["open"] > 0, free)
     else:
-        inputs = Inputs(ppo.flat_obs(timestep), (), (), timestep.action_mask)
+        inputs = Inputs(learning.flat_obs(timestep), (), (), timestep.action_mask)
     return jax.tree.map(lambda x: x[None], inputs)
 
 
@@ -353,7 +353,7 @@ TERMS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "kl_to_best")
 def fit(env: Environment, config: Config, learner: Learner, batch: Batch, key: jax.Array) -> tuple[Learner, dict[str, jax.Array]]:
     """Epochs of minibatch gradient steps on one rollout; returns the learner and the mean of every named loss term."""
     batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-    transform, best = ppo.optimizer(config, learner.updates), learner.opt_state.best
+    transform, best = learning.optimizer(config, learner.updates), learner.opt_state.best
 
     def gradient_step(fitted: tuple[Params, Any, jax.Array], given: tuple[Batch, jax.Array]):
         params, adam, kl_coef = fitted

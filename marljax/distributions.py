@@ -99,7 +99,10 @@ def _reached(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 class MultiCategorical:
-    """Independent choices among ``nvec``; logits and mask [..., sum(nvec)], samples [..., len(nvec)]."""
+    """Independent choices among ``nvec``; logits and mask [..., sum(nvec)], samples [..., len(nvec)].
+
+    The parts may differ in size; for those of one size see ``distribution``.
+    """
 
     def __init__(self, logits: jax.Array, mask: jax.Array, nvec: tuple[int, ...]):
         bounds = [sum(nvec[: i + 1]) for i in range(len(nvec) - 1)]
@@ -124,6 +127,32 @@ class MultiCategorical:
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
         return jnp.stack([mine.kl(theirs) for mine, theirs in zip(self._parts, other._parts, strict=True)], -1).sum(-1)
+
+
+class Rows:
+    """Independent choices among equally many, such as one for each of many agents: one array instead of a list of parts."""
+
+    def __init__(self, logits: jax.Array, mask: jax.Array, nvec: tuple[int, ...]):
+        rows = (*logits.shape[:-1], len(nvec), nvec[0])
+        self._choices = Categorical(logits.reshape(rows), mask.reshape(rows))
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return self._choices.sample(key)
+
+    def mode(self) -> jax.Array:
+        return self._choices.mode()
+
+    def log_prob(self, sample: jax.Array) -> jax.Array:
+        return self._choices.log_prob(sample).sum(-1)
+
+    def entropy(self, key: jax.Array) -> jax.Array:
+        return self._choices.entropy(key).sum(-1)
+
+    def action(self, sample: jax.Array) -> jax.Array:
+        return sample
+
+    def kl(self, other: "Rows") -> jax.Array:
+        return self._choices.kl(other._choices).sum(-1)
 
 
 class SquashedGaussian:
@@ -175,6 +204,6 @@ def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribut
         case Discrete():
             return Categorical(outputs, mask)
         case MultiDiscrete(nvec=nvec):
-            return MultiCategorical(outputs, mask, nvec)
+            return (Rows if len(set(nvec)) == 1 else MultiCategorical)(outputs, mask, nvec)
         case Box():
             return SquashedGaussian(outputs, space.shape)

@@ -51,6 +51,22 @@ class Lasting(struct.PyTreeNode):
     value: Any
 
 
+def without_lasting(state: Any) -> Any:
+    """``state`` with None for its lasting parts."""
+    return jax.tree.map(lambda part: None if _lasts(part) else part, state, is_leaf=_lasts)
+
+
+def with_lasting(state: Any, moved: Any) -> Any:
+    """``state`` with the lasting parts of ``moved``, in the place of its own or of None."""
+    return jax.tree.map(
+        lambda part, other: other if _lasts(other) else part, state, moved, is_leaf=lambda part: part is None or _lasts(part)
+    )
+
+
+def _lasts(part: Any) -> bool:
+    return isinstance(part, Lasting)
+
+
 class TimeStep(struct.PyTreeNode):
     """What a policy sees of one state, and what the transition into it gave.
 

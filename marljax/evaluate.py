@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from marljax.distributions import MANY, Categorical
+from marljax.distributions import MANY, Categorical, distribution
 from marljax.draws import flat
 from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.spaces import Box, Discrete
+from marljax.spaces import Discrete, MultiDiscrete
 from marljax.vector import VecState, vectorize
 
 MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
@@ -45,7 +45,8 @@ class RandomPolicy:
                 return Categorical(jnp.zeros(timestep.action_mask.shape), timestep.action_mask).sample(key), carry
             draws = flat(jax.random.uniform, key, timestep.action_mask.shape)
             return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry
-        assert isinstance(space, Box), "agents have discrete or continuous actions"
+        if isinstance(space, MultiDiscrete):
+            return distribution(space, jnp.zeros(timestep.action_mask.shape), timestep.action_mask).sample(key), carry
         return jax.random.uniform(key, (*timestep.alive.shape, *space.shape), minval=space.low, maxval=space.high), carry
 
 

@@ -19,9 +19,10 @@ from marljax.spaces import Part
 Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
 
 
-def dense(width: int, scale: float = 2.0**0.5, name: str | None = None, use_bias: bool = True) -> nn.Dense:
-    """A linear layer with orthogonal weights."""
-    return nn.Dense(width, use_bias=use_bias, kernel_init=orthogonal(scale), name=name, dot_general=matmul)
+def dense(width: int, scale: float = 2.0**0.5, name: str | None = None, use_bias: bool = True, bias: float = 0.0) -> nn.Dense:
+    """A linear layer with orthogonal weights, and ``bias`` at first."""
+    start = nn.initializers.constant(bias)
+    return nn.Dense(width, use_bias=use_bias, kernel_init=orthogonal(scale), bias_init=start, name=name, dot_general=matmul)
 
 
 def activation(name: str) -> Callable[[jax.Array], jax.Array]:

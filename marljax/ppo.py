@@ -1,7 +1,7 @@
 """What the PPO family shares: hyperparameters, the clipped losses, and the passes over minibatches."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,10 @@ import optax
 from marljax import entities, parallel
 from marljax.config import Hyperparameters, Scalar, divide, static, traced
 from marljax.distributions import Distribution, distribution, num_outputs
-from marljax.environment import Environment, EnvParams, TimeStep, is_shared
+from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
-from marljax.networks import ACTIVATIONS, Actor, EncoderSizes, Sizes, agent_ids, apply_per_agent
+from marljax.learning import Inputs, LearningConfig, inputs_of, optimizer
+from marljax.networks import Actor, EncoderSizes, Sizes, agent_ids, apply_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.rollout import Learner
@@ -21,53 +22,28 @@ from marljax.spaces import Box, MultiDiscrete
 ObsStats = RunningStats | dict[str, RunningStats]  # [O]; with an encoder of entities [width] by name, see ``entities``
 
 
-class SurrogateConfig(Hyperparameters):
-    """Hyperparameters of all that climbs a surrogate on its own rollouts. Static fields shape the program; traced ones can be
-    swept with ``jax.vmap``."""
+class SurrogateConfig(LearningConfig):
+    """Hyperparameters of all that climbs a surrogate on its own rollouts."""
 
-    # How much
-    total_steps: int = static(1_000_000, low=1, high=2**53)  # of all environments together; rounded up to whole updates
-    num_envs: int = static(64, low=1)  # E, over all devices
-    rollout_length: int = static(128, low=1)  # T, steps per environment between updates
     num_epochs: int = static(4, low=1)  # passes over each rollout
     num_minibatches: int = static(4, low=1)  # gradient steps per pass
-    # Networks
-    hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers of each
-    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
-    normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
-    # Optimisation
-    learning_rate: float = traced(5e-4, low=0.0)  # of Adam
-    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
-    max_grad_norm: float = traced(0.5, low=0.0)  # global norm of all gradients together
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.hidden:
-            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
-
-    @property
-    def num_updates(self) -> int:
-        """Updates in a whole run."""
-        return -(-self.total_steps // self.steps_per_update)
-
-    @property
-    def steps_per_update(self) -> int:
-        return self.num_envs * self.rollout_length
 
 
 class PPOConfig(SurrogateConfig):
-    """Hyperparameters of the PPO family."""
+    """Hyperparameters of PPO."""
+
+    # What a single agent needs no setting for; see ``ManyAgents``.
+    share_parameters: ClassVar[bool] = True
+    agent_id: ClassVar[bool] = False
+    death: ClassVar[str] = "terminal"
 
     stagger: bool = static(False)  # first episodes are cut off at random, for environments whose episodes last equally long
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     head: tuple[int, ...] = static((), low=1)  # widths of layers of each output's own behind them
-    share_parameters: bool = static(True)  # False: every agent has networks of its own
     encoder: str = static("flat", choices=("flat", "attention"))  # attention: over the entities that an agent sees
     encoder_width: int = static(64, low=1)  # of its embeddings, each of two layers
     encoder_heads: int = static(4, low=1)  # of its attention
-    agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
@@ -75,7 +51,6 @@ class PPOConfig(SurrogateConfig):
     normalize_values: bool = static(True)  # the critic predicts returns scaled by their running mean and deviation
     value_horizon: int = static(0, low=0)  # updates that their mean and deviation look back on; 0: all
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
-    death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
     # Losses and gradients
     clip_apart: bool = static(False)  # max_grad_norm bounds actor and critic each; False: both together
     clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
@@ -97,13 +72,12 @@ class PPOConfig(SurrogateConfig):
             divide(samples, self.num_minibatches, "samples (num_envs × rollout_length)", "minibatches (num_minibatches)")
 
 
-class Inputs(NamedTuple):
-    """What the actor's side sees of a timestep. Leading [T, E]; T = 1 in a rollout."""
+class ManyAgents(Hyperparameters):
+    """What PPO's hyperparameters gain where there are several agents: the first base of such a ``Config``."""
 
-    obs: jax.Array  # [T, E, A, O]
-    action_mask: jax.Array  # [T, E, A, n]
-    first: jax.Array  # [T, E, A]
-    alive: jax.Array  # [T, E, A]
+    share_parameters: bool = static(True)  # False: every agent has networks of its own
+    agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
+    death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
 
 
 class Carry(NamedTuple):
@@ -132,34 +106,6 @@ class Evaluation(NamedTuple):
     log_prob: jax.Array  # [T, E, A]
     entropy: jax.Array  # [T, E, A]
     value: jax.Array  # [T, E, A] as the critic's head gives it: normalised where values are
-
-
-def refuse_items(env: Environment) -> None:
-    """Raises ``UserError`` where agents choose among shared items: a vector per agent would hold all of them."""
-    if env.items:
-        raise UserError(
-            f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
-            "choose another view, such as env.view=candidates"
-        )
-
-
-def inputs_of(timestep: TimeStep) -> Inputs:
-    """A timestep of E environments as inputs of length T = 1."""
-    first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
-    seen = Inputs(flat_obs(timestep), timestep.action_mask, first, timestep.alive)
-    return jax.tree.map(lambda x: x[None], seen)
-
-
-def flat_obs(timestep: TimeStep) -> jax.Array:
-    """[E, A, O]: every part of the observation side by side; what the agents share is repeated for each of them."""
-    shape = timestep.alive.shape
-
-    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        if is_shared(path):
-            return jnp.broadcast_to(leaf.reshape(shape[0], 1, -1), (*shape, leaf[0].size))
-        return leaf.reshape(*shape, -1)
-
-    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, timestep.obs)), -1)
 
 
 def layout(env: Environment, config: PPOConfig) -> entities.Layout:
@@ -239,20 +185,6 @@ def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) 
     parts = len(env.action_space.nvec) if isinstance(env.action_space, MultiDiscrete) else 1
     has_choice = True if isinstance(env.action_space, Box) else inputs.action_mask.sum(-1) > parts
     return acts & has_choice, acts if config.death == "terminal" else jnp.broadcast_to(running, acts.shape)
-
-
-def optimizer(config: SurrogateConfig, updates: jax.Array, parts: Sequence[str] = ()) -> optax.GradientTransformation:
-    """Adam with clipped gradients at this update's learning rate; the gradient of each of ``parts`` is clipped by itself."""
-    rate: Scalar = config.learning_rate
-    if config.anneal_learning_rate:
-        rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
-    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps)
-    steps = (adam, optax.scale_by_learning_rate(rate))
-    # flattened to one vector instead of many arrays: a fraction of the kernels, to compile and to run
-    if not parts:
-        return optax.flatten(optax.chain(clip, *steps))
-    apart = optax.partition(dict.fromkeys(parts, clip), {part: part for part in parts})
-    return optax.chain(apart, optax.flatten(optax.chain(*steps)))
 
 
 def parts(config: PPOConfig) -> Sequence[str]:

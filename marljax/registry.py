@@ -17,9 +17,11 @@ ENVIRONMENTS: dict[str, str] = {
 }
 SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
 ALGORITHMS: dict[str, str] = {
+    "ppo": "marljax.algos.ppo",
     "ippo": "marljax.algos.ippo",
     "mappo": "marljax.algos.mappo",
     "ospo": "marljax.algos.ospo",
+    "qmix": "marljax.algos.qmix",
 }
 
 

@@ -84,7 +84,7 @@ def scripted_policies(settings: Settings) -> dict[str, Rival]:
     if not settings.env_name.isidentifier() or importlib.util.find_spec(module) is None:
         return {}
     rivals = getattr(importlib.import_module(module), "rivals", None)
-    return rivals(settings.env, settings.env_params) if rivals else {}
+    return rivals(settings.bare_env, settings.env_params) if rivals else {}
 
 
 def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:

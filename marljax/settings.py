@@ -106,18 +106,19 @@ class Settings:
     algo: str
     env_name: str
     algorithm: ModuleType
-    env: Environment
+    env: Environment  # as the algorithm is shown it: for ppo all agents are one
     env_params: EnvParams
     config: Any  # the algorithm's Config
     run: RunSettings
     tree: dict[str, Any]  # the resolved configuration, as it is written to the run folder
     training_env: Environment  # that of the rollouts: ``env``, or a wrapper of it
     training_params: EnvParams
+    bare_env: Environment  # as it is: what scripted policies play in
 
     @property
     def title(self) -> str:
         """``<algo>_<env>``; a user's own environment goes by the name of its class."""
-        name = type(self.env).__name__.lower() if self.env_name == CUSTOM else self.env_name
+        name = type(self.bare_env).__name__.lower() if self.env_name == CUSTOM else self.env_name
         return f"{self.algo}_{name}".replace("/", "-")
 
 
@@ -205,14 +206,15 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     tree.pop("env_params", None)  # written for people to read; the numbers come from the environment and ``env``
     algorithm = registry.algorithm(algo)
     config = fields.build(algorithm.Config, "algo", tree.pop("algo"))
-    env, env_params = build_env(env_name, tree["env"])
+    bare_env, env_params = build_env(env_name, tree["env"])
+    env = presented(algorithm, bare_env)
     env_tree = tree.pop("env")
     tree.setdefault("failure_replay", run_defaults()["failure_replay"])  # a run of before there was one
     run = _check_run(fields.build(RunSettings, "", tree))
     resolved = {"algo_name": algo, "env_name": env_name, **fields.plain(run), "algo": fields.plain(config), "env": env_tree}
     resolved["env_params"] = fields.readable_leaves(env_params)
     training = training_env(env, env_params, run.failure_replay)
-    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training)
+    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training, bare_env)
 
 
 def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvParams]:
@@ -229,6 +231,11 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     except UserError as error:
         raise fields.prefixed("env", error, known) from error
     return env, strong(env_params)
+
+
+def presented(algorithm: ModuleType, env: Environment) -> Environment:
+    """``env`` as the algorithm takes it, where its module says so by ``present(env)``; else as it is."""
+    return algorithm.present(env) if hasattr(algorithm, "present") else env
 
 
 def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> tuple[Environment, EnvParams]:

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from marljax import parallel
 from marljax.config import as_traced, is_static
-from marljax.environment import Environment, EnvParams
+from marljax.environment import Environment, EnvParams, with_lasting, without_lasting
 from marljax.errors import UserError, in_short, unknown
 from marljax.rollout import TrainState
 from marljax.trees import shape_difference, strong
@@ -183,8 +183,12 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
     broken = jnp.append(~jnp.isfinite(values), ~all_finite(state.learner.params))
     fails = jnp.any(broken) & (member.diverged_at < 0)
     frozen = fails | (member.diverged_at >= 0)
+    # What lasts, such as a replay, goes on: to choose between two of it would copy it in every update.
+    chosen = jax.lax.cond(
+        frozen, lambda new, old: old, lambda new, old: new, without_lasting(strong(state)), without_lasting(member.state)
+    )
     kept = Members(
-        state=jax.lax.cond(frozen, lambda new, old: old, lambda new, old: new, strong(state), member.state),
+        state=with_lasting(chosen, state),
         config=member.config,
         diverged_at=jnp.where(fails, member.state.learner.updates, member.diverged_at),
         diverged_in=jnp.where(fails, jnp.argmax(broken).astype(jnp.int32), member.diverged_in),

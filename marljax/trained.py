@@ -98,8 +98,9 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
     if not changes:
         return trained
     tree = dict(trained.tree["env"]) | dict(changes)
-    env, env_params = settings.build_env(trained.env_name, tree)
-    changed = dataclasses.replace(trained, env=env, env_params=env_params, tree=trained.tree | {"env": tree})
+    bare_env, env_params = settings.build_env(trained.env_name, tree)
+    env = settings.presented(trained.algorithm, bare_env)
+    changed = dataclasses.replace(trained, env=env, bare_env=bare_env, env_params=env_params, tree=trained.tree | {"env": tree})
     words = " ".join(f"env.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changes.items())
     before, after = _spaces(trained.env), _spaces(env)
     for name, space in before.items():

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 from flax import struct
 from jax.custom_batching import custom_vmap
 
-from marljax.environment import Environment, EnvParams, Lasting, Outcome, TimeStep, checked_action, timestep
+from marljax.environment import (
+    Environment,
+    EnvParams,
+    Outcome,
+    TimeStep,
+    checked_action,
+    timestep,
+    with_lasting,
+    without_lasting,
+)
 
 NEVER = 2**31 - 1  # steps that no episode lasts
 
@@ -54,9 +63,9 @@ class VecEnv:
         keys = jax.vmap(jax.random.split, out_axes=1)(jax.random.split(key, self.num_envs))
         moved, outcome = jax.vmap(self.env.transition, in_axes=(0, 0, 0, None))(keys[1], state.env, action, env_params)
 
-        ended = _with_lasting(state.env, moved)
-        env_state = self._renewed(state.ended, keys[0], ended, _without_lasting(moved), env_params)
-        env_state = _with_lasting(env_state, moved)
+        ended = with_lasting(state.env, moved)
+        env_state = self._renewed(state.ended, keys[0], ended, without_lasting(moved), env_params)
+        env_state = with_lasting(env_state, moved)
         return jax.vmap(self._after, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
     def staggered(self, key: jax.Array, state: VecState, longest: jax.Array | int) -> VecState:
@@ -93,7 +102,7 @@ class VecEnv:
         """
 
         def renewed(begins: jax.Array, keys: jax.Array, ended: Any, moved: Any, env_params: EnvParams) -> Any:
-            fresh = _without_lasting(jax.vmap(self.env.restart, in_axes=(0, 0, None))(keys, ended, env_params))
+            fresh = without_lasting(jax.vmap(self.env.restart, in_axes=(0, 0, None))(keys, ended, env_params))
             return jax.vmap(_where)(begins, fresh, moved)
 
         @custom_vmap
@@ -150,19 +159,3 @@ def vectorize(env: Environment, num_envs: int) -> VecEnv:
 def _where(condition: jax.Array, chosen: Any, other: Any) -> Any:
     """``jnp.where`` of trees."""
     return jax.tree.map(lambda one, another: jnp.where(condition, one, another), chosen, other)
-
-
-def _without_lasting(state: Any) -> Any:
-    """``state`` with None for its lasting parts."""
-    return jax.tree.map(lambda part: None if _lasts(part) else part, state, is_leaf=_lasts)
-
-
-def _with_lasting(state: Any, moved: Any) -> Any:
-    """``state`` with the lasting parts of ``moved``, in the place of its own or of None."""
-    return jax.tree.map(
-        lambda part, other: other if _lasts(other) else part, state, moved, is_leaf=lambda part: part is None or _lasts(part)
-    )
-
-
-def _lasts(part: Any) -> bool:
-    return isinstance(part, Lasting)

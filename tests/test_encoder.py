@@ -11,7 +11,7 @@ from jax.tree_util import tree_leaves_with_path as leaves_with_paths
 from toys import Crowd, Points
 
 import marljax
-from marljax import entities, ppo
+from marljax import entities, learning, ppo
 from marljax.algos import ippo, mappo, ospo
 from marljax.networks import Encoder, EncoderSizes, attend
 from marljax.spaces import Part
@@ -142,7 +142,7 @@ def networks(algorithm, config, params, timestep, state):
     """Actions preferred [E, A, 2] and values [E, A]."""
     env = Crowd()
     carry = algorithm.Carry(*(algorithm.zero_carry(config.core, config.hidden[-1], timestep.alive.shape) for _ in range(2)))
-    local = ppo.inputs_of(timestep)
+    local = learning.inputs_of(timestep)
     _, head = ppo.policy(env, config, params, local, carry.actor)
     if algorithm is mappo:
         _, value = mappo.values(env, config, params, mappo.Inputs(local, state[None]), carry.critic)

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import marljax
-from marljax import parallel, ppo
+from marljax import learning, parallel, ppo
 from marljax.algos import ippo
 from marljax.normalize import RunningStats
 
@@ -111,7 +111,7 @@ def test_a_steep_actor_leaves_the_critics_gradient_alone_if_they_are_clipped_apa
     params = ippo.Params({"w": jnp.zeros(1)}, {"w": jnp.zeros(1)}, None, None)
     learner = ppo.new_learner(config, params, jax.random.key(0), None)
     gradients = {"actor": {"w": jnp.array([30.0])}, "critic": {"w": jnp.array([0.1])}}
-    steps, _ = ppo.optimizer(config, learner.updates, ppo.parts(config)).update(gradients, learner.opt_state)
+    steps, _ = learning.optimizer(config, learner.updates, ppo.parts(config)).update(gradients, learner.opt_state)
     actor, critic = 0.5, 0.1 if apart else 0.1 * 0.5 / 30
     np.testing.assert_allclose(steps["actor"]["w"], -0.1 * actor / (actor + 1), rtol=1e-4)
     np.testing.assert_allclose(steps["critic"]["w"], -0.1 * critic / (critic + 1), rtol=1e-4)

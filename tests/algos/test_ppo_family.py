@@ -12,7 +12,7 @@ import pytest
 from probes import CHOICE, Aim, Probe
 
 import marljax
-from marljax import parallel, ppo
+from marljax import learning, parallel, ppo
 from marljax.algos import ippo, mappo
 from marljax.rollout import collect
 from marljax.testing import check_env
@@ -131,7 +131,7 @@ def test_a_controller_without_a_choice_leaves_the_actors_loss():
     env, config = marljax.joint(Probe()), make_config(ippo, "mlp")
     mask = jnp.array([[[[True, False, False, True]]], [[[True, False, True, True]]]])  # [T, E, A, n]
     ones = jnp.ones((2, 1, 1), bool)
-    decides, valued = ppo.masks(config, env, ppo.Inputs(None, mask, ones, ones), jnp.zeros((2, 1), bool))
+    decides, valued = ppo.masks(config, env, learning.Inputs(None, mask, ones, ones), jnp.zeros((2, 1), bool))
     assert decides.ravel().tolist() == [False, True]
     assert valued.all()
 

@@ -1,0 +1,101 @@
+"""What learners of every kind share: hyperparameters of rollouts, networks and Adam; what networks see of a timestep; gradient
+steps.
+
+Axis letters: T time, E environments, A agents, O observation, n actions.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from marljax.config import Hyperparameters, Scalar, static, traced
+from marljax.environment import Environment, TimeStep, is_shared
+from marljax.errors import UserError
+from marljax.networks import ACTIVATIONS
+
+
+class LearningConfig(Hyperparameters):
+    """Hyperparameters of all that learns from rollouts. Static fields shape the program; traced ones can be swept with
+    ``jax.vmap``."""
+
+    # How much
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # of all environments together; rounded up to whole updates
+    num_envs: int = static(64, low=1)  # E, over all devices
+    rollout_length: int = static(128, low=1)  # T, steps per environment between updates
+    # Networks
+    hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers of each
+    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
+    normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
+    # Optimisation
+    learning_rate: float = traced(5e-4, low=0.0)  # of Adam
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
+    max_grad_norm: float = traced(0.5, low=0.0)  # global norm of all gradients together
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hidden:
+            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in a whole run."""
+        return -(-self.total_steps // self.steps_per_update)
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.num_envs * self.rollout_length
+
+
+class Inputs(NamedTuple):
+    """What the actor's side sees of a timestep. Leading [T, E]; T = 1 in a rollout."""
+
+    obs: jax.Array  # [T, E, A, O]
+    action_mask: jax.Array  # [T, E, A, n]
+    first: jax.Array  # [T, E, A]
+    alive: jax.Array  # [T, E, A]
+
+
+def refuse_items(env: Environment) -> None:
+    """Raises ``UserError`` where agents choose among shared items: a vector per agent would hold all of them."""
+    if env.items:
+        raise UserError(
+            f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
+            "choose another view, such as env.view=candidates"
+        )
+
+
+def inputs_of(timestep: TimeStep) -> Inputs:
+    """A timestep of E environments as inputs of length T = 1."""
+    first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
+    seen = Inputs(flat_obs(timestep), timestep.action_mask, first, timestep.alive)
+    return jax.tree.map(lambda x: x[None], seen)
+
+
+def flat_obs(timestep: TimeStep) -> jax.Array:
+    """[E, A, O]: every part of the observation side by side; what the agents share is repeated for each of them."""
+    shape = timestep.alive.shape
+
+    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        if is_shared(path):
+            return jnp.broadcast_to(leaf.reshape(shape[0], 1, -1), (*shape, leaf[0].size))
+        return leaf.reshape(*shape, -1)
+
+    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, timestep.obs)), -1)
+
+
+def optimizer(config: LearningConfig, updates: jax.Array, parts: Sequence[str] = ()) -> optax.GradientTransformation:
+    """Adam with clipped gradients at this update's learning rate; the gradient of each of ``parts`` is clipped by itself."""
+    rate: Scalar = config.learning_rate
+    if config.anneal_learning_rate:
+        rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
+    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps)
+    steps = (adam, optax.scale_by_learning_rate(rate))
+    # flattened to one vector instead of many arrays: a fraction of the kernels, to compile and to run
+    if not parts:
+        return optax.flatten(optax.chain(clip, *steps))
+    apart = optax.partition(dict.fromkeys(parts, clip), {part: part for part in parts})
+    return optax.chain(apart, optax.flatten(optax.chain(*steps)))

@@ -1,0 +1,48 @@
+"""How much memory arrays take, and whether there is so much."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from marljax.errors import UserError
+
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container, in bytes or "max"
+
+
+def size(tree: Any) -> int:
+    """Bytes of arrays, or of their shapes."""
+    return sum(leaf.size * _width(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def _width(leaf: Any) -> int:
+    """Bytes of an entry; of a random key its own array's."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
+        return data.size * data.dtype.itemsize
+    return leaf.dtype.itemsize
+
+
+def available() -> int:
+    """Bytes of the first device's memory, used or not; of a CPU the machine's, or the container's."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = LIMIT.read_text().strip() if LIMIT.is_file() else "max"
+    return min(machine, int(limit)) if limit.isdigit() else machine
+
+
+def check(needed: int, what: str, remedy: str) -> None:
+    """Raises ``UserError`` where ``needed`` bytes are more than there are at all."""
+    if needed > available():
+        raise UserError(f"{what} needs {shown(needed)}, and there are {shown(available())} of memory; {remedy}")
+
+
+def shown(count: int) -> str:
+    """Bytes for people: 512 kB, 13.2 MB, 1.5 GB."""
+    for unit, worth in (("GB", 1e9), ("MB", 1e6)):
+        if count >= worth:
+            return f"{count / worth:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"
