@@ -13,7 +13,8 @@ from toys import Crowd, Points
 import marljax
 from marljax import entities, learning, ppo
 from marljax.algos import ippo, mappo, ospo
-from marljax.networks import Encoder, EncoderSizes, attend
+from marljax.algos import ppo as single
+from marljax.networks import Encoder, EncoderSizes, attend, initial_carry
 from marljax.spaces import Part
 
 LAYOUT = (Part("own", 1, 2), Part("others", 4, 3), Part("gates", 2, 2, ordered=True), Part("map", 1, 5))
@@ -141,13 +142,13 @@ CHOICES = {
 def networks(algorithm, config, params, timestep, state):
     """Actions preferred [E, A, 2] and values [E, A]."""
     env = Crowd()
-    carry = algorithm.Carry(*(algorithm.zero_carry(config.core, config.hidden[-1], timestep.alive.shape) for _ in range(2)))
+    carry = ppo.Carry(*(initial_carry(config.core, config.hidden[-1], timestep.alive.shape) for _ in range(2)))
     local = learning.inputs_of(timestep)
     _, head = ppo.policy(env, config, params, local, carry.actor)
     if algorithm is mappo:
         _, value = mappo.values(env, config, params, mappo.Inputs(local, state[None]), carry.critic)
     else:
-        _, _, value = ippo.apply(env, config, params, local, carry)
+        _, _, value = single.apply(env, config, params, local, carry)
     return head.mode()[0], value[0]
 
 

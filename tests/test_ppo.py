@@ -166,8 +166,8 @@ def test_impossible_configs_say_why(changes, words):
 
 
 def test_a_config_takes_what_the_command_line_takes_and_stays_a_pytree_of_its_traced_fields():
-    given = ppo.PPOConfig(hidden=[64, 32], total_steps=1e6, num_envs=np.int64(8), agent_id=np.bool_(True), gamma=np.float32(0.5))
-    same = ppo.PPOConfig(hidden=(64, 32), total_steps=1_000_000, num_envs=8, agent_id=True, gamma=0.5)
+    given = ippo.Config(hidden=[64, 32], total_steps=1e6, num_envs=np.int64(8), agent_id=np.bool_(True), gamma=np.float32(0.5))
+    same = ippo.Config(hidden=(64, 32), total_steps=1_000_000, num_envs=8, agent_id=True, gamma=0.5)
     assert given == same
     assert hash(given) == hash(same)
     assert pickle.loads(pickle.dumps(given)) == given

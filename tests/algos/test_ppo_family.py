@@ -14,6 +14,8 @@ from probes import CHOICE, Aim, Probe
 import marljax
 from marljax import learning, parallel, ppo
 from marljax.algos import ippo, mappo
+from marljax.algos import ppo as single
+from marljax.networks import initial_carry
 from marljax.rollout import collect
 from marljax.testing import check_env
 from marljax.train import Trainer, make_train
@@ -67,7 +69,7 @@ def trained(request):
 def first_values(algorithm, config, params, variant):
     """The critic's values [E, A] of first timesteps, and the observations [E, A, O] they belong to."""
     vec, env_params = vectorize(Probe(), 64), probes.ProbeParams(variant=variant)
-    carry = algorithm.Carry(*(algorithm.zero_carry(config.core, config.hidden[-1], (64, 2)) for _ in range(2)))
+    carry = ppo.Carry(*(initial_carry(config.core, config.hidden[-1], (64, 2)) for _ in range(2)))
     env_state, timestep = vec.reset(jax.random.key(1), env_params)
     decide = functools.partial(rollout(algorithm), Probe(), config, params, env_params)
     _, _, record = decide(jax.random.key(0), env_state, timestep, carry)
@@ -75,10 +77,10 @@ def first_values(algorithm, config, params, variant):
 
 
 def rollout(algorithm):
-    """``rollout_policy`` with one signature for both algorithms."""
+    """``rollout_policy`` with one signature for all."""
     if algorithm is mappo:
         return mappo.rollout_policy
-    return lambda env, config, params, env_params, *rest: ippo.rollout_policy(env, config, params, *rest)
+    return lambda env, config, params, env_params, *rest: single.rollout_policy(env, config, params, *rest)
 
 
 def final_return(trained, variant):
@@ -121,14 +123,14 @@ def test_continuous_actions_reach_their_targets(algorithm):
 
 
 def test_one_controller_learns_every_agents_action():
-    train = make_train(ippo, marljax.joint(Probe()), make_config(ippo, "mlp"))
+    train = make_train(single, marljax.joint(Probe()), make_config(single, "mlp"))
     metrics = jax.jit(train)(jax.random.key(0), {"env.variant": CHOICE}).metrics
     assert metrics["sum_return"][-1] / metrics["episodes"][-1] > 0.95
 
 
 def test_a_controller_without_a_choice_leaves_the_actors_loss():
     """As an agent does; a mask of several parts leaves no choice when each part leaves none."""
-    env, config = marljax.joint(Probe()), make_config(ippo, "mlp")
+    env, config = marljax.joint(Probe()), make_config(single, "mlp")
     mask = jnp.array([[[[True, False, False, True]]], [[[True, False, True, True]]]])  # [T, E, A, n]
     ones = jnp.ones((2, 1, 1), bool)
     decides, valued = ppo.masks(config, env, learning.Inputs(None, mask, ones, ones), jnp.zeros((2, 1), bool))
@@ -177,7 +179,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network):
         inputs, _, sample, log_prob, value = records
         nothing = jnp.zeros_like(log_prob)
         batch = ppo.Batch(inputs, sample, log_prob, value, nothing, nothing, nothing, nothing)
-        again = algorithm.evaluate_batch(env, config, learner.params, batch, actors.carry, key)
+        again = (mappo if algorithm is mappo else single).evaluate_batch(env, config, learner.params, batch, actors.carry, key)
         return jnp.exp(again.log_prob - log_prob), learner.params.value_stats.denormalize(again.value) - value
 
     everywhere = jax.sharding.PartitionSpec()

@@ -1,0 +1,299 @@
+"""QMIX, VDN and IQL: what is replayed, what is learnt from it, and learning on problems with known answers."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from jax.sharding import PartitionSpec
+from probes import Probe
+from toys import Corridor, Points
+
+import marljax
+from marljax import memory, parallel
+from marljax.algos import qmix
+from marljax.errors import UserError
+from marljax.learning import Inputs
+from marljax.train import Trainer, make_train
+
+GAMMA = 0.9
+KEY = jax.random.key(0)
+SMALL = {"num_envs": 4, "rollout_length": 5, "buffer_size": 60, "batch_size": 8, "learning_starts": 0, "hidden": (16, 16)}
+
+
+def on_one_device(function, *arguments):
+    """Runs what uses the data axis."""
+    everywhere = PartitionSpec()
+    program = jax.shard_map(function, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    return jax.jit(program)(*arguments)
+
+
+def make_config(mixer, core, **changes):
+    settings = dict(
+        total_steps=40_000,
+        num_envs=16,
+        rollout_length=8,
+        buffer_size=16_000,
+        learning_starts=1_000,
+        mixer=mixer,
+        core=core,
+        hidden=(32, 32),
+        learning_rate=3e-3,
+        gamma=GAMMA,
+        epsilon_decay=0.3,
+        target_interval=20,
+    )
+    return qmix.Config(**(settings | changes))
+
+
+NETWORKS = [("qmix", "mlp"), ("vdn", "gru"), ("none", "gru"), ("qmix", "gru"), ("vdn", "mlp"), ("none", "mlp")]
+MARKED = [network if number < 2 else pytest.param(network, marks=pytest.mark.slow) for number, network in enumerate(NETWORKS)]
+
+
+@pytest.fixture(scope="module", params=MARKED, ids="-".join)
+def trained(request):
+    """Every probe trained in one vmapped program: the variant is a number of the environment."""
+    mixer, core = request.param
+    config = make_config(mixer, core)
+    train = jax.jit(jax.vmap(make_train(qmix, Probe(), config)))
+    result = train(jax.random.split(KEY, 8), {"env.variant": jnp.arange(8)})
+    return config, result.metrics, on_one_device(jax.vmap(functools.partial(first_values, config)), result, jnp.arange(8))
+
+
+def first_values(config, result, variant):
+    """Values of the best actions [E, A or 1] in first timesteps, and the observations [E, A, O] they belong to."""
+    params, env_params = result.state.learner.params, probes.ProbeParams(variant=variant)
+    vec = marljax.vectorize(Probe(), 64)
+    env_state, timestep = vec.reset(KEY, env_params)
+    seen = qmix.see(Probe(), config, env_params, env_state, timestep)
+    zero = qmix.zero_carry(config.core, config.hidden[-1], (64, 2))
+    _, values = qmix.action_values(Probe(), config, params.agent, params, seen.local, zero)
+    return qmix.mixed(config, params, params.mixer, values.max(-1), seen.state)[0], timestep.obs
+
+
+def team(config, value):
+    """A value that every agent has as that of what is estimated: with VDN and QMIX, too, rewards are means over agents."""
+    return np.full((64, 2 if config.mixer == "none" else 1), value)
+
+
+@pytest.mark.parametrize(
+    ("variant", "answer"),
+    [(probes.CONSTANT, 1.0), (probes.DELAYED, GAMMA), (probes.TRUNCATED, 1.0 / (1.0 - GAMMA))],
+    ids=["constant", "delayed", "truncated"],
+)
+def test_value_of_the_first_state(trained, variant, answer):
+    config, _, (values, _) = trained
+    tolerance = 0.25 if variant == probes.TRUNCATED else 0.05  # 300 updates with a copy every 20: the horizon is still growing
+    np.testing.assert_allclose(values[variant], team(config, answer), rtol=tolerance)
+
+
+def test_value_tracks_the_observation(trained):
+    config, _, (values, obs) = trained
+    cue = obs[probes.TRACKING][..., 0]
+    expected = cue if config.mixer == "none" else cue.mean(-1, keepdims=True)
+    np.testing.assert_allclose(values[probes.TRACKING], expected, atol=0.15)
+
+
+@pytest.mark.parametrize("variant", [probes.CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
+def test_policy_finds_the_best_actions(trained, variant):
+    """While 5 % of its actions are random, each of which is wrong half of the time."""
+    assert final_return(trained, variant) > 0.92
+
+
+def test_only_a_gru_remembers(trained):
+    reached = final_return(trained, probes.MEMORY)
+    assert reached > 0.92 if trained[0].core == "gru" else 0.4 < reached < 0.6
+
+
+def final_return(trained, variant):
+    sums, counts = (trained[1][name][variant, -10:].sum() for name in ("sum_return", "episodes"))
+    return float(sums / counts)
+
+
+# --- replay ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("core", ["mlp", "gru"])
+def test_replaying_a_rollout_gives_the_values_of_then(core):
+    """Across beginnings of episodes, and from a memory in mid-episode; without exploration the actions were the best ones."""
+    config = qmix.Config(**SMALL, core=core, epsilon_start=0.0, epsilon_end=0.0, gradient_steps=1, total_steps=600)
+    env, env_params = Corridor(), Corridor().default_params
+
+    def collected(key):
+        learner, actors = qmix.init(env, env_params, config, key)
+        frozen = learner.params
+        for _ in range(7):  # more than the replay holds: the oldest are gone
+            learner = learner.replace(params=frozen)
+            (learner, actors), _ = qmix.update(env, config, qmix.TrainState(learner, actors))
+        kept = actors.carry.replay.value  # [E, N, T, …]
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
+        batch = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(memory=()))._replace(memory=rows.memory)
+        _, values = qmix.action_values(env, config, frozen.agent, frozen, batch.seen.local, batch.memory)
+        return batch, qmix.best(values, batch.seen.local.action_mask)[:-1]
+
+    batch, again = on_one_device(collected, KEY)
+    assert batch.seen.local.first[1:-1].any(), "an episode begins within a rollout"
+    assert not batch.seen.local.first[0].all(), "a rollout begins within an episode"
+    np.testing.assert_array_equal(batch.action, again)
+    # what follows the last step of a rollout is what the next one begins with
+    obs = np.asarray(batch.seen.local.obs).reshape(6, config.num_envs, config.places, *batch.seen.local.obs.shape[2:])
+    ends, starts = obs[-1], obs[0]  # [E, N, A, O]
+    place = 7 % config.places  # written next, so the oldest
+    order = [(place + index) % config.places for index in range(config.places)]
+    for before, after in itertools.pairwise(order):
+        np.testing.assert_array_equal(ends[:, before], starts[:, after])
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
+def test_targets_are_td_lambda_returns(mixer):
+    """Against a sum over steps written down again, with ends, cuts and dead agents anywhere."""
+    steps, rows, agents, td_lambda = 7, 5, 3, 0.6
+    config = qmix.Config(mixer=mixer, gamma=GAMMA, td_lambda=td_lambda, reward_scale=2.0)
+    rng = np.random.default_rng(0)
+    alive = rng.random((steps + 1, rows, agents)) < 0.8
+    terminated, truncated = rng.random((2, steps, rows)) < 0.2
+    reward = rng.normal(size=(steps, rows, agents)) * alive[:-1]
+    value = rng.normal(size=(steps + 1, rows, agents if mixer == "none" else 1))
+    nothing = jnp.zeros((steps + 1, rows, agents, 1))
+    local = Inputs(nothing, nothing, jnp.array(alive), jnp.array(alive))
+    batch = qmix.Sequence(qmix.Seen(local, None), None, None, reward, terminated, terminated | truncated, ())
+    found = qmix.targets(config, batch, jnp.array(value))
+    earned = 2.0 * reward
+    lives = alive[1:]
+    if mixer != "none":
+        earned = earned.sum(-1, keepdims=True) / np.maximum(alive[:-1].sum(-1, keepdims=True), 1)
+        lives = np.ones_like(lives[..., :1])
+    expected = np.zeros(earned.shape)
+    for t, row, agent in reversed(list(np.ndindex(*earned.shape))):
+        ahead = value[t + 1, row, agent]
+        if t + 1 < steps and not truncated[t, row]:
+            ahead = (1 - td_lambda) * ahead + td_lambda * expected[t + 1, row, agent]
+        goes_on = lives[t, row, agent] and not terminated[t, row]
+        expected[t, row, agent] = earned[t, row, agent] + GAMMA * goes_on * ahead
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_team_is_worth_no_less_when_an_agent_is():
+    mixer = qmix.Mixer(8, 16, 1.0, "relu")
+    keys = jax.random.split(KEY, 4)
+    values, state = 3.0 * jax.random.normal(keys[0], (200, 4)), jax.random.normal(keys[1], (200, 6))
+    weights = mixer.init(keys[2], values, state)
+    weights = jax.tree.map(lambda w: w + jax.random.normal(keys[3], w.shape), weights)  # any weights, not those of the start
+    slopes = jax.vmap(jax.grad(lambda value, state: mixer.apply(weights, value, state)[0]))(values, state)
+    assert (slopes >= 0).all()
+    assert (slopes > 1e-3).mean() > 0.5
+    others = jax.vmap(jax.grad(lambda value, state: mixer.apply(weights, value, state)[0], argnums=1))(values, state)
+    assert (others < 0).any(), "the state's own part is free"
+
+
+def test_exploration_stays_within_the_available_actions_and_is_even():
+    mask = jnp.array([[True, False, True, True, False], [False, True, False, False, False]])
+    values = jnp.array([[9.0, 99.0, 0.0, 0.0, 99.0], [0.0, -5.0, 1.0, 1.0, 1.0]])
+    draw = jax.vmap(lambda key, epsilon: qmix.explored(key, epsilon, values, mask), in_axes=(0, None))
+    keys = jax.random.split(KEY, 6_000)
+    counts = np.stack([np.bincount(draw(keys, 0.3)[:, agent], minlength=5) for agent in (0, 1)]) / len(keys)
+    np.testing.assert_allclose(counts, [[0.8, 0.0, 0.1, 0.1, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]], atol=0.015)
+    assert (draw(keys, 0.0) == jnp.array([0, 1])).all()
+
+
+def test_the_share_of_random_actions_falls_linearly():
+    config = qmix.Config(num_envs=1, rollout_length=10, total_steps=1_000, epsilon_end=0.1, epsilon_decay=0.5)
+    shares = [float(qmix.exploration(config, jnp.array(update))) for update in (0, 25, 50, 100)]
+    np.testing.assert_allclose(shares, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
+
+
+def test_targets_follow_as_told():
+    """Hard: equal every third update, and not between; with Polyak's averages they go a tenth of the way."""
+
+    def distances(config):
+        trainer = Trainer(qmix, Corridor(), config, parallel.make_mesh())
+        members, found = trainer.init(jax.random.split(KEY, 1), Corridor().default_params), []
+        for _ in range(4):
+            before = jax.device_get(members.state.learner)
+            members, _ = trainer.run(members, 1)
+            found.append((before, jax.device_get(members.state.learner)))
+        return found
+
+    for number, (_, after) in enumerate(distances(qmix.Config(**SMALL, target_interval=3, total_steps=200)), 1):
+        same = jax.tree.map(np.array_equal, after.opt_state.target["agent"], after.params.agent)
+        assert all(jax.tree.leaves(same)) == (number == 3)
+    for before, after in distances(qmix.Config(**SMALL, target="polyak", polyak=0.1, total_steps=200)):
+        expected = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, before.opt_state.target["agent"], after.params.agent)
+        chex.assert_trees_all_close(after.opt_state.target["agent"], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_nothing_is_learnt_before_learning_starts():
+    config = qmix.Config(**(SMALL | {"learning_starts": 60}), total_steps=100)
+    metrics = jax.jit(make_train(qmix, Corridor(), config))(KEY).metrics
+    np.testing.assert_array_equal(metrics["grad_norm"] > 0, [False, False, True, True, True])
+
+
+def test_what_is_kept_takes_half_of_the_memory_in_half_precision():
+    def size(dtype):
+        config = qmix.Config(**SMALL, buffer_dtype=dtype)
+        trainer = Trainer(qmix, Corridor(), config, parallel.make_mesh())
+        members = jax.eval_shape(lambda: trainer.init(jax.random.split(KEY, 1), Corridor().default_params))
+        seen = members.state.actors.carry.replay.value.seen
+        return memory.size((seen.local.obs, seen.state))
+
+    assert size("float32") == 2 * size("bfloat16") == 2 * size("float16") > 0
+
+
+def test_chunks_of_any_size_give_the_same_run():
+    config = qmix.Config(**SMALL, core="gru", normalize_observations=True, total_steps=200)
+    trainer, ends = Trainer(qmix, Corridor(), config, parallel.make_mesh()), []
+    for chunks in ((4, 4), (1, 5, 2)):
+        members = trainer.init(jax.random.split(KEY, 2), Corridor().default_params)
+        for size in chunks:
+            members, _ = trainer.run(members, size)
+        ends.append(members)
+    chex.assert_trees_all_equal(*(jax.tree.map(readable, end) for end in ends))
+
+
+def readable(leaf):
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def test_a_batch_of_seeds_equals_single_runs():
+    config = qmix.Config(**SMALL, total_steps=200)
+    train, keys = jax.jit(make_train(qmix, Corridor(), config)), jax.random.split(KEY, 2)
+    together = jax.vmap(train)(keys)
+    for index, key in enumerate(keys):
+        alone = train(key)
+        mine = jax.tree.map(lambda leaf, index=index: leaf[index], together.state.learner.params)
+        chex.assert_trees_all_close(mine, alone.state.learner.params, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "line"),
+    [
+        (Points(), {}, "qmix values every single action"),
+        (Corridor(compete=True), {}, "mixer=qmix adds up the values of one team"),
+        (Corridor(), {"buffer_size": 19}, "buffer_size=19 holds no rollouts of 5 steps in 4 environments"),
+        (Corridor(), {"core": "gru", "hidden": (16,)}, "core=gru takes at least two hidden layers"),
+        (Corridor(), {"buffer_size": 2**31 - 1}, r"a replay of buffer_size=2147483647 steps needs \d+\.\d GB, and there are"),
+    ],
+    ids=["continuous", "teams", "short", "gru", "memory"],
+)
+def test_what_cannot_be_is_said(env, changes, line):
+    with pytest.raises(UserError, match=line):
+        jax.eval_shape(make_train(qmix, env, qmix.Config(**(SMALL | changes))), KEY)
+
+
+def test_teams_learn_side_by_side_without_a_mixer():
+    config = qmix.Config(**SMALL, mixer="none", total_steps=100)
+    chex.assert_tree_all_finite(jax.jit(make_train(qmix, Corridor(compete=True), config))(KEY).metrics)
+
+
+def test_greedy_actions_do_not_depend_on_the_key():
+    config = qmix.Config(**SMALL, epsilon_end=0.5)
+    state = on_one_device(lambda key: qmix.init(Corridor(), Corridor().default_params, config, key), KEY)
+    timestep = jax.tree.map(lambda leaf: leaf[0], state.actors.timestep)
+    act = functools.partial(qmix.act, Corridor(), config, state.learner.params, timestep, ())
+    greedy, explored = (jax.vmap(lambda key, greedy=greedy: act(key, greedy)[0])(jax.random.split(KEY, 50)) for greedy in (1, 0))
+    assert (greedy == greedy[0]).all()
+    assert (explored == greedy[0]).mean() < 1
