@@ -25,6 +25,7 @@ from marljax.errors import UserError, unknown
 from marljax.evaluate import Evaluator, Rival
 from marljax.files import replacing
 from marljax.progress import say
+from marljax.runfolder import Which
 
 Figures = dict[
     str, dict[str, Any]
@@ -129,10 +130,16 @@ def train(algo: str, words: Sequence[str], console: Console) -> tuple[settings.S
 
 
 def play_learned(
-    run: settings.Settings, folder: Path, env: Environment, env_params: EnvParams, episodes: int, at_once: int = AT_ONCE
+    run: settings.Settings,
+    folder: Path,
+    env: Environment,
+    env_params: EnvParams,
+    episodes: int,
+    at_once: int = AT_ONCE,
+    which: Which = "best",
 ) -> Figures:
-    """The best parameters of every seed on the frozen scenarios, ``at_once`` of them in one program."""
-    params, _, _ = trained.load_members(folder, run, "best")
+    """The best or last parameters of every seed on the frozen scenarios, ``at_once`` of them in one program."""
+    params, _, _ = trained.load_members(folder, run, which)
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
         return Evaluator(env, count).learned(run.algorithm, run.config, params, env_params, key)
@@ -148,15 +155,22 @@ def scripted_cell(
 
 
 def learned_cell(
-    cells: Cells, name: str, algo: str, words: Sequence[str], runs: Path, episodes: int, at_once: int = AT_ONCE
+    cells: Cells,
+    name: str,
+    algo: str,
+    words: Sequence[str],
+    runs: Path,
+    episodes: int,
+    at_once: int = AT_ONCE,
+    which: Which = "best",
 ) -> Figures | None:
-    """Trains as the command line would with ``words``, in a folder of ``runs``, and plays every seed's best parameters."""
+    """Trains as the command line would with ``words``, in a folder of ``runs``, and plays every seed's best or last parameters."""
     words = [*words, f"runs={runs}", f"name={file_name(name)}"]
     about = matters(settings.compose(algo, words)) | {"episodes": episodes}
 
     def play() -> Figures:
         run, folder = train(algo, words, cells.console)
-        return play_learned(run, folder, run.env, run.env_params, episodes, at_once)
+        return play_learned(run, folder, run.env, run.env_params, episodes, at_once, which)
 
     return cells.get(name, about, play)
 

@@ -1,0 +1,208 @@
+"""Small games that tell apart what factorised values can represent: the two-step game of the QMIX paper, climbing, penalty.
+
+    python baselines/games.py                  # baselines/results/games.md
+
+Every cell of the table is kept in ``baselines/results/games/`` and every training in ``runs/tables/``: a command that was stopped
+goes on where it was, and a finished cell is not computed again. Delete a cell's file to compute it anew.
+
+The games themselves are environments: ``env=custom env.target=marljax.baselines.games:Matrix env.game=climbing``.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.baselines import tables
+from marljax.baselines.tables import Cells, Figures
+from marljax.environment import Environment, Outcome, View
+from marljax.errors import unknown
+from marljax.spaces import Box, Discrete
+
+RUNS = Path(__file__).parents[1] / "runs" / "tables"
+RESULTS = Path(__file__).parent / "results"
+SEEDS = 10
+EPISODES = 32
+
+# Rows are actions of the first agent, columns of the second.
+GAMES = {
+    "climbing": ((11.0, -30.0, 0.0), (-30.0, 7.0, 6.0), (0.0, 0.0, 5.0)),  # Claus & Boutilier 1998
+    "penalty": ((10.0, 0.0, -100.0), (0.0, 2.0, 0.0), (-100.0, 0.0, 10.0)),  # the same, k = −100
+}
+SAFE, RISKY = ((7.0, 7.0), (7.0, 7.0)), ((0.0, 1.0), (1.0, 8.0))  # second steps of the two-step game, Rashid et al. 2018, table 1
+
+
+@struct.dataclass
+class Payoff:
+    """Numbers of a game."""
+
+    payoff: Any  # [n, n]; of a two-step game [2, 2, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(Environment):
+    """One decision of two agents, who see nothing; both get ``payoff[action of the first, action of the second]``."""
+
+    game: str = dataclasses.field(default="climbing", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.game not in GAMES:
+            raise unknown("game", self.game, GAMES)
+
+    @property
+    def num_agents(self) -> int:
+        return 2
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(3)
+
+    @property
+    def observation_space(self) -> Box:
+        return Box((1,), 0.0, 1.0)
+
+    @property
+    def default_params(self) -> Payoff:
+        return Payoff(jnp.array(GAMES[self.game]))
+
+    def initial(self, key: jax.Array, env_params: Payoff) -> jax.Array:
+        del key, env_params
+        return jnp.zeros((), jnp.int32)
+
+    def transition(self, key: jax.Array, state: jax.Array, action: jax.Array, env_params: Payoff) -> tuple[jax.Array, Outcome]:
+        del key
+        reward = jnp.asarray(env_params.payoff)[action[0], action[1]]
+        return state, Outcome(jnp.full(2, reward), jnp.array(True), jnp.array(False))
+
+    def observe(self, state: jax.Array, env_params: Payoff) -> View:
+        del state, env_params
+        return View(jnp.ones((2, 1)), jnp.ones((2, 3), bool), jnp.ones(2, bool), {})
+
+    def global_state(self, state: jax.Array, env_params: Payoff) -> jax.Array:
+        del state, env_params
+        return jnp.ones(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoStep(Environment):
+    """The first agent chooses which matrix is played in the second step: one that pays 7 whatever the two do, or one that pays 8
+    for the second action of both, 1 for that of one and 0 for none (Rashid et al. 2018, section 5). A sum of two values that are
+    each an agent's own cannot tell 8 from 1 and 0, and settles for 7.
+
+    Everybody sees which of the three states it is.
+    """
+
+    @property
+    def num_agents(self) -> int:
+        return 2
+
+    @property
+    def action_space(self) -> Discrete:
+        return Discrete(2)
+
+    @property
+    def observation_space(self) -> Box:
+        return Box((3,), 0.0, 1.0)
+
+    @property
+    def default_params(self) -> Payoff:
+        return Payoff(jnp.array((SAFE, RISKY)))
+
+    def initial(self, key: jax.Array, env_params: Payoff) -> jax.Array:
+        del key, env_params
+        return jnp.zeros((), jnp.int32)
+
+    def transition(self, key: jax.Array, state: jax.Array, action: jax.Array, env_params: Payoff) -> tuple[jax.Array, Outcome]:
+        """``state`` is 0, or 1 + the matrix that is played."""
+        del key
+        second = state > 0
+        paid = jnp.asarray(env_params.payoff)[jnp.maximum(state - 1, 0), action[0], action[1]]
+        reward = jnp.where(second, paid, 0.0)
+        return jnp.where(second, state, 1 + action[0]), Outcome(jnp.full(2, reward), second, jnp.array(False))
+
+    def observe(self, state: jax.Array, env_params: Payoff) -> View:
+        seen = self.global_state(state, env_params)
+        return View(jnp.stack([seen, seen]), jnp.ones((2, 2), bool), jnp.ones(2, bool), {})
+
+    def global_state(self, state: jax.Array, env_params: Payoff) -> jax.Array:
+        del env_params
+        return jax.nn.one_hot(state, 3)
+
+
+# What is played: name → words of the command line, and the best that there is.
+PLAYED = {
+    "two-step": (("env.target=marljax.baselines.games:TwoStep",), 8.0),
+    "climbing": (("env.target=marljax.baselines.games:Matrix", "env.game=climbing"), 11.0),
+    "penalty": (("env.target=marljax.baselines.games:Matrix", "env.game=penalty"), 10.0),
+}
+# Uniformly random actions throughout, as in the paper, so that nobody stops looking.
+VALUES = (
+    "algo.total_steps=80_000",
+    "algo.num_envs=16",
+    "algo.rollout_length=4",
+    "algo.batch_size=64",
+    "algo.buffer_size=20_000",
+    "algo.learning_starts=640",
+    "algo.epsilon_start=1",
+    "algo.epsilon_end=1",
+    "algo.learning_rate=1e-3",
+    "algo.target_interval=20",
+)
+GRADIENTS = ("algo.total_steps=200_000", "algo.num_envs=64", "algo.rollout_length=4", "algo.learning_rate=1e-3")
+LEARNERS = {
+    "QMIX": ("qmix", (*VALUES, "algo.mixer=qmix")),
+    "VDN": ("qmix", (*VALUES, "algo.mixer=vdn")),
+    "IQL": ("qmix", (*VALUES, "algo.mixer=none")),
+    "IPPO": ("ippo", GRADIENTS),
+    "MAPPO": ("mappo", GRADIENTS),
+    "PPO, one controller": ("ppo", GRADIENTS),
+}
+
+
+def table(cells: Cells) -> str:
+    """Returns of greedy play at the end of training, and how many seeds found the best there is."""
+    header = [f"{game}, best {most:g}" for game, (_, most) in PLAYED.items()]
+    rows, missing = [], []
+    for learner, (algo, words) in LEARNERS.items():
+        row = [learner]
+        for game, (target, most) in PLAYED.items():
+            name = f"{algo} {learner} {game}"
+            given = ["env=custom", *target, *words, f"seeds={SEEDS}", "eval.every=0"]
+            figures = tables.learned_cell(cells, name, algo, given, RUNS, EPISODES, which="last")
+            row.append(told(figures, most) if figures else "")
+            missing += [] if figures else [f"{learner} {game}"]
+        rows.append(row)
+    return tables.with_missing(missing, tables.markdown_table(["", *header], rows))
+
+
+def told(figures: Figures, most: float) -> str:
+    """Mean over seeds, and how many of them reached the most."""
+    returns = np.asarray(figures["return"]["mean"])
+    return f"{returns.mean():.1f} ({np.sum(returns > most - 0.01)} of {len(returns)})"
+
+
+PAGE_TEXT = """# Small games: results
+
+Made by `python baselines/games.py`; {versions}.
+
+Mean return of greedy play after training over {seeds} seeds (0–{last_seed}), and how many of them found the best joint actions.
+In the two-step game (Rashid et al. 2018) a sum of values settles for 7, a monotonic mixture finds 8. In climbing and penalty (Claus
+and Boutilier 1998) the best actions are dear when only one agent takes them, which no monotonic mixture can represent while the
+other acts at random. QMIX, VDN and IQL explore with uniformly random actions throughout, as in the two-step game's paper; MAPPO,
+IPPO and one controller of both agents sample from their policies.
+
+{games}
+"""
+
+
+def page(sections: dict[str, str]) -> str:
+    """``baselines/results/games.md``."""
+    return PAGE_TEXT.format(versions=tables.describe_versions(), seeds=SEEDS, last_seed=SEEDS - 1, **sections)
+
+
+if __name__ == "__main__":
+    tables.main(__doc__, RESULTS / "games", {"games": table}, page)
