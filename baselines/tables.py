@@ -164,7 +164,7 @@ def learned_cell(
     at_once: int = AT_ONCE,
     which: Which = "best",
 ) -> Figures | None:
-    """Trains as the command line would with ``words``, in a folder of ``runs``, and plays every seed's best or last parameters."""
+    """Trains as the command line would with ``words``, in a folder of ``runs``; plays every seed's best or last parameters."""
     words = [*words, f"runs={runs}", f"name={file_name(name)}"]
     about = matters(settings.compose(algo, words)) | {"episodes": episodes}
 
