@@ -10,6 +10,7 @@ from marljax.registry import make, register
 from marljax.vector import vectorize
 
 if TYPE_CHECKING:
+    from marljax.gymnax_api import to_gymnax
     from marljax.jaxmarl_api import to_jaxmarl
     from marljax.settings import tuned
     from marljax.train import make_train
@@ -28,6 +29,7 @@ __all__ = [
     "make",
     "make_train",
     "register",
+    "to_gymnax",
     "to_jaxmarl",
     "tuned",
     "vectorize",
@@ -37,6 +39,7 @@ __all__ = [
 _LATER = {
     "load": "marljax.trained",
     "make_train": "marljax.train",
+    "to_gymnax": "marljax.gymnax_api",
     "to_jaxmarl": "marljax.jaxmarl_api",
     "tuned": "marljax.settings",
 }

@@ -317,6 +317,28 @@ def is_shared(path: tuple[Any, ...]) -> bool:
     return bool(path) and getattr(path[0], "key", getattr(path[0], "name", None)) == "shared"
 
 
+def flat_observation(obs: Any, num_agents: int) -> jax.Array:
+    """[A, O]: every part of an observation side by side; what the agents share is repeated for each of them."""
+
+    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        return jnp.tile(leaf.reshape(1, -1), (num_agents, 1)) if is_shared(path) else leaf.reshape(num_agents, -1)
+
+    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, obs)), -1)
+
+
+def allowed_actions(env: Environment, view: View | TimeStep) -> jax.Array:
+    """[A, n] bool: the action mask, of an agent that is not alive the noop only; [A, 1] all true for continuous actions."""
+    match env.action_space:
+        case Box():
+            return view.action_mask
+        case Discrete(n=n):
+            sizes: tuple[int, ...] = (n,)
+        case MultiDiscrete(nvec=nvec):
+            sizes = nvec
+    noop = jnp.concatenate([jnp.arange(size) == env.noop for size in sizes])
+    return jnp.where(view.alive[:, None], view.action_mask, noop)
+
+
 def num_actions(space: Space) -> int:
     """Width of the action mask: n for discrete spaces, 1 for continuous ones."""
     match space:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, TimeStep, View, is_shared, num_actions
+from marljax.environment import Environment, EnvParams, TimeStep, View, allowed_actions, flat_observation, num_actions
 from marljax.errors import UserError, in_short
 from marljax.jaxmarl_library import quiet
 from marljax.spaces import Box, Discrete, MultiDiscrete, Space
@@ -89,9 +89,7 @@ class ToJaxMARL(MultiAgentEnv):
         space = self.env.action_space
         if isinstance(space, Box):
             return self._by_agent(jnp.ones((self.num_agents, *space.shape), bool))
-        sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
-        noop = jnp.concatenate([jnp.arange(size) == self.env.noop for size in sizes])
-        return self._by_agent(jnp.where(view.alive[:, None], view.action_mask, noop))
+        return self._by_agent(allowed_actions(self.env, view))
 
     @functools.partial(jax.jit, static_argnums=0)
     def get_world_state(self, state: ApiState) -> jax.Array:
@@ -113,15 +111,6 @@ class ToJaxMARL(MultiAgentEnv):
 
     def _by_agent(self, values: jax.Array) -> ByAgent:
         return {agent: values[index] for index, agent in enumerate(self.agents)}
-
-
-def flat_observation(obs: Any, num_agents: int) -> jax.Array:
-    """[A, O]: every part of an observation side by side; what the agents share is repeated for each of them."""
-
-    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        return jnp.tile(leaf.reshape(1, -1), (num_agents, 1)) if is_shared(path) else leaf.reshape(num_agents, -1)
-
-    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, obs)), -1)
 
 
 def _space(space: Space) -> Any:

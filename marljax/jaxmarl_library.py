@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from marljax.errors import UserError, unknown
+from marljax.suite import PLAIN, Options, refusal
 
-PLAIN = (bool, int, float, str, type(None))  # options of these types can be given; arrays and records cannot
 NOT_PLAIN = ("agents", "landmarks", "action_spaces", "observation_spaces", "color_map", "num_moves", "initial_state_buffer")
 RIVALS = ("adversary", "leadadversary", "eve", "enemy")  # how agents of the other team are called, where there is one
 
@@ -140,7 +140,7 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
+def _make(name: str, options: Options) -> Any:
     """JaxMARL's own object, one for equal options: its methods are compiled for each object anew."""
     with quiet():
         import jaxmarl
@@ -149,10 +149,7 @@ def _make(name: str, options: tuple[tuple[str, Any], ...]) -> Any:
         try:
             return jaxmarl.make(name, **given)
         except Exception as error:  # whatever a constructor raises for what it does not take
-            reason = " ".join(str(error).split()) or type(error).__name__
-            asked = ", ".join(f"{key}={value}" for key, value in options)
-            what = f"{asked} does not suit jaxmarl's {name}" if asked else f"jaxmarl's {name} cannot be made"
-            raise UserError(f"{what}: {reason}") from error
+            raise refusal("jaxmarl", name, options, error) from error
 
 
 def _named(name: str, option: str, value: Any) -> Any:
@@ -202,7 +199,7 @@ def width(space: Any) -> int:
 
 
 @functools.cache
-def theirs(name: str, options: tuple[tuple[str, Any], ...]) -> Theirs:
+def theirs(name: str, options: Options) -> Theirs:
     """The environment with these options; traces its reset and one step."""
     env = _make(name, options)
     if getattr(env, "auto_reset", False):  # MABrax

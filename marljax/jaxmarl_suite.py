@@ -10,20 +10,18 @@ Axis letters: A agents, O observation, n actions.
 
 import dataclasses
 import functools
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
+from marljax import suite
 from marljax.environment import Environment, Outcome, View, available
 from marljax.errors import UserError, unknown
-from marljax.jaxmarl_library import PLAIN, RIVALS, Theirs, family, names, options_of, quiet, theirs, width
+from marljax.jaxmarl_library import RIVALS, Theirs, family, names, options_of, quiet, theirs, width
 from marljax.spaces import Box, Discrete, Space
-from marljax.trees import strong
 
 __all__ = ["JaxMARL", "JaxMARLState", "ShapedParams", "environment_class", "names"]
 
@@ -33,20 +31,8 @@ def environment_class(name: str) -> type["JaxMARL"]:
     """The class of one of JaxMARL's environments, whose fields are the plain options of its constructor."""
     if name not in names():
         raise unknown("environment of jaxmarl", name, names())
-    options = options_of(name)
-    fields = [(key, _hint(default), dataclasses.field(default=default)) for key, default in options.items()]
-    namespace = {
-        "member": name,
-        "version": f"{JaxMARL.version}, jaxmarl {importlib.metadata.version('jaxmarl')}",
-        "figures": family(name).figures,
-        "__doc__": f"JaxMARL's {name}.",
-        "__module__": __name__,
-    }
-    return dataclasses.make_dataclass(_identifier(name), fields, bases=(JaxMARL,), frozen=True, namespace=namespace)
-
-
-def _identifier(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
+    options = {key: (_hint(default), default) for key, default in options_of(name).items()}
+    return suite.member_class(JaxMARL, "jaxmarl", name, options, figures=family(name).figures)
 
 
 def _hint(default: Any) -> Any:
@@ -86,17 +72,13 @@ class JaxMARL(Environment):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, PLAIN):
+            if not isinstance(value, suite.PLAIN):
                 raise UserError(f"{field.name}={value} of {self.member} is not a number, a name, true or false")
         theirs(self.member, self._given)  # refuses what JaxMARL does
 
     @property
-    def _given(self) -> tuple[tuple[str, Any], ...]:
-        """The options of JaxMARL's constructor that are not at their default."""
-        own = {field.name for field in dataclasses.fields(JaxMARL)}
-        fields = [field for field in dataclasses.fields(self) if field.name not in own]
-        pairs = [(field, getattr(self, field.name)) for field in fields]
-        return tuple((field.name, value) for field, value in pairs if value != field.default)
+    def _given(self) -> suite.Options:
+        return suite.given(self, JaxMARL)
 
     @property
     def _theirs(self) -> Theirs:
@@ -137,13 +119,13 @@ class JaxMARL(Environment):
         del env_params
         with quiet():
             obs, inner = self._theirs.env.reset(key)
-        return JaxMARLState(self._cast(inner), self._padded(obs), jnp.ones(self.num_agents, bool))
+        return JaxMARLState(suite.cast(inner, self._theirs.state), self._padded(obs), jnp.ones(self.num_agents, bool))
 
     def transition(self, key: jax.Array, state: JaxMARLState, action: jax.Array, env_params: Any) -> tuple[JaxMARLState, Outcome]:
         own, kind = self._theirs, self._theirs.family
         with quiet():
             obs, inner, rewards, dones, info = own.env.step_env(key, state.inner, self._their_actions(state, action))
-        inner = self._cast(inner)
+        inner = suite.cast(inner, own.state)
         reward = self._by_agent(rewards)
         ended = jnp.asarray(dones["__all__"], bool)
         at_limit = self._at_limit(state.inner, inner)
@@ -175,10 +157,6 @@ class JaxMARL(Environment):
             leaves = jax.tree.leaves(world(state.inner))
         return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves])
 
-    def _cast(self, inner: Any) -> Any:
-        """JaxMARL's state in the dtypes of its reset; Python numbers as arrays."""
-        return strong(jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), inner, self._theirs.state))
-
     def _by_agent(self, values: Mapping[str, Any]) -> jax.Array:
         """[A] float32."""
         return jnp.stack([jnp.asarray(values[agent], jnp.float32).reshape(()) for agent in self._theirs.agents])
@@ -206,7 +184,7 @@ class JaxMARL(Environment):
             return {agent: action[index] for index, agent in enumerate(own.agents)}
         action = jnp.where(state.alive[:, None], action, 0.0)
         return {
-            agent: _stretched(action[index, : width(space)], space)
+            agent: suite.stretched(action[index, : width(space)], space)
             for index, (agent, space) in enumerate(zip(own.agents, own.spaces, strict=True))
         }
 
@@ -223,12 +201,6 @@ def _rows(rows: Sequence[jax.Array], size: int) -> jax.Array:
     """Arrays of any shape, flat and padded with zeros, as [A, size]."""
     flat = [jnp.ravel(row) for row in rows]
     return jnp.stack([jnp.pad(row, (0, size - row.size)) for row in flat])
-
-
-def _stretched(action: jax.Array, space: Any) -> jax.Array:
-    """[−1, 1] → the space's own bounds and shape."""
-    low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
-    return jnp.asarray(low) + (high - low) * (jnp.clip(action.reshape(space.shape), -1.0, 1.0) + 1.0) / 2.0
 
 
 def _available(env: Any, inner: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from marljax.environment import Environment, EnvParams, Outcome, State, View, num_actions
+from marljax.environment import Environment, EnvParams, Outcome, State, View, allowed_actions, num_actions
 from marljax.errors import UserError
 from marljax.scene import Scene
 from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
@@ -111,12 +111,9 @@ class Joint(Wrapper):
 
     def _mask(self, view: View) -> jax.Array:
         """[1, A·n]; for continuous actions [1, 1]."""
-        space = self.env.action_space
-        if isinstance(space, Box):
+        if isinstance(self.env.action_space, Box):
             return jnp.ones((1, 1), bool)
-        sizes = (space.n,) if isinstance(space, Discrete) else space.nvec
-        noop = jnp.concatenate([jnp.arange(n) == self.env.noop for n in sizes])
-        return jnp.where(view.alive[:, None], view.action_mask, noop).reshape(1, num_actions(self.action_space))
+        return allowed_actions(self.env, view).reshape(1, num_actions(self.action_space))
 
     def _global_shape(self) -> tuple[int, ...]:
         def vector(key: jax.Array) -> Any:

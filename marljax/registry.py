@@ -15,7 +15,8 @@ ENVIRONMENTS: dict[str, str] = {
     "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
     "collective": "marljax.envs.collective:Collective",
 }
-SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite"}  # other libraries; their environments are <suite>/<name>
+# other libraries; their environments are <suite>/<name>
+SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite", "gymnax": "marljax.gymnax_suite"}
 ALGORITHMS: dict[str, str] = {
     "ppo": "marljax.algos.ppo",
     "ippo": "marljax.algos.ippo",
@@ -91,7 +92,7 @@ def full_name(name: str, member: Any) -> str:
 
 
 def make(name: str, /, **options: Any) -> Environment:
-    """An environment by name: ``make("merge", density="hard")``, ``make("jaxmarl/MPE_simple_spread_v3", num_agents=5)``.
+    """An environment by name: ``make("merge", density="hard")``, ``make("gymnax/CartPole-v1")``.
 
     Options are the environment's fields; an unknown one raises ``UserError`` with the nearest names. Numbers live in
     ``env.default_params`` and are changed there, with ``.replace(…)``.

@@ -1,0 +1,162 @@
+"""Our one-agent environments through gymnax's API: ``marljax.to_gymnax(marljax.joint(env))``, for loops and wrappers written
+against it.
+
+Axis letters: A agents, O observation, K parts of a multi-discrete action, n actions.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import environment, spaces
+
+from marljax.environment import Environment, EnvParams, TimeStep, View, allowed_actions, flat_observation, num_actions
+from marljax.errors import UserError, in_short
+from marljax.spaces import Box, Discrete, MultiDiscrete
+from marljax.vector import NEVER
+
+
+@struct.dataclass
+class ApiParams(environment.EnvParams):
+    """gymnax's ``params``: ``params.replace(env_params=…)`` changes the environment's numbers, also under ``jax.vmap``.
+
+    ``max_steps_in_episode`` is the length of the longest episode, which gymnax's rollouts read, or 2³¹ − 1 where nothing is known
+    of it. A smaller number cuts episodes off; for longer ones change ``env_params``.
+    """
+
+    env_params: Any = ()  # the environment's own numbers
+
+
+@struct.dataclass
+class ApiState(environment.EnvState):
+    """What gymnax's loops pass from step to step."""
+
+    env: Any  # the environment's own state
+    terminated: jax.Array  # bool
+    truncated: jax.Array  # bool: by the environment's own limits
+
+
+class MultiDiscreteBox(spaces.Box):
+    """[K] integers below ``nvec``, as a ``Box`` of whole numbers: gymnax has no such space."""
+
+    def __init__(self, nvec: tuple[int, ...]) -> None:
+        alike = len(set(nvec)) == 1
+        low, high = (0, nvec[0] - 1) if alike else (np.zeros(len(nvec), np.int32), np.array(nvec, np.int32) - 1)
+        super().__init__(low, high, (len(nvec),), jnp.int32)
+        self.nvec = nvec
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return jax.random.randint(key, self.shape, 0, jnp.array(self.nvec))
+
+
+class ToGymnax(environment.Environment):
+    """An environment of one agent as gymnax's ``Environment``; made by ``to_gymnax``.
+
+    Observations are one flat vector [O], rewards are scalars. Actions are an integer, [K] integers (of the agents of a joint
+    environment, one after the other), or real numbers in [−1, 1]. gymnax's own ``step`` restarts a finished episode at once, by
+    ``reset_env``, and leaves its last observation in ``info["final_observation"]``; ``step_env`` does not. An episode is either
+    terminated or truncated, never both. ``info`` has the environment's metrics and ``discount``. gymnax has no masks: ask
+    ``action_mask(state)``, where ``state`` is ``log_state.env_state`` under gymnax's ``LogWrapper``.
+    """
+
+    def __init__(self, env: Environment, env_params: EnvParams) -> None:
+        self.env = env
+        longest = env.longest(env_params)
+        self._longest = NEVER if longest is None else int(longest)
+        self._params = ApiParams(max_steps_in_episode=self._longest, env_params=env_params)
+        self._obs_shape = jax.eval_shape(self.reset_env, jax.random.key(0), self._params)[0].shape
+
+    @property
+    def default_params(self) -> ApiParams:
+        return self._params
+
+    @property
+    def name(self) -> str:
+        return type(self.env).__name__
+
+    @property
+    def num_actions(self) -> int:
+        """n; of K parts, the sum of theirs; of a continuous action, its numbers."""
+        space = self.env.action_space
+        return math.prod(space.shape) if isinstance(space, Box) else num_actions(space)
+
+    def reset_env(self, key: jax.Array, params: ApiParams) -> tuple[jax.Array, ApiState]:
+        """The first observation and state of an episode; consumes ``key`` as ``env.reset`` does."""
+        state, timestep = self.env.reset(key, self._numbers(params))
+        return _observation(timestep), ApiState(jnp.zeros((), jnp.int32), state, timestep.terminated, timestep.truncated)
+
+    def step_env(
+        self, key: jax.Array, state: ApiState, action: Any, params: ApiParams
+    ) -> tuple[jax.Array, ApiState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        """One decision, without a restart; consumes ``key`` as ``env.step`` does."""
+        after, timestep = self.env.step(key, state.env, jnp.asarray(action)[None], self._numbers(params))
+        now = ApiState(state.time + 1, after, timestep.terminated, timestep.truncated)
+        info = timestep.metrics | {"discount": self.discount(now, params)}
+        return _observation(timestep), now, timestep.reward[0], timestep.terminated, info
+
+    def observe(self, key: jax.Array, state: ApiState, action: Any, params: ApiParams) -> jax.Array:
+        """[O], what is seen in a state."""
+        del key, action
+        return _observation(self.env.observe(state.env, self._numbers(params)))
+
+    def action_mask(self, state: ApiState, params: ApiParams | None = None) -> jax.Array:
+        """[n] bool, the actions that are available in a state; those of K parts side by side; [1] true for continuous ones."""
+        view = self.env.observe(state.env, self._numbers(self.default_params if params is None else params))
+        return allowed_actions(self.env, view)[0]
+
+    def is_terminated(self, state: ApiState, params: ApiParams) -> jax.Array:
+        del params
+        return state.terminated
+
+    def is_truncated(self, state: ApiState, params: ApiParams) -> jax.Array:
+        limit = params.max_steps_in_episode
+        cut_off = (limit < self._longest) & (state.time >= limit)
+        return (state.truncated | cut_off) & ~state.terminated
+
+    def action_space(self, params: ApiParams | None = None) -> spaces.Space:
+        del params
+        match self.env.action_space:
+            case Discrete(n=n):
+                return spaces.Discrete(n)
+            case MultiDiscrete(nvec=nvec):
+                return MultiDiscreteBox(nvec)
+            case Box(shape=shape, low=low, high=high):
+                return spaces.Box(low, high, shape)
+
+    def observation_space(self, params: ApiParams | None = None) -> spaces.Box:
+        del params
+        space = self.env.observation_space
+        low, high = (space.low, space.high) if isinstance(space, Box) else (-math.inf, math.inf)
+        return spaces.Box(low, high, self._obs_shape)
+
+    def _numbers(self, params: Any) -> EnvParams:
+        if not isinstance(params, ApiParams):
+            raise UserError(f"params are {type(params).__name__}; give env.default_params.replace(env_params=…)")
+        return self.env.numbers(params.env_params)
+
+
+def _observation(seen: TimeStep | View) -> jax.Array:
+    return flat_observation(seen.obs, 1)[0]
+
+
+def to_gymnax(env: Environment, env_params: EnvParams | None = None) -> ToGymnax:
+    """``env``, which has one agent, through gymnax's API: see ``ToGymnax``.
+
+    Example:
+        env = LogWrapper(marljax.to_gymnax(marljax.joint(marljax.make("merge"))))
+        obs, state = env.reset(key, env.default_params)
+        obs, state, reward, terminated, truncated, info = env.step(key, state, action, env.default_params)
+
+    Raises:
+        UserError: for what is no environment, for one of several agents, and for numbers that it cannot have.
+    """
+    if not isinstance(env, Environment):
+        raise UserError(f"to_gymnax got {in_short(env)}; give an environment, such as marljax.joint(marljax.make('merge'))")
+    if env.num_agents != 1:
+        raise UserError(f"{type(env).__name__} has {env.num_agents} agents and gymnax's have one; give marljax.joint(env)")
+    env_params = env.numbers(env_params)
+    env.check_params(jax.device_get(env_params))
+    return ToGymnax(env, env_params)
