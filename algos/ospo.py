@@ -22,6 +22,7 @@ from marljax.config import Scalar, divide, static, traced
 from marljax.distributions import Categorical, Distribution, distribution, num_outputs
 from marljax.draws import flat
 from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.errors import UserError
 from marljax.matching import METHODS, match
 from marljax.networks import ACTIVATIONS, Actor, PairScorer, Sizes, TwoTowers
 from marljax.normalize import RunningStats
@@ -117,6 +118,8 @@ class Batch(NamedTuple):
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """A fresh policy and environments; the learner's part is the same on every shard of the data axis."""
+    if env.num_agents == 1 and config.normalize == "step":
+        raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; take ppo, or normalize=buffer")
     key_actor, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
     actors = start(vec, env_params, parallel.fold_data(key_reset), ())

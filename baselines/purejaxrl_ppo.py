@@ -1,8 +1,8 @@
 """PPO as PureJaxRL's script runs it (Lu et al. 2022, "Discovered Policy Optimisation"), written anew on gymnax: the rival of
 ``cartpole.py``.
 
-What it does otherwise than ``algos/ppo.py``: environments restart within the step that ends an episode, so the time limit counts as
-an end; the optimiser's step count anneals the learning rate; all steps' figures are kept until the run ends.
+What it does otherwise than ``algos/ppo.py``: environments restart within the step that ends an episode, so the time limit counts
+as an end; the optimiser's step count anneals the learning rate.
 
 Axis letters: T time, E environments, O observation.
 """
