@@ -18,8 +18,9 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import checkpoint, fields, parallel, runfolder
+from marljax import checkpoint, fields, memory, parallel, runfolder
 from marljax.checkpoint import Purpose
+from marljax.environment import lasting
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator
 from marljax.logs import MetricsFile, Row, WandbRuns, summarise
@@ -127,7 +128,10 @@ def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
     def start_and_run(keys: jax.Array, env_params: Any) -> Any:
         return trainer.run(trainer.init(keys, env_params), chunk_of(settings, trainer))
 
-    jax.eval_shape(start_and_run, keys, settings.training_params)
+    members, _ = jax.eval_shape(start_and_run, keys, settings.training_params)
+    here = memory.size(members) // (trainer.mesh.shape[parallel.SEED] * trainer.mesh.shape[parallel.DATA])
+    many = f"the state of {fields.counted(settings.run.seeds, 'seed')}"
+    memory.check(here, f"{many} on each device", "lower algo.num_envs, seeds, or what is replayed (algo.buffer_size)")
 
 
 def seeds_of(settings: Settings) -> list[int]:
@@ -209,6 +213,8 @@ def announce(run: Run, console: Console) -> None:
     device = jax.devices()[0].device_kind
     title = settings.title.replace("_", " on ", 1)
     say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{many}, on {device}")
+    if replayed := sum(map(memory.size, lasting(run.members.state))):
+        say(console, f"kept to be replayed: {memory.shown(replayed // len(run.seeds))} per seed, in memory and in checkpoints")
     say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
         say(console, f"{fields.counted(run.update, 'update')} done already")
@@ -222,6 +228,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     chunk = chunk_of(settings, trainer)
     compiled: set[int] = set()  # lengths of chunks; the first of each says nothing about speed
     speed: float | None = None
+    saved = time.monotonic()
     if run.update == 0 and evaluation.every:
         record(rows_of(run, {}, evaluate(run, evaluator)))
     while run.update < total:
@@ -242,8 +249,10 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if run.diverged.all():
             save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
             return "diverged"
-        if stopper.asked or due(before, run.update, settings.run.checkpoint.every, total):
+        wanted = due(before, run.update, settings.run.checkpoint.every, total)
+        if stopper.asked or run.update == total or (wanted and time.monotonic() - saved >= 60 * settings.run.checkpoint.minutes):
             save(run)
+            saved = time.monotonic()
         if stopper.asked and run.update < total:
             return "interrupted"
     return "diverged" if run.diverged.all() else "finished"

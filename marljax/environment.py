@@ -63,6 +63,11 @@ def with_lasting(state: Any, moved: Any) -> Any:
     )
 
 
+def lasting(state: Any) -> list[Lasting]:
+    """The parts of ``state`` that last."""
+    return [part for part in jax.tree.leaves(state, is_leaf=_lasts) if _lasts(part)]
+
+
 def _lasts(part: Any) -> bool:
     return isinstance(part, Lasting)
 

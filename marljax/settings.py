@@ -41,6 +41,7 @@ class Checkpointing:
     """When to save, and how many to keep."""
 
     every: float
+    minutes: float
     keep: int
 
 
@@ -381,6 +382,8 @@ def _check_run(run: RunSettings) -> RunSettings:
             raise UserError(f"{key}={value} is out of range; it takes integers of at least 1")
         if value is not None and value > MOST.get(key, LARGEST):
             raise UserError(f"{key}={value} is out of range; it takes integers up to {MOST.get(key, LARGEST)}")
+    if not 0 <= run.checkpoint.minutes < LARGEST:
+        raise UserError(f"checkpoint.minutes={run.checkpoint.minutes} is out of range; it takes minutes from 0 on")
     if run.name is not None:
         check_name(run.name)
     for key, fraction in {"eval.every": run.eval.every, "checkpoint.every": run.checkpoint.every}.items():
