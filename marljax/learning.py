@@ -30,7 +30,8 @@ class LearningConfig(Hyperparameters):
     activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
     normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
     # Optimisation
-    learning_rate: float = traced(5e-4, low=0.0)  # of Adam
+    optimizer: str = static("adam", choices=("adam", "radam"))  # radam: with the variance's warm-up (Liu et al. 2020)
+    learning_rate: float = traced(5e-4, low=0.0)  # at first
     anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
     adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
     max_grad_norm: float = traced(0.5, low=0.0)  # global norm of all gradients together
@@ -87,12 +88,15 @@ def flat_obs(timestep: TimeStep) -> jax.Array:
     return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, timestep.obs)), -1)
 
 
+SCALED = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}
+
+
 def optimizer(config: LearningConfig, updates: jax.Array, parts: Sequence[str] = ()) -> optax.GradientTransformation:
-    """Adam with clipped gradients at this update's learning rate; the gradient of each of ``parts`` is clipped by itself."""
+    """Adam or its kin with clipped gradients at this update's learning rate; the gradient of each of ``parts`` is clipped by itself."""
     rate: Scalar = config.learning_rate
     if config.anneal_learning_rate:
         rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
-    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps)
+    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), SCALED[config.optimizer](eps=config.adam_eps)
     steps = (adam, optax.scale_by_learning_rate(rate))
     # flattened to one vector instead of many arrays: a fraction of the kernels, to compile and to run
     if not parts:
