@@ -7,43 +7,24 @@ Every cell is kept in ``baselines/results/jaxmarl/`` and not computed again; del
 """
 
 import dataclasses
-import functools
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-import marljax
-from marljax import parallel, registry, stats
+from marljax import registry
 from marljax.algos import ippo
 from marljax.baselines import jaxmarl_ippo as rival
-from marljax.baselines import tables
+from marljax.baselines import tables, versus
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
+from marljax.baselines.versus import Plan, Side, difference
 from marljax.environment import Environment, Outcome
-from marljax.errors import UserError
-from marljax.evaluate import Evaluator
-from marljax.train import Trainer
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "MPE_simple_spread_v3"
 AGENTS = 3
-EPISODES = 1_000  # frozen, for the greedy policies
+PLAN = Plan()
 OURS, TERMINAL, THEIRS = "marljax, through the adapter", "marljax, the limit as an end", "JaxMARL's loop"
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How much to compute."""
-
-    total_steps: int = 1_000_000
-    seeds: int = 5
-    tail: float = 0.05  # the last of training, whose episodes' returns are averaged
-    repetitions: int = 5  # of each speed measurement
-    updates: int = 20  # timed together
 
 
 def our_config(plan: Plan) -> ippo.Config:
@@ -100,58 +81,34 @@ def our_env(limit_ends: bool = False) -> Environment:
     return LimitEnds()
 
 
-def train_ours(plan: Plan, limit_ends: bool = False) -> Figures:
-    """All seeds in one program."""
-    env, config = our_env(limit_ends), our_config(plan)
-    train = jax.jit(jax.vmap(marljax.make_train(ippo, env, config)))
-    result = jax.device_get(train(seeds_of(plan)))
-    if (result.diverged_at >= 0).any():
-        raise UserError("a seed of ours diverged; nothing is kept")
-    return figures(plan, ippo, config, result.metrics, result.state.learner.params)
+def sides(plan: Plan) -> dict[str, Side]:
+    """The trainings by title."""
+    config = our_config(plan)
+    return {
+        OURS: versus.ours(ippo, our_env(), config),
+        TERMINAL: versus.ours(ippo, our_env(limit_ends=True), config),
+        THEIRS: versus.theirs(rival, their_env(), their_config(plan)),
+    }
 
 
-def train_theirs(plan: Plan) -> Figures:
-    """All seeds in one program."""
-    env, config = their_env(), their_config(plan)
-
-    @jax.jit
-    @jax.vmap
-    def train(key: jax.Array) -> tuple[rival.RunState, dict[str, jax.Array]]:
-        state = rival.init(env, config, key)
-        return jax.lax.scan(lambda state, _: rival.update(env, config, state), state, length=config.num_updates)
-
-    state, metrics = jax.device_get(train(seeds_of(plan)))
-    return figures(plan, rival, config, metrics, state.params)
-
-
-def seeds_of(plan: Plan) -> jax.Array:
-    return jax.vmap(jax.random.key)(np.arange(plan.seeds, dtype=np.uint32))
-
-
-def figures(plan: Plan, algorithm: Any, config: Any, metrics: dict[str, np.ndarray], params: Any) -> Figures:
-    """Per seed: the mean return of the episodes in the last of training, and of the greedy policy's frozen episodes."""
-    tail = max(round(plan.tail * config.num_updates), 1)
-    episodes, total = (metrics[name][:, -tail:].sum(-1) for name in ("episodes", "sum_return"))
-    env = our_env()
-    greedy = jax.device_get(Evaluator(env, EPISODES).learned(algorithm, config, params, env.default_params, tables.suite_key()))
-    training = {"mean": (total / episodes).tolist(), "std": [0.0] * plan.seeds, "count": int(episodes.min())}
-    return {"training": training, "greedy": tables.summarise(greedy)["return"]}
-
-
-def returns_table(cells: Cells, plan: Plan = Plan()) -> str:
+def returns_table(cells: Cells, plan: Plan = PLAN) -> str:
     """The trainings and their differences."""
     about = {
         "env": NAME,
         "config": dataclasses.asdict(their_config(plan)),
         "seeds": plan.seeds,
         "tail": plan.tail,
-        "episodes": EPISODES,
+        "episodes": plan.episodes,
     }
+
+    def found(title: str) -> Figures:
+        return versus.returns(plan, sides(plan)[title], our_env())
+
     mine = about | {"ours": dataclasses.asdict(our_config(plan))}
     done = {
-        OURS: cells.get("returns ours", mine, lambda: train_ours(plan)),
-        TERMINAL: cells.get("returns ours limit ends", mine, lambda: train_ours(plan, limit_ends=True)),
-        THEIRS: cells.get("returns theirs", about, lambda: train_theirs(plan)),
+        OURS: cells.get("returns ours", mine, lambda: found(OURS)),
+        TERMINAL: cells.get("returns ours limit ends", mine, lambda: found(TERMINAL)),
+        THEIRS: cells.get("returns theirs", about, lambda: found(THEIRS)),
     }
     rows = [
         [name, *(mean_interval(own[kind], scale=scale) for kind in ("training", "greedy") for scale in (1, AGENTS))]
@@ -172,64 +129,7 @@ def returns_table(cells: Cells, plan: Plan = Plan()) -> str:
     return "\n\n".join([markdown_table(header, rows), *lines])
 
 
-def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """Mean difference over seeds with its 95 % t interval."""
-    gap = stats.mean(np.subtract(ours["mean"], theirs["mean"]))
-    return f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
-
-
-def measure_speed(plan: Plan) -> Figures:
-    """Seconds of whole updates, in turns, one seed each; CPU seconds until the first ones were done."""
-    their_env()  # imports JaxMARL before anything is timed
-    runs: dict[str, Callable[[], None]] = {}
-    first: dict[str, float] = {}
-    for name, prepare in (("ours", our_updates), ("theirs", their_updates)):
-        begun = time.process_time()
-        runs[name] = prepare(plan)
-        runs[name]()
-        first[name] = time.process_time() - begun
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(plan.repetitions):
-        for name, run in runs.items():
-            begun = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - begun)
-    steps = plan.updates * their_config(plan).steps_per_update
-    return {
-        name: {"steps_per_s": steps / statistics.median(times), "first_cpu_s": first[name], "seconds": times}
-        for name, times in seconds.items()
-    }
-
-
-def our_updates(plan: Plan) -> Callable[[], None]:
-    """A function that goes on with the training of one seed by ``plan.updates``."""
-    env = our_env()
-    trainer = Trainer(ippo, env, our_config(plan), parallel.make_mesh())
-    held = [trainer.init(seeds_of(dataclasses.replace(plan, seeds=1)), env.default_params)]
-
-    def run() -> None:
-        held[0], _ = jax.block_until_ready(trainer.run(held[0], plan.updates))
-
-    return run
-
-
-def their_updates(plan: Plan) -> Callable[[], None]:
-    """The same of JaxMARL's loop."""
-    env, config = their_env(), their_config(plan)
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def advance(state: rival.RunState) -> tuple[rival.RunState, dict[str, jax.Array]]:
-        return jax.lax.scan(lambda state, _: rival.update(env, config, state), state, length=plan.updates)
-
-    held = [jax.jit(functools.partial(rival.init, env, config))(jax.random.key(0))]
-
-    def run() -> None:
-        held[0], _ = jax.block_until_ready(advance(held[0]))
-
-    return run
-
-
-def speed_table(cells: Cells, plan: Plan = Plan()) -> str:
+def speed_table(cells: Cells, plan: Plan = PLAN) -> str:
     """Training steps per second of both, measured in turns in one process."""
     about = {
         "env": NAME,
@@ -237,14 +137,14 @@ def speed_table(cells: Cells, plan: Plan = Plan()) -> str:
         "updates": plan.updates,
         "repetitions": plan.repetitions,
     }
-    done = cells.get("speed", about, lambda: measure_speed(plan))
-    if done is None:
-        return "Not computed yet."
-    rows = []
-    for title, name in ((OURS, "ours"), (THEIRS, "theirs")):
-        ratio = done[name]["steps_per_s"] / done["theirs"]["steps_per_s"]
-        rows.append([title, f"{done[name]['steps_per_s']:,.0f}", f"{ratio:.2f}×", f"{done[name]['first_cpu_s']:.1f}"])
-    return markdown_table(["training", "env-steps/s", "× theirs", f"compile and first {plan.updates} updates, CPU s"], rows)
+    done = cells.get("speed", about, lambda: measure(plan))
+    return versus.speed_table(plan, done, {"ours": OURS, "theirs": THEIRS}, "theirs")
+
+
+def measure(plan: Plan) -> Figures:
+    """Both in one process."""
+    both = sides(plan)
+    return versus.measure_speed(plan, {"ours": both[OURS], "theirs": both[THEIRS]})
 
 
 PARTS = {"returns": returns_table, "speed": speed_table}
@@ -277,7 +177,7 @@ Whole updates, one seed, both in turns in one process; medians. Every step count
 """
 
 
-def page(sections: dict[str, str], plan: Plan = Plan()) -> str:
+def page(sections: dict[str, str], plan: Plan = PLAN) -> str:
     """``baselines/results/jaxmarl.md``."""
     config = their_config(plan)
     return PAGE_TEXT.format(
@@ -292,7 +192,7 @@ def page(sections: dict[str, str], plan: Plan = Plan()) -> str:
         seeds=plan.seeds,
         last_seed=plan.seeds - 1,
         tail=plan.tail,
-        episodes=EPISODES,
+        episodes=plan.episodes,
         **sections,
     )
 

@@ -14,7 +14,7 @@ from marljax.baselines import jaxmarl_ippo as rival
 from marljax.baselines.tables import Cells
 from marljax.rollout import Step
 
-PLAN = compare.Plan(total_steps=6_144, seeds=2, tail=0.5, repetitions=2, updates=1)
+PLAN = compare.Plan(total_steps=6_144, seeds=2, tail=0.5, episodes=16, repetitions=2, updates=1)
 
 
 def test_both_run_at_the_same_settings():
@@ -59,8 +59,7 @@ def test_a_page_says_what_is_missing(tmp_path):
 
 
 @pytest.mark.slow
-def test_both_trainings_fill_their_cells_and_are_found_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "EPISODES", 16)
+def test_both_trainings_fill_their_cells_and_are_found_again(tmp_path):
     cells = Cells(tmp_path, Console(quiet=True))
     text = compare.returns_table(cells, PLAN)
     again = Cells(tmp_path, Console(quiet=True), compute_missing=False)
