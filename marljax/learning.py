@@ -92,7 +92,7 @@ SCALED = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}
 
 
 def optimizer(config: LearningConfig, updates: jax.Array, parts: Sequence[str] = ()) -> optax.GradientTransformation:
-    """Adam or RAdam with clipped gradients and this update's learning rate; that of each of ``parts`` is clipped by itself."""
+    """Adam or RAdam at this update's learning rate; gradients are clipped together, or those of each of ``parts`` apart."""
     rate: Scalar = config.learning_rate
     if config.anneal_learning_rate:
         rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
