@@ -3,7 +3,8 @@
 
 Every agent values its own actions from local observations. The team's value is a monotonic function of those of the actions
 chosen, with weights made from the global state (``mixer=qmix``), or their sum (``vdn``); with ``none`` each agent learns from its
-own rewards. Rollouts are kept in a replay on the accelerator, and replayed whole.
+own rewards. Rollouts are kept in a replay on the accelerator, and replayed whole, GRU cores from the memory that they had then
+(the stored state of Kapturowski et al. 2019, without burn-in).
 ``python algos/qmix.py env=smax env.scenario=3m`` trains it.
 
 Axis letters: T time, E environments, B replayed rollouts, N places of the replay, A agents, O observation, G global state,
@@ -20,7 +21,8 @@ import jax.numpy as jnp
 import optax
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
 
-from marljax import learning, memory, parallel
+from marljax import learning, parallel
+from marljax.batch import cond_any
 from marljax.config import Scalar, divide, static, traced
 from marljax.distributions import MASKED, Categorical
 from marljax.environment import Environment, EnvParams, Lasting, TimeStep
@@ -45,11 +47,11 @@ class Config(learning.LearningConfig):
     learning_starts: int = static(5_000, low=0)  # steps of all environments before the first gradient step
     # Replay
     buffer_size: int = static(100_000, low=1)  # steps of all environments that are kept
-    buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"))  # of kept observations and global states
+    buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"))  # of observations and global states
     # Networks
     mixer: str = static("qmix", choices=("qmix", "vdn", "none"))  # none: independent Q-learning
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
-    hyper_width: int = static(64, low=1)  # of the hidden layers of the networks that make its weights
+    hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that make its weights
     mixer_scale: float = static(1.0)  # of their initial weights
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((64, 64), low=1)  # widths of the agents' hidden layers
@@ -65,9 +67,9 @@ class Config(learning.LearningConfig):
     td_lambda: float = traced(0.0, low=0.0, high=1.0)  # 0: one-step targets, 1: returns as far as the rollout goes
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
     double_q: bool = static(True)  # the network chooses the next action, and its older copy values it (van Hasselt et al. 2016)
-    target: str = static("hard", choices=("hard", "polyak"))  # how that copy follows
+    target_update: str = static("hard", choices=("hard", "polyak"))  # how that copy, the target network, follows
     target_interval: int = static(200, low=1)  # hard: updates from one copy to the next
-    polyak: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
+    tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
     # Optimisation
     max_grad_norm: float = traced(10.0, low=0.0)  # global norm of all gradients together
 
@@ -80,9 +82,14 @@ class Config(learning.LearningConfig):
                 f"buffer_size={self.buffer_size} holds no rollouts of {self.rollout_length} steps in {self.num_envs} "
                 f"environments; take {self.steps_per_update} or more, shorter rollouts or fewer environments"
             )
+        if self.learning_starts > self.total_steps:
+            raise UserError(
+                f"learning_starts={self.learning_starts} is more than total_steps={self.total_steps}: nothing would be learnt; "
+                "lower the one or raise the other"
+            )
 
     @property
-    def places(self) -> int:
+    def capacity(self) -> int:
         """N, rollouts that the replay keeps of each environment."""
         return self.buffer_size // self.steps_per_update
 
@@ -104,16 +111,16 @@ class Params(NamedTuple):
 class Optimisation(NamedTuple):
     """What stays between updates besides the networks."""
 
-    adam: Any
-    target: dict[str, Any]  # older copies of ``agent`` and ``mixer``
-    place: jax.Array  # [] int32 of the replay that is written next
-    full: jax.Array  # [] bool: no place of the replay is empty
+    optimizer: Any
+    target: dict[str, Any]  # the target networks: older copies of ``agent`` and ``mixer``
+    insert_index: jax.Array  # [] int32, the place of the replay that is written next
+    is_full: jax.Array  # [] bool: no place of the replay is empty
 
 
 class Carry(NamedTuple):
     """What environments bring along from one update to the next."""
 
-    memory: Any  # [E, A, H] of GRU cores; () for MLP cores
+    recurrent: Any  # what GRU cores remember, [E, A, H]; () for MLP cores
     replay: Lasting  # of a ``Sequence`` [E, N, …]
 
 
@@ -128,12 +135,12 @@ class Sequence(NamedTuple):
     """A rollout of one environment, as it is replayed."""
 
     seen: Seen  # [T + 1, …]: what follows the last action, too
-    last: jax.Array  # [T] bool: the timestep ended an episode, and the action counted for nothing
+    last: jax.Array  # [T] bool: the timestep ended an episode, and the action was ignored
     action: jax.Array  # [T, A] int32
     reward: jax.Array  # [T, A]
     terminated: jax.Array  # [T] bool
     cut: jax.Array  # [T] bool
-    memory: Any  # [A, H] at the start
+    recurrent: Any  # [A, H] what GRU cores remembered at the start
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
@@ -148,8 +155,8 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     replay = empty_replay(config, seen, zero)
     trained = {"agent": params.agent, "mixer": params.mixer}
     updates = jnp.zeros((), jnp.int32)
-    adam = learning.optimizer(config, updates).init(trained)
-    optimisation = Optimisation(adam, jax.tree.map(jnp.copy, trained), replay.current_index, replay.is_full)
+    opt_state = learning.optimizer(config, updates).init(trained)
+    optimisation = Optimisation(opt_state, jax.tree.map(jnp.copy, trained), replay.current_index, replay.is_full)
     learner = Learner(params, optimisation, updates, key_learner, env_params)
     return TrainState(learner, actors.replace(carry=Carry(zero, Lasting(replay.experience))))
 
@@ -159,9 +166,7 @@ def refuse(env: Environment, config: Config) -> None:
     learning.refuse_items(env)
     name = type(env).__name__
     if not isinstance(env.action_space, Discrete):
-        raise UserError(
-            f"qmix values every single action, and {name} has {env.action_space}; take ippo or mappo, or discrete actions"
-        )
+        raise UserError(f"qmix needs discrete actions, and those of {name} are {env.action_space}; take ippo or mappo")
     if env.competitive and config.mixer != "none":
         raise UserError(f"mixer={config.mixer} adds up the values of one team, and {name} has several; take mixer=none")
 
@@ -180,21 +185,21 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     decide = functools.partial(rollout_policy, env, config, learner.params, env_params, epsilon)
     key_rollout = parallel.fold_data(key_rollout)
     actors, records, steps, episodes = collect(
-        vec, env_params, decide, actors.replace(carry=carry.memory), key_rollout, config.rollout_length
+        vec, env_params, decide, actors.replace(carry=carry.recurrent), key_rollout, config.rollout_length
     )
 
     # Remember.
     seen, last, action = records
     behind = see(env, config, env_params, actors.env_state, actors.timestep)
     whole = jax.tree.map(lambda rows, row: jnp.concatenate([rows, row]), seen, behind)
-    rollout = Sequence(whole, last, action, steps.reward, steps.terminated, steps.cut, carry.memory)
-    replay = remember(config, learner, carry.replay, rollout)
-    learner = learner.replace(opt_state=learner.opt_state._replace(place=replay.current_index, full=replay.is_full))
+    rollout = Sequence(whole, last, action, steps.reward, steps.terminated, steps.cut, carry.recurrent)
+    replay = added(config, learner, carry.replay, rollout)
+    learner = learner.replace(opt_state=learner.opt_state._replace(insert_index=replay.current_index, is_full=replay.is_full))
 
     # Learn.
-    begins = (learner.updates + 1) * config.steps_per_update >= config.learning_starts
-    learner, terms = jax.lax.cond(begins, functools.partial(fit, env, config), rest, learner, replay, key_fit)
-    learner = followed(config, learner.replace(updates=learner.updates + 1))
+    begins = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
+    learner, terms = cond_any(begins, functools.partial(fit, env), skip_fit, config, learner, replay, key_fit)
+    learner = with_target_update(config, learner.replace(updates=learner.updates + 1))
     if config.normalize_observations:
         learner = learner.replace(params=updated_stats(learner.params, seen, last))
     actors = actors.replace(carry=Carry(actors.carry, Lasting(replay.experience)))
@@ -212,6 +217,7 @@ def act(
     """Actions [A] of one environment from its timestep; not greedy: with the last share of random ones."""
     one = jax.tree.map(lambda x: x[None], (timestep, carry))
     inputs = learning.inputs_of(one[0])
+    inputs = inputs._replace(obs=as_kept(config, inputs.obs))
     carry, values = action_values(env, config, params.agent, params, inputs, one[1])
     action = best(values, inputs.action_mask) if greedy else explored(key, config.epsilon_end, values, inputs.action_mask)
     return action[0, 0], jax.tree.map(lambda x: x[0], carry)
@@ -226,8 +232,13 @@ def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecS
     state = jnp.zeros((*timestep.first.shape, 0))
     if config.mixer == "qmix":
         state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
+    return Seen(inputs._replace(obs=as_kept(config, inputs.obs)), as_kept(config, state[None]))
+
+
+def as_kept(config: Config, x: jax.Array) -> jax.Array:
+    """Observations in the replay's type; policies, too, see them so."""
     dtype = jnp.dtype(config.buffer_dtype)
-    return Seen(inputs._replace(obs=inputs.obs.astype(dtype)), state[None].astype(dtype))
+    return jnp.clip(x, -float(jnp.finfo(dtype).max), float(jnp.finfo(dtype).max)).astype(dtype)
 
 
 def rollout_policy(
@@ -304,7 +315,7 @@ class Mixer(nn.Module):
     """
 
     width: int
-    hyper_width: int
+    hypernet_width: int
     scale: float
     activation: str
 
@@ -318,10 +329,10 @@ class Mixer(nn.Module):
             return dense(outputs, self.scale, name, bias=around)(x)
 
         around = self.scale / self.width**0.5
-        first = made(agents * self.width, self.hyper_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
+        first = made(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
         bias = dense(self.width, self.scale, "bias")(state)
         hidden = nn.elu(jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias)
-        second = made(self.width, self.hyper_width, "second", around)
+        second = made(self.width, self.hypernet_width, "second", around)
         return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset")
 
 
@@ -331,7 +342,7 @@ def agent_network(env: Environment, config: Config) -> AgentNetwork:
 
 
 def mixing_network(config: Config) -> Mixer:
-    return Mixer(config.mixer_width, config.hyper_width, config.mixer_scale, config.activation)
+    return Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.activation)
 
 
 def init_params(env: Environment, config: Config, seen: Seen, key_agent: jax.Array, key_mixer: jax.Array) -> Params:
@@ -352,24 +363,20 @@ def init_params(env: Environment, config: Config, seen: Seen, key_agent: jax.Arr
 
 
 def buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
-    """Whose time is counted in rollouts; of ``num_envs`` environments, those of one shard."""
+    """flashbax's buffer of the rollouts of ``num_envs`` environments, those of one shard; its time counts rollouts."""
     return flashbax.make_trajectory_buffer(
         add_batch_size=num_envs,
         sample_batch_size=divide(config.batch_size, parallel.data_size(), "replayed rollouts (batch_size)", "devices"),
         sample_sequence_length=1,
         period=1,
         min_length_time_axis=1,
-        max_length_time_axis=config.places,
+        max_length_time_axis=config.capacity,
     )
 
 
 def empty_replay(config: Config, seen: Seen, zero: Any) -> TrajectoryBufferState:
-    """Of rollouts in which timesteps look like ``seen``; raises ``UserError`` where it would not fit into memory."""
-    length, num_envs = config.rollout_length, seen.state.shape[1]
-    shapes = jax.eval_shape(functools.partial(_blank, length), seen, zero)
-    needed = memory.size(shapes) * config.places * num_envs
-    memory.check(needed, f"a replay of buffer_size={config.buffer_size} steps", "lower it, or take buffer_dtype=bfloat16")
-    return buffer(config, num_envs).init(_blank(length, seen, zero))
+    """An empty replay of rollouts whose timesteps look like ``seen``."""
+    return buffer(config, seen.state.shape[1]).init(_blank(config.rollout_length, seen, zero))
 
 
 def _blank(length: int, seen: Seen, zero: Any) -> Sequence:
@@ -380,18 +387,20 @@ def _blank(length: int, seen: Seen, zero: Any) -> Sequence:
     return Sequence(one, never, agents.astype(jnp.int32), agents, never, never, jax.tree.map(lambda x: x[0], zero))
 
 
-def remember(config: Config, learner: Learner, replay: Lasting, rollout: Sequence) -> TrajectoryBufferState:
-    """The replay with a rollout, leading [T, E] but for the memory, in the place of the oldest."""
-    times = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(memory=()))._replace(memory=rollout.memory)
-    before = TrajectoryBufferState(experience=replay.value, current_index=learner.opt_state.place, is_full=learner.opt_state.full)
+def added(config: Config, learner: Learner, replay: Lasting, rollout: Sequence) -> TrajectoryBufferState:
+    """The replay with a rollout, leading [T, E] but for ``recurrent``, in the place of the oldest."""
+    times = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
+    before = TrajectoryBufferState(
+        experience=replay.value, current_index=learner.opt_state.insert_index, is_full=learner.opt_state.is_full
+    )
     return buffer(config, rollout.last.shape[1]).add(before, jax.tree.map(lambda x: x[:, None], times))
 
 
-def drawn(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Sequence:
-    """Rollouts at random, [T, B, …]; the memory is [B, A, H]."""
+def sampled(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Sequence:
+    """Rollouts at random, [T, B, …]; ``recurrent`` is [B, A, H]."""
     num_envs = replay.experience.last.shape[0]
     rows = jax.tree.map(lambda x: x[:, 0], buffer(config, num_envs).sample(replay, key).experience)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(memory=()))._replace(memory=rows.memory)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(recurrent=()))._replace(recurrent=rows.recurrent)
 
 
 # --- learning ----------------------------------------------------------------------------------------------------------
@@ -399,9 +408,11 @@ def drawn(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Sequ
 TERMS = ("td_loss", "td_error", "chosen_value", "grad_norm")
 
 
-def rest(learner: Learner, replay: TrajectoryBufferState, key: jax.Array) -> tuple[Learner, dict[str, jax.Array]]:
+def skip_fit(
+    config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
+) -> tuple[Learner, dict[str, jax.Array]]:
     """Instead of ``fit`` while the replay is too empty."""
-    del replay, key
+    del config, replay, key
     return learner, dict.fromkeys(TERMS, jnp.zeros(()))
 
 
@@ -413,26 +424,28 @@ def fit(
     loss = functools.partial(td_loss, env, config, params)
 
     def gradient_step(fitted: tuple[dict[str, Any], dict[str, Any], Any], key: jax.Array):
-        trained, target, adam = fitted
-        batch = drawn(config, replay, parallel.fold_data(key))
+        trained, target, opt_state = fitted
+        batch = sampled(config, replay, parallel.fold_data(key))
         (_, terms), grads = jax.value_and_grad(loss, has_aux=True)(trained, target, batch)
         grads, terms = parallel.mean((grads, terms))
-        updates, adam = transform.update(grads, adam, trained)
+        updates, opt_state = transform.update(grads, opt_state, trained)
         trained = optax.apply_updates(trained, updates)
-        if config.target == "polyak":
-            target = optax.incremental_update(trained, target, config.polyak)
-        return (trained, target, adam), jnp.append(terms, optax.tree.norm(grads))
+        if config.target_update == "polyak":
+            target = optax.incremental_update(trained, target, config.tau)
+        return (trained, target, opt_state), jnp.append(terms, optax.tree.norm(grads))
 
     optimisation: Optimisation = learner.opt_state
-    fitted = ({"agent": params.agent, "mixer": params.mixer}, optimisation.target, optimisation.adam)
-    (trained, target, adam), terms = jax.lax.scan(gradient_step, fitted, jax.random.split(key, config.gradient_steps))
-    learner = learner.replace(params=params._replace(**trained), opt_state=optimisation._replace(target=target, adam=adam))
+    fitted = ({"agent": params.agent, "mixer": params.mixer}, optimisation.target, optimisation.optimizer)
+    (trained, target, opt_state), terms = jax.lax.scan(gradient_step, fitted, jax.random.split(key, config.gradient_steps))
+    learner = learner.replace(
+        params=params._replace(**trained), opt_state=optimisation._replace(target=target, optimizer=opt_state)
+    )
     return learner, dict(zip(TERMS, terms.mean(0), strict=True))
 
 
-def followed(config: Config, learner: Learner) -> Learner:
+def with_target_update(config: Config, learner: Learner) -> Learner:
     """With hard targets, those of the learner become its networks every ``target_interval`` updates."""
-    if config.target == "polyak":
+    if config.target_update == "polyak":
         return learner
     due = learner.updates % config.target_interval == 0
     trained = {"agent": learner.params.agent, "mixer": learner.params.mixer}
@@ -443,18 +456,19 @@ def followed(config: Config, learner: Learner) -> Learner:
 def td_loss(
     env: Environment, config: Config, params: Params, trained: dict[str, Any], target: dict[str, Any], batch: Sequence
 ) -> tuple[jax.Array, jax.Array]:
-    """The squared error of what was chosen against TD(λ) targets by the older networks (Rashid et al. 2018, eq. 6), and ``TERMS``
-    but the last."""
+    """The squared error of what was chosen against targets by the older networks (Rashid et al. 2018, eq. 6; with ``td_lambda``
+    Peng's Q(λ), which does not stop at exploratory actions), and ``TERMS`` but the last."""
     local, state = batch.seen.local, batch.seen.state
-    _, values = action_values(env, config, trained["agent"], params, local, batch.memory)
-    _, older = action_values(env, config, target["agent"], params, local, batch.memory)
-    chosen = at(values[:-1], batch.action) * local.alive[:-1]
+    _, values = action_values(env, config, trained["agent"], params, local, batch.recurrent)
+    _, older = action_values(env, config, target["agent"], params, local, batch.recurrent)
+    took = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
+    chosen = jnp.sum(jnp.where(took, values[:-1], 0.0), axis=-1) * local.alive[:-1]
     following = at(older, best(jax.lax.stop_gradient(values) if config.double_q else older, local.action_mask)) * local.alive
     estimate = mixed(config, params, trained["mixer"], chosen, state[:-1])
     value = mixed(config, params, target["mixer"], following, state)
-    goal = targets(config, batch, value)
+    td_target = targets(config, batch, value)
     counts = ~batch.last[..., None] & (local.alive[:-1] if config.mixer == "none" else True)
-    error = estimate - jax.lax.stop_gradient(goal)
+    error = estimate - jax.lax.stop_gradient(td_target)
     means = [parallel.masked_mean(x, counts) for x in (jnp.square(error), jnp.abs(error), estimate)]
     return means[0], jnp.stack(means)
 
@@ -482,8 +496,8 @@ def targets(config: Config, batch: Sequence, value: jax.Array) -> jax.Array:
         reward = jnp.sum(reward * alive[:-1], -1, keepdims=True) / jnp.maximum(jnp.sum(alive[:-1], -1, keepdims=True), 1)
         alive = jnp.ones((*alive.shape[:-1], 1), bool)
     step = Step(reward, alive[1:], batch.terminated, batch.cut)
-    _, goal = gae(step, value[:-1], value[-1], config.gamma, config.td_lambda)
-    return goal
+    _, td_target = gae(step, value[:-1], value[-1], config.gamma, config.td_lambda)
+    return td_target
 
 
 def updated_stats(params: Params, seen: Seen, last: jax.Array) -> Params:

@@ -3,7 +3,7 @@ rival of ``qmix_compare.py``.
 
 What it does otherwise than ``algos/qmix.py``: every update resets its environments and plays one rollout as long as an episode;
 the last step of a rollout is never learnt from; the reward of a team is the sum over its agents; observations travel in
-dictionaries by agent.
+dictionaries by agent. Its script takes the end of an episode one step early, which in rollouts of one episode is the same.
 
 Axis letters: T time, E environments, B replayed rollouts, A agents, O observation, n actions.
 """
@@ -64,7 +64,7 @@ class AgentNetwork(nn.Module):
     @nn.compact
     def __call__(self, carry: jax.Array, obs: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
         """carry [N, H], obs [T, N, O], first [T, N] → values [T, N, n]."""
-        carry, x = Recurrent(self.hidden)(carry, obs, first)
+        carry, x = Recurrent(self.hidden, scale=1.0)(carry, obs, first)
         return carry, nn.Dense(self.num_actions, kernel_init=orthogonal(1.0))(x)
 
 
@@ -143,14 +143,14 @@ def buffer(config: Config) -> TrajectoryBuffer:
 
 def init(env: Any, config: Config, key: jax.Array) -> RunState:
     """Fresh networks and an empty buffer; ``env`` is JaxMARL's, inside its ``LogWrapper``."""
-    key_agent, key_mixer, key_rollout, key = jax.random.split(key, 4)
+    key_agent, key_mixer, key_reset, key = jax.random.split(key, 4)
     together = manager(env, config)
     params = {"agent": network(env, config).init(key_agent, *blank(config, 1, together.obs_size))}
     if config.mixer == "qmix":
-        state = together.batch_reset(key_rollout)[0]["__all__"]
+        state = together.batch_reset(key_reset)[0]["__all__"]
         params["mixer"] = mixer(config).init(key_mixer, jnp.zeros((1, 1, env.num_agents)), state[None, :1])
-    moments, _ = rollout(env, config, params, jnp.ones(()), key_rollout)
-    empty = buffer(config).init(jax.tree.map(lambda x: x[:, 0], moments))
+    moments, _ = jax.eval_shape(functools.partial(rollout, env, config), params, jnp.ones(()), key)
+    empty = buffer(config).init(jax.tree.map(lambda x: jnp.zeros((x.shape[0], *x.shape[2:]), x.dtype), moments))
     return RunState(params, params, optimizer(config).init(params), empty, jnp.zeros((), jnp.int32), key)
 
 
@@ -159,7 +159,7 @@ def blank(config: Config, rows: int, size: int) -> tuple[jax.Array, jax.Array, j
 
 
 def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[str, jax.Array]]:
-    """One iteration; its figures are the number and the summed returns of the episodes that ended, meant over agents."""
+    """One iteration; its figures are the number and the summed returns of the episodes that ended, averaged over agents."""
     key, key_rollout, key_sample = jax.random.split(state.key, 3)
     done = state.updates / (config.eps_decay * config.num_updates)
     epsilon = config.eps_start + (config.eps_finish - config.eps_start) * jnp.minimum(done, 1.0)

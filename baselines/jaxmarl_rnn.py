@@ -61,10 +61,11 @@ class Recurrent(nn.Module):
     """Dense, GRU that forgets at the start of an episode and where its unit is dead; [T, B, F] → [T, B, width]."""
 
     width: int
+    scale: float = 2.0**0.5  # of the first layer's weights
 
     @nn.compact
     def __call__(self, carry: jax.Array, x: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
-        x = nn.relu(nn.Dense(self.width, kernel_init=orthogonal(2.0**0.5))(x))
+        x = nn.relu(nn.Dense(self.width, kernel_init=orthogonal(self.scale))(x))
         scan = nn.scan(ResetGRU, variable_broadcast="params", split_rngs={"params": False})
         return scan(self.width)(carry, (x, first))
 

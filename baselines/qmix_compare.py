@@ -43,7 +43,7 @@ def our_config(plan: Plan, mixer: str) -> qmix.Config:
         buffer_size=theirs.buffer_size * theirs.num_steps,
         hidden=(theirs.hidden, theirs.hidden),
         mixer_width=theirs.mixer_embedding,
-        hyper_width=theirs.hyper_hidden,
+        hypernet_width=theirs.hyper_hidden,
         mixer_scale=theirs.mixer_init_scale,
         epsilon_start=theirs.eps_start,
         epsilon_end=theirs.eps_finish,

@@ -51,6 +51,38 @@ def batch_last(function: Function) -> Function:
     return wrapped
 
 
+def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operands: Any) -> Any:
+    """``jax.lax.cond`` that stays one under ``jax.vmap``: where the predicate of any member holds, ``then`` is computed for all,
+    and only those keep it; where none does, it is not computed.
+
+    ``then`` and ``otherwise`` take the operands, on which alone they depend, and return trees of equal shapes.
+    """
+
+    @custom_vmap
+    def alone(predicate: jax.Array, *operands: Any) -> Any:
+        return jax.lax.cond(predicate, then, otherwise, *operands)
+
+    @alone.def_vmap
+    def _(axis_size: int, in_batched: list, predicate: jax.Array, *operands: Any) -> tuple[Any, Any]:
+        axes = tuple(jax.tree.map(lambda batched: 0 if batched else None, given) for given in in_batched[1:])
+        predicates = jnp.broadcast_to(predicate, (axis_size,))
+
+        def chosen(*operands: Any) -> Any:
+            def one(predicate: jax.Array, *operands: Any) -> Any:
+                new, old = then(*operands), otherwise(*operands)
+                return jax.tree.map(lambda new, old: jnp.where(predicate, new, old), new, old)
+
+            return jax.vmap(one, in_axes=(0, *axes), axis_size=axis_size)(predicates, *operands)
+
+        def kept(*operands: Any) -> Any:
+            return jax.vmap(otherwise, in_axes=axes, axis_size=axis_size)(*operands)
+
+        result = jax.lax.cond(jnp.any(predicates), chosen, kept, *operands)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return alone(predicate, *operands)
+
+
 def beside(values: np.ndarray, like: jax.Array) -> np.ndarray:
     """Static values of any shape with as many trailing axes as ``like`` [N, …] has after its first."""
     return values.reshape(*values.shape, *[1] * (like.ndim - 1))

@@ -101,58 +101,45 @@ def _reached(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Arra
 class MultiCategorical:
     """Independent choices among ``nvec``; logits and mask [..., sum(nvec)], samples [..., len(nvec)].
 
-    The parts may differ in size; for those of one size see ``distribution``.
+    Parts of one size, such as one for each of many agents, are one array.
     """
 
     def __init__(self, logits: jax.Array, mask: jax.Array, nvec: tuple[int, ...]):
-        bounds = [sum(nvec[: i + 1]) for i in range(len(nvec) - 1)]
-        pieces = zip(jnp.split(logits, bounds, -1), jnp.split(mask, bounds, -1), strict=True)
-        self._parts = [Categorical(part, allowed) for part, allowed in pieces]
+        self._alike = len(set(nvec)) == 1
+        if self._alike:
+            rows = (*logits.shape[:-1], len(nvec), nvec[0])
+            self._parts = [Categorical(logits.reshape(rows), mask.reshape(rows))]
+        else:
+            bounds = [sum(nvec[: i + 1]) for i in range(len(nvec) - 1)]
+            pieces = zip(jnp.split(logits, bounds, -1), jnp.split(mask, bounds, -1), strict=True)
+            self._parts = [Categorical(part, allowed) for part, allowed in pieces]
+
+    def _together(self, values: list[jax.Array]) -> jax.Array:
+        """[..., len(nvec)]"""
+        return values[0] if self._alike else jnp.stack(values, -1)
+
+    def _apart(self, sample: jax.Array) -> list[jax.Array]:
+        return [sample] if self._alike else [sample[..., i] for i in range(len(self._parts))]
 
     def sample(self, key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(self._parts))
-        return jnp.stack([part.sample(k) for part, k in zip(self._parts, keys, strict=True)], -1)
+        return self._together([part.sample(k) for part, k in zip(self._parts, keys, strict=True)])
 
     def mode(self) -> jax.Array:
-        return jnp.stack([part.mode() for part in self._parts], -1)
+        return self._together([part.mode() for part in self._parts])
 
     def log_prob(self, sample: jax.Array) -> jax.Array:
-        return sum((part.log_prob(sample[..., i]) for i, part in enumerate(self._parts)), start=jnp.zeros(sample.shape[:-1]))
+        chosen = zip(self._parts, self._apart(sample), strict=True)
+        return self._together([part.log_prob(choice) for part, choice in chosen]).sum(-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
-        return jnp.stack([part.entropy(key) for part in self._parts], -1).sum(-1)
+        return self._together([part.entropy(key) for part in self._parts]).sum(-1)
 
     def action(self, sample: jax.Array) -> jax.Array:
         return sample
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
-        return jnp.stack([mine.kl(theirs) for mine, theirs in zip(self._parts, other._parts, strict=True)], -1).sum(-1)
-
-
-class Rows:
-    """Independent choices among equally many, such as one for each of many agents: one array instead of a list of parts."""
-
-    def __init__(self, logits: jax.Array, mask: jax.Array, nvec: tuple[int, ...]):
-        rows = (*logits.shape[:-1], len(nvec), nvec[0])
-        self._choices = Categorical(logits.reshape(rows), mask.reshape(rows))
-
-    def sample(self, key: jax.Array) -> jax.Array:
-        return self._choices.sample(key)
-
-    def mode(self) -> jax.Array:
-        return self._choices.mode()
-
-    def log_prob(self, sample: jax.Array) -> jax.Array:
-        return self._choices.log_prob(sample).sum(-1)
-
-    def entropy(self, key: jax.Array) -> jax.Array:
-        return self._choices.entropy(key).sum(-1)
-
-    def action(self, sample: jax.Array) -> jax.Array:
-        return sample
-
-    def kl(self, other: "Rows") -> jax.Array:
-        return self._choices.kl(other._choices).sum(-1)
+        return self._together([mine.kl(theirs) for mine, theirs in zip(self._parts, other._parts, strict=True)]).sum(-1)
 
 
 class SquashedGaussian:
@@ -204,6 +191,6 @@ def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribut
         case Discrete():
             return Categorical(outputs, mask)
         case MultiDiscrete(nvec=nvec):
-            return (Rows if len(set(nvec)) == 1 else MultiCategorical)(outputs, mask, nvec)
+            return MultiCategorical(outputs, mask, nvec)
         case Box():
             return SquashedGaussian(outputs, space.shape)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from marljax import checkpoint, fields, memory, parallel, runfolder
 from marljax.checkpoint import Purpose
-from marljax.environment import lasting
+from marljax.environment import lasting_parts
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator
 from marljax.logs import MetricsFile, Row, WandbRuns, summarise
@@ -129,9 +129,10 @@ def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
         return trainer.run(trainer.init(keys, env_params), chunk_of(settings, trainer))
 
     members, _ = jax.eval_shape(start_and_run, keys, settings.training_params)
-    here = memory.size(members) // (trainer.mesh.shape[parallel.SEED] * trainer.mesh.shape[parallel.DATA])
-    many = f"the state of {fields.counted(settings.run.seeds, 'seed')}"
-    memory.check(here, f"{many} on each device", "lower algo.num_envs, seeds, or what is replayed (algo.buffer_size)")
+    remedy = "lower algo.num_envs or seeds"
+    if lasting_parts(members.state):
+        remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16" if settings.algo == "qmix" else remedy
+    memory.check(memory.size(members) // memory.shares(trainer.mesh.size), fields.counted(settings.run.seeds, "seed"), remedy)
 
 
 def seeds_of(settings: Settings) -> list[int]:
@@ -187,12 +188,12 @@ def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, c
 def check_unchanged(folder: Path, saved: dict[str, Any], settings: Settings) -> None:
     """Refuses a run whose ``config.yaml`` was edited: it would go on as another one.
 
-    ``saved`` is the configuration in a checkpoint; groups that it does not have are not compared.
+    ``saved`` is the configuration in a checkpoint; what it does not have was no setting then, and is not compared.
     """
     groups = [group for group in NUMBERS_DEPEND_ON if group in saved]
     before, now = (fields.flatten({group: tree[group] for group in groups}) for tree in (saved, settings.tree))
-    for name in {**before, **now}:
-        was, given = before.get(name), now.get(name)
+    for name, was in before.items():
+        given = now.get(name)
         if was != given:
             raise UserError(f"{folder}: {name} was {was} and is {given}; set it back, or start a new run")
 
@@ -213,7 +214,7 @@ def announce(run: Run, console: Console) -> None:
     device = jax.devices()[0].device_kind
     title = settings.title.replace("_", " on ", 1)
     say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{many}, on {device}")
-    if replayed := sum(map(memory.size, lasting(run.members.state))):
+    if replayed := sum(map(memory.size, lasting_parts(run.members.state))):
         say(console, f"kept to be replayed: {memory.shown(replayed // len(run.seeds))} per seed, in memory and in checkpoints")
     say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
@@ -228,7 +229,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     chunk = chunk_of(settings, trainer)
     compiled: set[int] = set()  # lengths of chunks; the first of each says nothing about speed
     speed: float | None = None
-    saved = time.monotonic()
+    saved, wanted = time.monotonic(), False
     if run.update == 0 and evaluation.every:
         record(rows_of(run, {}, evaluate(run, evaluator)))
     while run.update < total:
@@ -249,10 +250,11 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if run.diverged.all():
             save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
             return "diverged"
-        wanted = due(before, run.update, settings.run.checkpoint.every, total)
-        if stopper.asked or run.update == total or (wanted and time.monotonic() - saved >= 60 * settings.run.checkpoint.minutes):
+        wanted |= due(before, run.update, settings.run.checkpoint.every, total)
+        spaced = time.monotonic() - saved >= 60 * settings.run.checkpoint.minutes
+        if stopper.asked or run.update == total or (wanted and spaced):
             save(run)
-            saved = time.monotonic()
+            saved, wanted = time.monotonic(), False
         if stopper.asked and run.update < total:
             return "interrupted"
     return "diverged" if run.diverged.all() else "finished"

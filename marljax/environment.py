@@ -63,7 +63,7 @@ def with_lasting(state: Any, moved: Any) -> Any:
     )
 
 
-def lasting(state: Any) -> list[Lasting]:
+def lasting_parts(state: Any) -> list[Lasting]:
     """The parts of ``state`` that last."""
     return [part for part in jax.tree.leaves(state, is_leaf=_lasts) if _lasts(part)]
 

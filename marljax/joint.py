@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from marljax.environment import Environment, EnvParams, Outcome, State, View, allowed_actions, num_actions
 from marljax.errors import UserError
@@ -14,14 +15,22 @@ from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
 from marljax.wrapper import Wrapper
 
 
+class JointState(struct.PyTreeNode):
+    """The state of the environment inside, and what its agents have earned in this episode."""
+
+    env: State
+    returns: jax.Array  # [A]
+    present: jax.Array  # [A] bool: alive at some time
+
+
 @dataclasses.dataclass(frozen=True)
 class Joint(Wrapper):
     """All agents of ``env`` as a single one; made by ``joint``.
 
     Observation [1, G]: the global state. Action: one entry per agent and part (``MultiDiscrete``), or the agents' continuous
     actions one after the other. Mask [1, A·n]: the agents' masks one after the other; an agent that is not alive has only the
-    noop. Reward [1]: the mean over the agents alive before the transition. The state, the numbers and the metrics are those of
-    ``env``.
+    noop. Reward [1]: the mean over the agents alive before the transition. The numbers and the metrics are those of ``env``, also
+    ``return``: that of every agent over its presence, and then the mean, so that figures compare with those of other policies.
     """
 
     def __post_init__(self) -> None:
@@ -71,14 +80,14 @@ class Joint(Wrapper):
     def check_params(self, env_params: EnvParams) -> None:
         self.env.check_params(env_params)
 
-    def initial(self, key: jax.Array, env_params: EnvParams) -> State:
-        return self.env.initial(key, env_params)
+    def initial(self, key: jax.Array, env_params: EnvParams) -> JointState:
+        return self._begun(self.env.initial(key, env_params), env_params)
 
-    def restart(self, key: jax.Array, state: State, env_params: EnvParams) -> State:
-        return self.env.restart(key, state, env_params)
+    def restart(self, key: jax.Array, state: JointState, env_params: EnvParams) -> JointState:
+        return self._begun(self.env.restart(key, state.env, env_params), env_params)
 
-    def resumed(self, state: State, env_params: EnvParams) -> State:
-        return self.env.resumed(state, env_params)
+    def resumed(self, state: JointState, env_params: EnvParams) -> JointState:
+        return self._begun(self.env.resumed(state.env, env_params), env_params)
 
     def longest(self, env_params: EnvParams) -> Any:
         return self.env.longest(env_params)
@@ -86,28 +95,39 @@ class Joint(Wrapper):
     def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
         return self.env.anneal(env_params, progress)
 
-    def transition(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, Outcome]:
-        # only ``alive`` is used of this view: the compiler drops the rest
-        alive = self.env.observe(state, env_params).alive
+    def transition(
+        self, key: jax.Array, state: JointState, action: jax.Array, env_params: EnvParams
+    ) -> tuple[JointState, Outcome]:
+        # only ``alive`` is used of these views: the compiler drops the rest
+        alive = self.env.observe(state.env, env_params).alive
         own = action.reshape(self.env.num_agents, *self.env.action_space.shape)
-        after, outcome = self.env.transition(key, state, own, env_params)
+        after, outcome = self.env.transition(key, state.env, own, env_params)
+        present = state.present | self.env.observe(after, env_params).alive
         mean = jnp.sum(outcome.reward * alive) / jnp.maximum(jnp.sum(alive), 1)
-        return after, outcome._replace(reward=mean[None])
+        return JointState(after, state.returns + outcome.reward, present), outcome._replace(reward=mean[None])
 
-    def observe(self, state: State, env_params: EnvParams) -> View:
-        view = self.env.observe(state, env_params)
+    def observe(self, state: JointState, env_params: EnvParams) -> View:
+        view = self.env.observe(state.env, env_params)
+        mean = jnp.sum(state.returns * state.present) / jnp.maximum(jnp.sum(state.present), 1)
         return View(
-            obs=self.env.global_state(state, env_params)[None],
+            obs=self.env.global_state(state.env, env_params)[None],
             action_mask=self._mask(view),
             alive=jnp.ones(1, bool),
-            metrics=view.metrics,
+            metrics=view.metrics | {"return": mean},
         )
 
-    def global_state(self, state: State, env_params: EnvParams) -> jax.Array:
-        return self.env.global_state(state, env_params)
+    def global_state(self, state: JointState, env_params: EnvParams) -> jax.Array:
+        return self.env.global_state(state.env, env_params)
 
-    def scene(self, state: State, env_params: EnvParams) -> Scene:
-        return self.env.scene(state, env_params)
+    def scene(self, state: JointState, env_params: EnvParams) -> Scene:
+        return self.env.scene(state.env, env_params)
+
+    def charts(self, states: JointState, env_params: EnvParams) -> Any:
+        return self.env.charts(states.env, env_params)
+
+    def _begun(self, state: State, env_params: EnvParams) -> JointState:
+        """A state that begins an episode."""
+        return JointState(state, jnp.zeros(self.env.num_agents), self.env.observe(state, env_params).alive)
 
     def _mask(self, view: View) -> jax.Array:
         """[1, A·n]; for continuous actions [1, 1]."""

@@ -8,7 +8,7 @@ import jax
 
 from marljax.errors import UserError
 
-LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container, in bytes or "max"
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container, or "max"
 
 
 def size(tree: Any) -> int:
@@ -30,14 +30,19 @@ def available() -> int:
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"])
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = LIMIT.read_text().strip() if LIMIT.is_file() else "max"
-    return min(machine, int(limit)) if limit.isdigit() else machine
+    limits = [path.read_text().strip() for path in LIMITS if path.is_file()]
+    return min([machine, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def shares(devices: int) -> int:
+    """Among how many memories arrays on so many devices are divided; the devices of a CPU have one together."""
+    return 1 if jax.local_devices()[0].platform == "cpu" else devices
 
 
 def check(needed: int, what: str, remedy: str) -> None:
-    """Raises ``UserError`` where ``needed`` bytes are more than there are at all."""
+    """Raises ``UserError`` where ``needed`` bytes, which ``what`` takes, are more than there are at all."""
     if needed > available():
-        raise UserError(f"{what} needs {shown(needed)}, and there are {shown(available())} of memory; {remedy}")
+        raise UserError(f"{what} would take {shown(needed)} of memory, and there are {shown(available())}; {remedy}")
 
 
 def shown(count: int) -> str:

@@ -41,8 +41,8 @@ class Checkpointing:
     """When to save, and how many to keep."""
 
     every: float
-    minutes: float
     keep: int
+    minutes: float = 0.0  # runs of before there were any
 
 
 @dataclasses.dataclass(frozen=True)

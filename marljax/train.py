@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import Mesh, PartitionSpec
 
-from marljax import parallel
+from marljax import memory, parallel
 from marljax.config import as_traced, is_static
 from marljax.environment import Environment, EnvParams, with_lasting, without_lasting
 from marljax.errors import UserError, in_short, unknown
@@ -225,6 +225,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
 
     def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
         state = algorithm.init(env, env_params, config, key)
+        memory.check(memory.size(state), "a run", "lower num_envs, or what is replayed (buffer_size)")
         member = Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
         step = functools.partial(guarded_update, algorithm, env)
         member, metrics = jax.lax.scan(lambda member, _: step(member), member, length=config.num_updates)

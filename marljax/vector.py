@@ -42,7 +42,8 @@ class VecEnv:
     value of a final observation comes out of an ordinary rollout; the cost is one masked step per episode (``TimeStep.acting``).
 
     The metrics gain ``length`` (steps) and ``return``: the sum of an agent's rewards, averaged over the agents ever present.
-    Where agents compete there is one return per team, ``return_0``, ``return_1``, ….
+    Where agents compete there is one return per team, ``return_0``, ``return_1``, …. An environment's own metrics of these names
+    stand.
     """
 
     env: Environment
@@ -139,7 +140,7 @@ class VecEnv:
         view = self.env.observe(state.env, env_params)
         state = state.replace(present=state.present | view.alive)
         seen = timestep(view, outcome, first)
-        return state, seen.replace(metrics=view.metrics | self._episode_metrics(state))
+        return state, seen.replace(metrics=self._episode_metrics(state) | view.metrics)
 
     def _episode_metrics(self, state: VecState) -> dict[str, jax.Array]:
         teams = self.env.teams

@@ -29,8 +29,8 @@ ALGORITHMS = {
 }
 SMALL = ("tuned=none", "algo.num_envs=2", "algo.rollout_length=4", "algo.total_steps=16", "algo.hidden=[8,8]")
 IMPOSSIBLE = {
-    ("qmix", "swarm"): "qmix values every single action, and Swarm has Box",
-    ("qmix", "collective"): "qmix values every single action, and Collective has Box",
+    ("qmix", "swarm"): "qmix needs discrete actions, and those of Swarm are Box",
+    ("qmix", "collective"): "qmix needs discrete actions, and those of Collective are Box",
     ("ospo", "gymnax/CartPole-v1"): "ospo compares the agents of a step, and CartPole_v1 has one",
 }
 # Each algorithm and each environment at least once.

@@ -36,7 +36,8 @@ def test_reward_is_the_mean_over_the_agents_present_and_absent_slots_have_the_no
     env = Corridor(length=1)
     joint = marljax.joint(env)
     env_params = env.default_params.replace(slip=0.0)
-    state = env.initial(jax.random.key(0), env_params).replace(alive=jnp.array([True, True, False]))
+    state = joint.initial(jax.random.key(0), env_params)
+    state = state.replace(env=state.env.replace(alive=jnp.array([True, True, False])))
     _, timestep = joint.step(jax.random.key(1), state, jnp.array([[2, 0, 2]]), env_params)
     # the first agent arrives (1 - 0.05), the second stays (-0.05), the third was never there
     np.testing.assert_allclose(timestep.reward, [(0.95 - 0.05) / 2], rtol=1e-6)

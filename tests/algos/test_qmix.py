@@ -131,8 +131,8 @@ def test_replaying_a_rollout_gives_the_values_of_then(core):
             (learner, actors), _ = qmix.update(env, config, qmix.TrainState(learner, actors))
         kept = actors.carry.replay.value  # [E, N, T, …]
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
-        batch = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(memory=()))._replace(memory=rows.memory)
-        _, values = qmix.action_values(env, config, frozen.agent, frozen, batch.seen.local, batch.memory)
+        batch = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(recurrent=()))._replace(recurrent=rows.recurrent)
+        _, values = qmix.action_values(env, config, frozen.agent, frozen, batch.seen.local, batch.recurrent)
         return batch, qmix.best(values, batch.seen.local.action_mask)[:-1]
 
     batch, again = on_one_device(collected, KEY)
@@ -140,10 +140,10 @@ def test_replaying_a_rollout_gives_the_values_of_then(core):
     assert not batch.seen.local.first[0].all(), "a rollout begins within an episode"
     np.testing.assert_array_equal(batch.action, again)
     # what follows the last step of a rollout is what the next one begins with
-    obs = np.asarray(batch.seen.local.obs).reshape(6, config.num_envs, config.places, *batch.seen.local.obs.shape[2:])
+    obs = np.asarray(batch.seen.local.obs).reshape(6, config.num_envs, config.capacity, *batch.seen.local.obs.shape[2:])
     ends, starts = obs[-1], obs[0]  # [E, N, A, O]
-    place = 7 % config.places  # written next, so the oldest
-    order = [(place + index) % config.places for index in range(config.places)]
+    place = 7 % config.capacity  # written next, so the oldest
+    order = [(place + index) % config.capacity for index in range(config.capacity)]
     for before, after in itertools.pairwise(order):
         np.testing.assert_array_equal(ends[:, before], starts[:, after])
 
@@ -221,7 +221,7 @@ def test_targets_follow_as_told():
     for number, (_, after) in enumerate(distances(qmix.Config(**SMALL, target_interval=3, total_steps=200)), 1):
         same = jax.tree.map(np.array_equal, after.opt_state.target["agent"], after.params.agent)
         assert all(jax.tree.leaves(same)) == (number == 3)
-    for before, after in distances(qmix.Config(**SMALL, target="polyak", polyak=0.1, total_steps=200)):
+    for before, after in distances(qmix.Config(**SMALL, target_update="polyak", tau=0.1, total_steps=200)):
         expected = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, before.opt_state.target["agent"], after.params.agent)
         chex.assert_trees_all_close(after.opt_state.target["agent"], expected, rtol=1e-5, atol=1e-7)
 
@@ -271,15 +271,17 @@ def test_a_batch_of_seeds_equals_single_runs():
 @pytest.mark.parametrize(
     ("env", "changes", "line"),
     [
-        (Points(), {}, "qmix values every single action"),
+        (Points(), {}, "qmix needs discrete actions"),
         (Corridor(compete=True), {}, "mixer=qmix adds up the values of one team"),
         (Corridor(), {"buffer_size": 19}, "buffer_size=19 holds no rollouts of 5 steps in 4 environments"),
         (Corridor(), {"core": "gru", "hidden": (16,)}, "core=gru takes at least two hidden layers"),
-        (Corridor(), {"buffer_size": 2**31 - 1}, r"a replay of buffer_size=2147483647 steps needs \d+\.\d GB, and there are"),
+        (Corridor(), {"buffer_size": 2**30}, r"a run would take \d+\.\d GB of memory, and there are 1\.0 GB; lower num_envs"),
+        (Corridor(), {"learning_starts": 2_000_000}, "learning_starts=2000000 is more than total_steps=1000000"),
     ],
-    ids=["continuous", "teams", "short", "gru", "memory"],
+    ids=["continuous", "teams", "short", "gru", "memory", "late"],
 )
-def test_what_cannot_be_is_said(env, changes, line):
+def test_what_cannot_be_is_said(env, changes, line, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10**9)
     with pytest.raises(UserError, match=line):
         jax.eval_shape(make_train(qmix, env, qmix.Config(**(SMALL | changes))), KEY)
 
