@@ -184,7 +184,7 @@ def test_policies_and_critics_do_not_mind_the_order(choice):
 class Blind(Crowd):
     """The same, with nothing known of the columns."""
 
-    layout = ()
+    obs_layout = ()
 
 
 def test_flat_networks_do_not_look_at_layouts():
@@ -199,7 +199,7 @@ def test_flat_networks_do_not_look_at_layouts():
 
 
 class Miscounted(Crowd):
-    layout = (Part("own", 1, 2), Part("others", 3, 4))
+    obs_layout = (Part("own", 1, 2), Part("others", 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ class Miscounted(Crowd):
     [
         (Blind(), "encoder=attention needs entities, and Blind as chosen names none in its layout; take encoder=flat"),
         (Points(), "Points as chosen names none"),
-        (Miscounted(), "encoder=attention cannot read Miscounted: layout describes 14 columns of an observation of 17"),
+        (Miscounted(), "encoder=attention cannot read Miscounted: obs_layout describes 14 columns of an observation of 17"),
     ],
     ids=["none", "structured", "wrong"],
 )

@@ -350,7 +350,7 @@ def test_a_description_is_that_of_the_environment_inside():
         for name, value in vars(marljax.Environment).items()
         if not name.startswith("_") and (isinstance(value, property) or not callable(value)) and name != "default_params"
     ]
-    assert {"pace", "layout", "items", "action_space", "units", "teams"} <= {*told}
+    assert {"pace", "obs_layout", "items", "action_space", "units", "teams"} <= {*told}
     units = {"replayed": "%"}
     for name in told:
         expected = getattr(inside, name)

@@ -200,15 +200,15 @@ class LostScene(Corridor):
 
 
 class WrongLayout(Crowd):
-    layout = (Part("own", 1, 2), Part("others", 3, 4))
+    obs_layout = (Part("own", 1, 2), Part("others", 3, 4))
 
 
 class TornLayout(Crowd):
-    layout = (Part("own", 1, 2), Part("others", 3, 4), Part("others", 1, 3))
+    obs_layout = (Part("own", 1, 2), Part("others", 3, 4), Part("others", 1, 3))
 
 
 class SecondSelf(Crowd):
-    layout = (Part("own", 2, 1), Part("others", 3, 5))
+    obs_layout = (Part("own", 2, 1), Part("others", 3, 5))
 
 
 BROKEN = {
@@ -242,9 +242,9 @@ BROKEN = {
     RestartsItself: "the final state of an episode is a fresh one .*: leave the restart to vectorize",
     GarishScene: r"a colour of the scene lies outside of \[0, 1\]",
     LostScene: "scene.time is not finite",
-    WrongLayout: "layout describes 14 columns of an observation of 17",
-    TornLayout: r"layout holds .*count=3.* and .*count=1.*; parts of one name are columns of the same entities",
-    SecondSelf: r"layout holds .*count=2.*; there is one agent that observes",
+    WrongLayout: "obs_layout describes 14 columns of an observation of 17",
+    TornLayout: r"obs_layout holds .*count=3.* and .*count=1.*; parts of one name are columns of the same entities",
+    SecondSelf: r"obs_layout holds .*count=2.*; there is one agent that observes",
 }
 
 
