@@ -116,6 +116,7 @@ class Environment(abc.ABC):
     presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
     figures: ClassVar[tuple[str, ...]] = ()  # metrics that a table shows first, the most telling before the others
     alarms: ClassVar[Mapping[str, str]] = {}  # metrics that are 0 where all is well: what it means that one is not
+    own_return: ClassVar[bool] = False  # the metrics hold ``return``, which is not the sum of the rewards
     # units of metrics by name, and of a scene's "time" and "distance"; "%" for what lies from 0 to 1
     units: ClassVar[Mapping[str, str]] = {}
     # frames per second of an animation that plays in real time, where a scene's time is in seconds and decisions are many; 0:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ class Joint(Wrapper):
     noop. Reward [1]: the mean over the agents alive before the transition. The numbers and the metrics are those of ``env``, also
     ``return``: that of every agent over its presence, and then the mean, so that figures compare with those of other policies.
     """
+
+    own_return: ClassVar[bool] = True  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.env.competitive:

@@ -127,7 +127,8 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check
     check(not difference, f"the timestep does not follow the spaces: {difference}")
     sized = all(leaf.shape == () for leaf in jax.tree.leaves(reset.metrics))
     check(isinstance(reset.metrics, dict) and sized, "metrics is not a dictionary of scalars")
-    taken = [name for name in reset.metrics if name == "length" or name.startswith("return")]
+    own = {"return"} if env.own_return else set()
+    taken = [name for name in reset.metrics if (name == "length" or name.startswith("return")) and name not in own]
     check(not taken, f"metrics named {taken} would hide those of vectorize; rename them")
     next_state, step = _abstract(env, "step", env.step, key, state, action, env_params)
     for name, before, after in (("state", state, next_state), ("timestep", reset, step)):

@@ -42,8 +42,8 @@ class VecEnv:
     value of a final observation comes out of an ordinary rollout; the cost is one masked step per episode (``TimeStep.acting``).
 
     The metrics gain ``length`` (steps) and ``return``: the sum of an agent's rewards, averaged over the agents ever present.
-    Where agents compete there is one return per team, ``return_0``, ``return_1``, …. An environment's own metrics of these names
-    stand.
+    Where agents compete there is one return per team, ``return_0``, ``return_1``, …. An environment with
+    ``own_return`` has one already.
     """
 
     env: Environment
@@ -140,12 +140,12 @@ class VecEnv:
         view = self.env.observe(state.env, env_params)
         state = state.replace(present=state.present | view.alive)
         seen = timestep(view, outcome, first)
-        return state, seen.replace(metrics=self._episode_metrics(state) | view.metrics)
+        return state, seen.replace(metrics=view.metrics | self._episode_metrics(state))
 
     def _episode_metrics(self, state: VecState) -> dict[str, jax.Array]:
         teams = self.env.teams
         metrics = {"length": state.length.astype(jnp.float32)}
-        for team in sorted(set(teams)):
+        for team in [] if self.env.own_return else sorted(set(teams)):
             present = state.present & jnp.array([member == team for member in teams])
             mean = jnp.sum(state.returns * present) / jnp.maximum(jnp.sum(present), 1)
             metrics[f"return_{team}" if self.env.competitive else "return"] = mean

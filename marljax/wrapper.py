@@ -40,6 +40,10 @@ class Wrapper(Environment):
         return self.env.pace
 
     @property
+    def own_return(self) -> bool:  # type: ignore[override]
+        return self.env.own_return
+
+    @property
     def obs_layout(self) -> tuple[Part, ...]:
         return self.env.obs_layout
 

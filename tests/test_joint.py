@@ -54,10 +54,28 @@ def test_the_agents_do_what_they_would_do_alone(env):
     action = jax.vmap(env.action_space.sample)(jax.random.split(jax.random.key(4), env.num_agents))
     after, timestep = joint.step(jax.random.key(5), state, action.reshape(1, -1))
     own_after, own = env.step(jax.random.key(5), own_state, action)
-    jax.tree.map(np.testing.assert_array_equal, after, own_after)
+    jax.tree.map(np.testing.assert_array_equal, after.env, own_after)
     np.testing.assert_array_equal(timestep.obs[0], env.global_state(own_after, env.default_params))
     np.testing.assert_array_equal(timestep.obs[0], joint.global_state(after, env.default_params))
     assert bool(timestep.terminated) == bool(own.terminated)
+
+
+def test_its_return_is_that_of_the_agents():
+    """Which earn unequally, come and go: the same episodes, played as several agents and as one, report the same figures."""
+    env, count = Corridor(), 8
+    vecs = [marljax.vectorize(one, count) for one in (env, marljax.joint(env))]
+    (state, timestep), (joint_state, joint_timestep) = (vec.reset(jax.random.key(0)) for vec in vecs)
+    steps = [jax.jit(vec.step) for vec in vecs]
+    ended = 0
+    for key in jax.random.split(jax.random.key(1), 30):
+        key_action, key_step = jax.random.split(key)
+        action = jax.random.randint(key_action, (count, env.num_agents), 0, 3)
+        state, timestep = steps[0](key_step, state, action)
+        joint_state, joint_timestep = steps[1](key_step, joint_state, action[:, None])
+        for name in ("return", "length", "arrived"):
+            np.testing.assert_allclose(joint_timestep.metrics[name], timestep.metrics[name], rtol=1e-5, atol=1e-6)
+        ended += int(timestep.last.sum())
+    assert ended > count
 
 
 def test_competing_teams_are_refused():

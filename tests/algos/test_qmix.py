@@ -201,7 +201,7 @@ def test_exploration_stays_within_the_available_actions_and_is_even():
 
 
 def test_the_share_of_random_actions_falls_linearly():
-    config = qmix.Config(num_envs=1, rollout_length=10, total_steps=1_000, epsilon_end=0.1, epsilon_decay=0.5)
+    config = qmix.Config(num_envs=1, rollout_length=10, total_steps=1_000, learning_starts=0, epsilon_end=0.1, epsilon_decay=0.5)
     shares = [float(qmix.exploration(config, jnp.array(update))) for update in (0, 25, 50, 100)]
     np.testing.assert_allclose(shares, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
 
