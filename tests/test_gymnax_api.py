@@ -183,7 +183,7 @@ def test_spaces_are_those_that_gymnax_wrappers_sample_and_convert():
 def test_masks_are_asked_of_a_state():
     env = marljax.to_gymnax(marljax.joint(Corridor()), Corridor().default_params.replace(slip=0.0))
     _, state = env.reset(jax.random.key(0), env.default_params)
-    state = state.replace(env=state.env.replace(alive=jnp.array([True, True, False])))
+    state = state.replace(env=state.env.replace(env=state.env.env.replace(alive=jnp.array([True, True, False]))))
     np.testing.assert_array_equal(env.action_mask(state), [1, 0, 1, 1, 0, 1, 1, 0, 0])
     state = env.step_env(jax.random.key(1), state, np.array([2, 0, 0]), env.default_params)[1]
     np.testing.assert_array_equal(env.action_mask(state, env.default_params), [1, 1, 1, 1, 0, 1, 1, 0, 0])

@@ -142,7 +142,7 @@ def test_continuous_actions_reach_their_targets(algorithm):
 
 
 def test_ppo_controls_one_agent():
-    with pytest.raises(UserError, match=r"ppo controls one agent, Probe has 2; give marljax.joint\(env\)"):
+    with pytest.raises(UserError, match=r"ppo controls one agent, and Probe has 2; give marljax.joint\(env\)"):
         jax.eval_shape(make_train(single, Probe(), make_config(single, "mlp")), jax.random.key(0))
     assert single.present(Probe()) == marljax.joint(Probe())
     assert single.present(marljax.joint(Probe())) == marljax.joint(Probe())

@@ -16,9 +16,10 @@ from toys import Corridor, Points
 import marljax
 from marljax import memory, parallel
 from marljax.algos import qmix
+from marljax.environment import lasting_parts
 from marljax.errors import UserError
 from marljax.learning import Inputs
-from marljax.train import Trainer, make_train
+from marljax.train import Trainer, _run, make_train
 
 GAMMA = 0.9
 KEY = jax.random.key(0)
@@ -299,3 +300,14 @@ def test_greedy_actions_do_not_depend_on_the_key():
     greedy, explored = (jax.vmap(lambda key, greedy=greedy: act(key, greedy)[0])(jax.random.split(KEY, 50)) for greedy in (1, 0))
     assert (greedy == greedy[0]).all()
     assert (explored == greedy[0]).mean() < 1
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_no_update_copies_the_replay(seeds):
+    """The program works in the memory of the state that it is given, also where several seeds share it."""
+    config = qmix.Config(**(SMALL | {"buffer_size": 200_000}))
+    trainer, keys = Trainer(qmix, Corridor(), config, parallel.make_mesh()), jax.random.split(KEY, seeds)
+    members = jax.eval_shape(lambda: trainer.init(keys, Corridor().default_params))
+    kept = sum(map(memory.size, lasting_parts(members.state)))
+    used = _run.lower(trainer, members, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
+    assert used.temp_size_in_bytes < 0.1 * kept
