@@ -96,7 +96,9 @@ def num_actions(env: Any) -> int:
     return env.action_space(env.agents[0]).n
 
 
-def optimizer(config: Config) -> optax.GradientTransformation:
+def optimizer(config: Any) -> optax.GradientTransformation:
+    """Of this loop and of others with the same schedule."""
+
     def rate(count: jax.Array) -> jax.Array:
         update = count // (config.num_minibatches * config.update_epochs)
         return config.lr * (1.0 - update / config.num_updates)

@@ -187,7 +187,8 @@ def rollout(env: Any, config: Config, params: Any, epsilon: jax.Array, key: jax.
     def step(scanned: tuple, key: jax.Array) -> tuple:
         carry, obs, dones, env_state = scanned
         key_random, key_which, key_step = jax.random.split(key, 3)
-        carry, values = network(env, config).apply(params["agent"], carry, rows(agents, obs)[None], rows(agents, dones)[None])
+        seen = rows(agents, obs)[None], rows(agents, dones)[None]
+        carry, values = outputs(network(env, config), params["agent"], carry, *seen)
         values = values[0].reshape(len(agents), config.num_envs, -1)
         valid = jnp.stack([together.get_valid_actions(env_state.env_state)[agent] for agent in agents])
         greedy = jnp.argmax(values - (1 - valid) * 1e10, axis=-1)
@@ -197,7 +198,14 @@ def rollout(env: Any, config: Config, params: Any, epsilon: jax.Array, key: jax.
         following, env_state, rewards, done, info = together.batch_step(key_step, env_state, actions)
         return (carry, following, done, env_state), (Moment(obs, actions, rewards, dones), info)
 
-    _, found = jax.lax.scan(step, (carry, obs, dones, env_state), jax.random.split(key_steps, config.num_steps))
+    played: tuple[Any, tuple[Moment, dict[str, jax.Array]]]
+    played = jax.lax.scan(step, (carry, obs, dones, env_state), jax.random.split(key_steps, config.num_steps))
+    return played[1]
+
+
+def outputs(network: AgentNetwork, weights: Any, carry: Any, obs: jax.Array, first: jax.Array) -> tuple[Any, jax.Array]:
+    """Memory after the last step, and values."""
+    found: Any = network.apply(weights, carry, obs, first)
     return found
 
 
@@ -224,7 +232,7 @@ def loss(params: Any, env: Any, config: Config, target: Any, moments: Moment) ->
 
     def values_of(weights: Any) -> jax.Array:
         obs, first = side_by_side(moments.obs), side_by_side(moments.dones)
-        _, values = network(env, config).apply(weights["agent"], jnp.zeros((obs.shape[1], config.hidden)), obs, first)
+        _, values = outputs(network(env, config), weights["agent"], jnp.zeros((obs.shape[1], config.hidden)), obs, first)
         return jnp.moveaxis(values.reshape(length, len(agents), -1, values.shape[-1]), 1, 2)  # [T, B, A, n]
 
     def picked(values: jax.Array, action: jax.Array) -> jax.Array:
@@ -255,5 +263,5 @@ def act(env: Any, config: Config, params: Any, timestep: Any, carry: Any, key: j
     del key, greedy
     obs = jnp.concatenate([timestep.obs, jnp.eye(env.num_agents)], axis=-1)
     first = jnp.broadcast_to(timestep.first, (1, env.num_agents))
-    carry, values = AgentNetwork(env.action_space.n, config.hidden).apply(params["agent"], carry, obs[None], first)
+    carry, values = outputs(AgentNetwork(env.action_space.n, config.hidden), params["agent"], carry, obs[None], first)
     return jnp.argmax(values[0], axis=-1), carry
