@@ -10,12 +10,18 @@ import marljax
 from marljax import registry
 from marljax.testing import check_env
 
+OWN = {  # settings of each algorithm's own
+    **{name: {"num_epochs": 1, "num_minibatches": 1} for name in ("ppo", "ippo", "mappo")},
+    "ospo": {"num_epochs": 1, "num_minibatches": 1, "normalize": "buffer"},
+    "qmix": {"learning_starts": 0, "buffer_size": 64},
+}
 
-@pytest.mark.parametrize("name", ["ippo", "mappo", "ospo"])
+
+@pytest.mark.parametrize("name", OWN)
 def test_every_algorithm_trains_with_annealed_numbers_and_keeps_its_own(name):
     algorithm = registry.algorithm(name)
     updates, envs, steps = 4, 4, 4  # an episode of 3 steps, and the step that starts the next, fill a rollout
-    options = {"num_envs": envs, "rollout_length": steps, "num_epochs": 1, "num_minibatches": 1, "hidden": (4,)}
+    options = {"num_envs": envs, "rollout_length": steps, "hidden": (4,), **OWN[name]}
     config = algorithm.Config(total_steps=updates * envs * steps, **options)
     train = jax.jit(jax.vmap(marljax.make_train(algorithm, Bumps(), config, BumpsParams(limit=3)), (None, 0)))
     result = train(jax.random.key(0), {"env.pay": jnp.array([1.0, 2.0])})
