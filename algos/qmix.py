@@ -52,7 +52,7 @@ class Config(learning.LearningConfig):
     mixer: str = static("qmix", choices=("qmix", "vdn", "none"))  # none: independent Q-learning
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
     hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that make its weights
-    mixer_scale: float = static(1.0)  # of their initial weights
+    mixer_scale: float = static(0.01)  # of their initial weights
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((64, 64), low=1)  # widths of the agents' hidden layers
     activation: str = static("relu", choices=learning.ACTIVATIONS)  # of all hidden layers but the mixing network's
@@ -310,8 +310,8 @@ class Mixer(nn.Module):
     """A team's value, monotonic in every agent's: one hidden layer, whose weights are made from the global state and not negative
     (Rashid et al. 2018, figure 2).
 
-    At first the weights lie around ``scale / √width``, so that with a scale of 1 small values are about added up. Around 0, where
-    a state of zeros would put them, their absolute values would pass no gradient on.
+    At first the weights lie around 1 / √width, so that small values are about added up, and ``scale`` says how much the state
+    changes that. A large scale multiplies values by the square of the state's norm.
     """
 
     width: int
@@ -328,7 +328,7 @@ class Mixer(nn.Module):
             x = activation(self.activation)(dense(hidden, self.scale, f"{name}_hidden")(state))
             return dense(outputs, self.scale, name, bias=around)(x)
 
-        around = self.scale / self.width**0.5
+        around = 1 / self.width**0.5
         first = made(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
         bias = dense(self.width, self.scale, "bias")(state)
         hidden = nn.elu(jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias)
