@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,11 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
     return target
 
 
-def restore(folder: Path, template: Any, purpose: Purpose) -> Restored:
+def restore(folder: Path, template: Any, purpose: Purpose, parts: Sequence[str] = ("",)) -> Restored:
     """The newest good checkpoint in ``folder``, as arrays like those of ``template`` and placed like them.
 
-    ``template`` may hold arrays or ``jax.ShapeDtypeStruct``. A damaged checkpoint is passed over for the one before it, and a
+    ``template`` may hold arrays or ``jax.ShapeDtypeStruct``. Only arrays whose names begin with one of ``parts`` are read into
+    memory; the others come back as the template has them. A damaged checkpoint is passed over for the one before it, and a
     warning says so. Raises ``UserError`` where there is none, or where the newest was made for another purpose or structure.
     """
     found = checkpoints(folder)
@@ -93,7 +94,7 @@ def restore(folder: Path, template: Any, purpose: Purpose) -> Restored:
             _check_purpose(path, manifest, purpose)
             _check_structure(path, manifest["structure"], structure(template))
             _check_files(path, manifest["files"])
-            tree = _like(template, read_arrays(path / ARRAYS))
+            tree = _filled(template, path / ARRAYS, tuple(parts))
         except DamagedError as error:
             damage.append(f"checkpoint {path} is damaged ({error})")
             continue
@@ -142,11 +143,12 @@ def newest_notes(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
-    """Name → array of a checkpoint's ``arrays``, as orbax gives them; raises ``DamagedError`` if it cannot read them."""
+def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Name → array of a checkpoint's ``arrays``; raises ``DamagedError`` if one cannot be read."""
+    args = _orbax().args.PyTreeRestore(item=dict.fromkeys(names, 0), partial_restore=True)
     try:
-        with _orbax().StandardCheckpointer() as checkpointer:
-            return checkpointer.restore(path.absolute())
+        with _orbax().PyTreeCheckpointer() as checkpointer:
+            return checkpointer.restore(path.absolute(), args=args)
     except Exception as error:  # orbax reports unreadable files with many kinds of errors
         raise DamagedError(f"its arrays are not readable: {type(error).__name__}") from error
 
@@ -171,17 +173,20 @@ def _host_arrays(tree: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(array) for name, array in jax.device_get(arrays).items() if array.size}
 
 
-def _like(template: Any, arrays: dict[str, Any]) -> Any:
-    leaves = []
-    for name, leaf in _named(template):
-        if leaf.size and name not in arrays:
-            raise DamagedError(f"the array {name} is missing")
-        value = arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
-        sharding = getattr(leaf, "sharding", None)
-        if _is_key(leaf):
-            value = jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))
-        leaves.append(jax.device_put(value, sharding))
+def _filled(template: Any, path: Path, parts: tuple[str, ...]) -> Any:
+    """``template`` with the stored arrays in the places whose names begin with one of ``parts``."""
+    arrays = read_arrays(path, [name for name, leaf in _named(template) if leaf.size and name.startswith(parts)])
+    # each is dropped once it is placed: nothing stands in memory twice but the array of the moment
+    leaves = [_placed(leaf, arrays.pop(name, None)) if name.startswith(parts) else leaf for name, leaf in _named(template)]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _placed(leaf: Any, value: np.ndarray | None) -> jax.Array:
+    """``value``, of an empty array None, as ``leaf`` is."""
+    array: Any = np.zeros(leaf.shape, leaf.dtype) if value is None else value
+    if _is_key(leaf):
+        array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))
+    return jax.device_put(array, getattr(leaf, "sharding", None))
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -172,17 +172,24 @@ def opened(settings: Settings) -> Iterator[Path]:
 
 def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, console: Console) -> Run:
     """Fresh members, or those of the newest good checkpoint."""
-    members = trainer.init(keys, settings.training_params)
-    run = Run(settings, folder, trainer, members, no_best(members), 0)
-    if settings.run.resume is None or not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
+    saved = folder / runfolder.CHECKPOINTS
+    if settings.run.resume is None or not checkpoint.checkpoints(saved):
         runfolder.write_config(folder, settings.tree)
-        return run
-    check_unchanged(folder, checkpoint.newest_notes(folder / runfolder.CHECKPOINTS).get("settings", {}), settings)
-    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, Saved(members, run.best), purpose_of(settings))
+        members = trainer.init(keys, settings.training_params)
+        return Run(settings, folder, trainer, members, no_best(members), 0)
+    check_unchanged(folder, checkpoint.newest_notes(saved).get("settings", {}), settings)
+    restored = checkpoint.restore(saved, saved_shapes(trainer, keys, settings), purpose_of(settings))
     for warning in restored.warnings:
         say(console, f"warning: {warning}")
-    best = Best(*jax.tree.map(np.asarray, tuple(restored.tree.best)))
-    return dataclasses.replace(run, members=restored.tree.members, best=best, update=restored.update)
+    best = jax.tree.map(np.asarray, restored.tree.best)
+    return Run(settings, folder, trainer, restored.tree.members, best, restored.update)
+
+
+def saved_shapes(trainer: Trainer, keys: jax.Array, settings: Settings) -> Saved:
+    """What a checkpoint holds, as ``jax.ShapeDtypeStruct``."""
+    members = trainer.shapes(keys, settings.training_params)
+    score, update = (jax.ShapeDtypeStruct(keys.shape, dtype) for dtype in (np.float32, np.int32))
+    return Saved(members, Best(members.state.learner.params, score, update))
 
 
 def check_unchanged(folder: Path, saved: dict[str, Any], settings: Settings) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from marljax import memory, parallel
 from marljax.config import as_traced, is_static
@@ -81,6 +81,16 @@ class Trainer:
             raise UserError(f"{count} seeds do not divide over {self.mesh.shape[parallel.SEED]} devices along 'seed'")
         with lean_tracing():
             return _init(self, keys, env_params, config)
+
+    def shapes(self, keys: jax.Array, env_params: EnvParams) -> Members:
+        """What ``init`` would return as ``jax.ShapeDtypeStruct``, with the places of its arrays."""
+        members = jax.eval_shape(self.init, keys, env_params)
+
+        def placed(spec: PartitionSpec, part: Any) -> Any:
+            sharding = NamedSharding(self.mesh, spec)
+            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
+
+        return jax.tree.map(placed, _MEMBERS, members, is_leaf=lambda part: isinstance(part, PartitionSpec))
 
     def run(self, members: Members, num_updates: int) -> tuple[Members, Metrics]:
         """``num_updates`` more updates; metrics are [S, num_updates]. One program serves all numbers."""

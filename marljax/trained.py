@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from marljax import checkpoint, parallel, runfolder, settings
-from marljax.driver import Best, Saved, best_or_last, member_keys, purpose_of, seeds_of
+from marljax.driver import Best, best_or_last, member_keys, purpose_of, saved_shapes, seeds_of
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.evaluate import LearnedPolicy
@@ -81,11 +81,9 @@ def load_members(folder: Path, trained: Settings, which: Which) -> tuple[Any, Be
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
     trainer = Trainer(trained.algorithm, trained.training_env, trained.config, parallel.make_mesh())
-    members = jax.eval_shape(trainer.init, member_keys(trained), trained.training_params)
-    count = trained.run.seeds
-    score, update = (jax.ShapeDtypeStruct((count,), dtype) for dtype in (np.float32, np.int32))
-    template = Saved(members, Best(members.state.learner.params, score, update))
-    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, template, purpose_of(trained))
+    template = saved_shapes(trainer, member_keys(trained), trained)
+    parts = ("best", "members.state.learner.params")
+    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, template, purpose_of(trained), parts)
     last, best = restored.tree.members.state.learner.params, restored.tree.best
     return best_or_last(best, last) if which == "best" else last, best, restored.update
 
