@@ -1,7 +1,7 @@
 """What a learned policy for ``smax`` must beat, and the tables that say whether it does.
 
     python baselines/smax.py                   # all of baselines/results/smax.md
-    python baselines/smax.py scripted          # one part: scripted, training, options, large or selfplay
+    python baselines/smax.py scripted          # one part: scripted, training, values, options, large or selfplay
 
 Every cell of a table is kept in ``baselines/results/smax/``: a command that was stopped goes on where it was, and a finished cell
 is not computed again. Delete a cell's file to compute it anew.
@@ -27,7 +27,7 @@ from marljax import stats
 from marljax.baselines import smax_race as race
 from marljax.baselines import smax_selfplay as selfplay
 from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table, rate_interval
+from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval, rate_spread
 from marljax.draws import flat
 from marljax.environment import TimeStep
 from marljax.envs import smax_script as script
@@ -38,6 +38,7 @@ from marljax.evaluate import RandomPolicy, Rival
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = Path(__file__).parents[1] / "runs" / "baselines"  # checkpoints of races that are under way
+VALUES_RUNS = RUNS.with_name("tables")
 EPISODES = 10_000  # frozen scenarios per battle
 COMPARED_EPISODES = 40_000  # of the script that is compared with JaxMARL's
 RIVAL_EPISODES, RIVAL_AT_ONCE = 4_000, 1_000  # of JaxMARL's
@@ -245,6 +246,28 @@ def spread(values: np.ndarray, places: int, unit: str) -> str:
     return f"{estimate.value:.{places}f} ± {estimate.high - estimate.value:.{places}f}{unit}"
 
 
+VALUED = ("3m", "2s3z")
+MIXERS = {"QMIX": "qmix", "VDN": "vdn"}
+VALUED_SEEDS = 5
+VALUED_EPISODES = 1_000
+
+
+def values_table(cells: Cells) -> str:
+    """Learners of values: what the greedy policies win after all of their training."""
+    rows = [(f"{name}, {scenario}", valued_cell(cells, name, scenario)) for scenario in VALUED for name in MIXERS]
+    return tables.by_row(
+        "", ("won", "return"), lambda figures: [rate_spread(figures["won"]), mean_interval(figures["return"], 2)], rows
+    )
+
+
+def valued_cell(cells: Cells, name: str, scenario: str) -> Figures | None:
+    """Five seeds of QMIX or VDN in one battle."""
+    words = ["env=smax", f"env.scenario={scenario}", f"algo.mixer={MIXERS[name]}"]
+    return tables.learned_apart(
+        cells, f"{name} {scenario}", "qmix", words, VALUES_RUNS, VALUED_EPISODES, tables.AT_ONCE, VALUED_SEEDS, which="last"
+    )
+
+
 OPTIONS: dict[str, tuple[str, ...]] = {
     "tuned": (),
     "agent id": ("algo.agent_id=true",),
@@ -302,6 +325,7 @@ def large_table(cells: Cells) -> str:
 PARTS = {
     "scripted": scripted_table,
     "training": training_tables,
+    "values": values_table,
     "options": options_table,
     "large": large_table,
     "selfplay": selfplay.section,
@@ -339,6 +363,14 @@ of JaxMARL's that has not got there is stopped after at least three times our ti
 published 10 M steps, ours over 3 M, where a race of ours ends.
 
 {training}
+
+## Values instead of policies
+
+QMIX and VDN with `configs/tuned/qmix_smax.yaml`, 2 M steps, {valued_seeds} seeds (0–{valued_last}): the greedy policies of the
+last parameters, not the best, in {valued_episodes:,} battles each. Won: Wilson's 95 % interval over the pooled battles of all
+seeds, then the lowest and the highest of the seeds' rates. Return: ± 95 % t interval over seeds.
+
+{values}
 
 ## Options
 
@@ -378,6 +410,9 @@ def page(sections: dict[str, str]) -> str:
         rounds=race.ROUNDS,
         seeds=race.SEEDS,
         window=race.WINDOW,
+        valued_seeds=VALUED_SEEDS,
+        valued_last=VALUED_SEEDS - 1,
+        valued_episodes=VALUED_EPISODES,
         options_steps=OPTIONS_STEPS // 1_000_000,
         large_words=" ".join(LARGE_WORDS),
         selfplay_plan=selfplay.PLAN,

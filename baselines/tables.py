@@ -176,12 +176,20 @@ def learned_cell(
 
 
 def learned_apart(
-    cells: Cells, name: str, algo: str, words: Sequence[str], runs: Path, episodes: int, at_once: int, seeds: int
+    cells: Cells,
+    name: str,
+    algo: str,
+    words: Sequence[str],
+    runs: Path,
+    episodes: int,
+    at_once: int,
+    seeds: int,
+    which: Which = "best",
 ) -> Figures | None:
     """``learned_cell`` with a run and a cell for each of seeds 0, 1, …: for long trainings, because under ``vmap`` over seeds the
     beginnings of episodes are computed in every step. ``seeds`` is their number; None while any is missing."""
     each = [
-        learned_cell(cells, f"{name} seed {seed}", algo, [*words, f"seed={seed}"], runs, episodes, at_once)
+        learned_cell(cells, f"{name} seed {seed}", algo, [*words, f"seed={seed}"], runs, episodes, at_once, which)
         for seed in range(seeds)
     ]
     done = [figures for figures in each if figures is not None]
