@@ -21,7 +21,7 @@ from marljax import learning, parallel, ppo
 from marljax.config import Scalar, divide, static, traced
 from marljax.distributions import Categorical, Distribution, distribution, num_outputs
 from marljax.draws import flat
-from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.environment import Environment, EnvParams, TimeStep, flat_observation
 from marljax.errors import UserError
 from marljax.matching import METHODS, match
 from marljax.networks import ACTIVATIONS, Actor, PairScorer, Sizes, TwoTowers
@@ -204,7 +204,7 @@ def see(env: Environment, timestep: TimeStep) -> Inputs:
         shared, free = timestep.obs["shared"], jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True)
         inputs = Inputs(timestep.obs["own"], shared[env.items], shared["open"] > 0, free)
     else:
-        inputs = Inputs(learning.flat_obs(timestep), (), (), timestep.action_mask)
+        inputs = Inputs(flat_observation(timestep.obs, timestep.alive.shape), (), (), timestep.action_mask)
     return jax.tree.map(lambda x: x[None], inputs)
 
 

@@ -1,7 +1,7 @@
 """What a learned policy for ``ride_dispatch`` must beat, and the tables that say whether it does.
 
     python baselines/ride_dispatch.py                 # all of baselines/results/ride_dispatch.md
-    python baselines/ride_dispatch.py scripted        # one part: scripted, prices, learned, verdict or matters
+    python baselines/ride_dispatch.py scripted        # one part: scripted, prices, learned, candidates, verdict or matters
 
 Every cell of a table is kept in ``baselines/results/ride_dispatch/``: a command that was stopped goes on where it was, and a
 finished cell is not computed again. Delete a cell's file to compute it anew.
@@ -218,6 +218,26 @@ def relative(figures: Figures, usual: Figures) -> str:
     return mean_interval(figures["reward"], 1, 100 / usual["reward"]["mean"][0])
 
 
+# who trains where every vehicle is offered a few orders, on the small city
+OFFERED = {"QMIX": "qmix", "IPPO": "ippo", "MAPPO": "mappo"}
+
+
+def candidates_table(cells: Cells) -> str:
+    """Learners that need no list of all orders, beside the rules, which see it."""
+    scripted = {name: scripted_cell(cells, "demo", name) for name in RULES}
+    usual = scripted["one-step reward"]
+    rows = [[f"*{name}*", "–", *columns(figures)] for name, figures in scripted.items() if figures]
+    missing = []
+    for name, algo in OFFERED.items():
+        words = ["env=ride_dispatch", "env.view=candidates", *SMALL, f"seeds={SEEDS}"]
+        figures = tables.learned_cell(cells, f"{algo} demo candidates", algo, words, RUNS, EPISODES, AT_ONCE)
+        if figures is None or usual is None:
+            missing.append(name)
+        else:
+            rows.append([name, relative(figures, usual), *columns(figures)])
+    return tables.with_missing(missing, markdown_table(["", "of one-step reward's, %", *COLUMNS], rows))
+
+
 # what is changed of the tuned values, on the small city
 CHANGES = {
     "as tuned": (),
@@ -290,6 +310,7 @@ PARTS = {
     "scripted": scripted_table,
     "prices": price_table,
     "learned": learned_table,
+    "candidates": candidates_table,
     "verdict": verdict,
     "matters": change_table,
 }
@@ -322,6 +343,15 @@ matched vehicles. *Looking ahead* (`tuned=ahead`): rewards until the end of the 
 ±: 95 % t interval over seeds.
 
 {learned}
+
+## A few orders for each vehicle
+
+`env.view=candidates env.preset=demo`: every vehicle sees some orders near it and asks for one, or waits; the policies of others
+decide by themselves, and the best paid of those that ask for the same order gets it. 32 vehicles, {seeds} seeds each in one
+vmapped program with `configs/tuned/<algo>_ride_dispatch.yaml`, greedy policies of the best evaluation, on the same half hours as
+the rules in italics, which match all vehicles and orders at once. ±: 95 % t interval, over seeds where learned.
+
+{candidates}
 
 ## When one step is enough
 

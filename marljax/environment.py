@@ -41,6 +41,7 @@ class View(NamedTuple):
 
 class Lasting(struct.PyTreeNode):
     """A part of a state that outlives its episode and is too big to be copied at every step, such as a store of earlier states.
+    Learners, too, keep such parts beside their environments: a replay goes on where the rest of a diverged run is frozen.
 
     ``vectorize`` selects between the state that begins an episode and the one that continues it, leaf by leaf, which copies
     both. A lasting part is left out: the one that ``transition`` returns stands, also in the step that starts the next episode,
@@ -323,11 +324,15 @@ def is_shared(path: tuple[Any, ...]) -> bool:
     return bool(path) and getattr(path[0], "key", getattr(path[0], "name", None)) == "shared"
 
 
-def flat_observation(obs: Any, num_agents: int) -> jax.Array:
-    """[A, O]: every part of an observation side by side; what the agents share is repeated for each of them."""
+def flat_observation(obs: Any, shape: tuple[int, ...]) -> jax.Array:
+    """[…, A, O]: every part of an observation side by side; what the agents share is repeated for each of them. ``shape`` is
+    […, A]."""
 
     def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        return jnp.tile(leaf.reshape(1, -1), (num_agents, 1)) if is_shared(path) else leaf.reshape(num_agents, -1)
+        if is_shared(path):
+            parts = leaf.reshape(*shape[:-1], 1, -1)
+            return jnp.broadcast_to(parts, (*shape, parts.shape[-1]))
+        return leaf.reshape(*shape, -1)
 
     return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, obs)), -1)
 

@@ -139,7 +139,7 @@ class ToGymnax(environment.Environment):
 
 
 def _observation(seen: TimeStep | View) -> jax.Array:
-    return flat_observation(seen.obs, 1)[0]
+    return flat_observation(seen.obs, (1,))[0]
 
 
 def to_gymnax(env: Environment, env_params: EnvParams | None = None) -> ToGymnax:

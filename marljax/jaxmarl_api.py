@@ -106,7 +106,7 @@ class ToJaxMARL(MultiAgentEnv):
         return self._observations(state, timestep), ApiState(state, jnp.array(False), jnp.zeros((), jnp.int32))
 
     def _observations(self, state: Any, seen: TimeStep | View) -> ByAgent:
-        flat = flat_observation(seen.obs, self.num_agents)
+        flat = flat_observation(seen.obs, (self.num_agents,))
         return self._by_agent(flat) | {"world_state": self.env.global_state(state, self.env_params)}
 
     def _by_agent(self, values: jax.Array) -> ByAgent:

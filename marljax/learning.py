@@ -5,14 +5,14 @@ Axis letters: T time, E environments, A agents, O observation, n actions.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from marljax.config import Hyperparameters, Scalar, static, traced
-from marljax.environment import Environment, TimeStep, is_shared
+from marljax.environment import Environment, TimeStep, flat_observation
 from marljax.errors import UserError
 from marljax.networks import ACTIVATIONS
 
@@ -72,20 +72,8 @@ def refuse_items(env: Environment) -> None:
 def inputs_of(timestep: TimeStep) -> Inputs:
     """A timestep of E environments as inputs of length T = 1."""
     first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
-    seen = Inputs(flat_obs(timestep), timestep.action_mask, first, timestep.alive)
+    seen = Inputs(flat_observation(timestep.obs, timestep.alive.shape), timestep.action_mask, first, timestep.alive)
     return jax.tree.map(lambda x: x[None], seen)
-
-
-def flat_obs(timestep: TimeStep) -> jax.Array:
-    """[E, A, O]: every part of the observation side by side; what the agents share is repeated for each of them."""
-    shape = timestep.alive.shape
-
-    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        if is_shared(path):
-            return jnp.broadcast_to(leaf.reshape(shape[0], 1, -1), (*shape, leaf[0].size))
-        return leaf.reshape(*shape, -1)
-
-    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, timestep.obs)), -1)
 
 
 SCALED = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}

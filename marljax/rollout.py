@@ -18,7 +18,7 @@ class Actors(struct.PyTreeNode):
 
     env_state: VecState  # [E, …]
     timestep: TimeStep  # [E, …]
-    carry: Any  # recurrent state [E, A, H] of each network, () where there is none
+    carry: Any  # recurrent state [E, A, H] of each network, () where there is none; of QMIX its replay, too
 
 
 class Learner(struct.PyTreeNode):

@@ -2,7 +2,7 @@
 
 Both run ``algorithm.update`` in a scan, inside ``shard_map`` over the mesh ("seed", "data") and, per device, ``vmap`` over
 members: the runs of one batch, which differ in their key and in traced hyperparameters. A member whose numbers are no longer
-finite is frozen as it was before that update.
+finite is frozen as it was before that update, but for lasting parts (a replay), which nothing reads any more.
 """
 
 import contextlib
