@@ -105,11 +105,12 @@ def columns(figures: Figures) -> list[str]:
 
 
 def learned_table(cells: Cells) -> str:
-    """MAPPO and IPPO on every density, alone and under the supervisor, and the two compared over all densities."""
+    """Every learner on every density, alone and under the supervisor; MAPPO and IPPO compared over all densities."""
     rows = []
     for density in DENSITIES:
         for algo in ALGORITHMS:
             rows += learned_rows(cells, f"{density}: {algo}", f"{algo} {density}", algo, (f"env.density={density}",))
+        rows += learned_rows(cells, f"{density}: qmix", f"qmix {density}", "qmix", (f"env.density={density}",))
     for algo in ALGORITHMS:
         rows += learned_rows(cells, f"hard: {algo}, cautious", f"{algo} hard cautious", algo, ("env.density=hard", *CAUTIOUS))
     human = {density: scripted_cell(cells, density, HUMAN) for density in DENSITIES}
