@@ -30,19 +30,35 @@ def test_a_row_with_nothing_available_stays_finite_and_without_gradient():
     np.testing.assert_array_equal(gradient, 0.0)
 
 
-def test_multi_categorical_is_independent_parts():
-    nvec, outputs = (2, 3), jnp.array([0.0, 1.0, 0.5, 0.0, 0.0])
-    mask = jnp.array([True, True, True, True, False])
-    head = distribution(MultiDiscrete(nvec), outputs, mask)
-    first, second = distribution(Discrete(2), outputs[:2], mask[:2]), distribution(Discrete(3), outputs[2:], mask[2:])
-    for i in range(2):
-        for j in range(2):
-            expected = first.log_prob(jnp.array(i)) + second.log_prob(jnp.array(j))
-            np.testing.assert_allclose(head.log_prob(jnp.array([i, j])), expected, rtol=1e-6)
-    np.testing.assert_allclose(head.entropy(jax.random.key(0)), first.entropy(None) + second.entropy(None), rtol=1e-6)
-    samples = jax.vmap(head.sample)(jax.random.split(jax.random.key(0), 500))
-    assert samples.max(0).tolist() == [1, 1]
-    assert head.mode().tolist() == [1, 0]
+@pytest.mark.parametrize("nvec", [(2, 3), (3, 3)], ids=["unequal", "equal"])
+def test_multi_categorical_is_independent_parts(nvec):
+    """Parts of one size are held as one array; both ways give the sums over the parts, gradients included."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    outputs, mask = jax.random.normal(keys[0], (sum(nvec),)), jnp.arange(sum(nvec)) != 1
+
+    def together(outputs):
+        return distribution(MultiDiscrete(nvec), outputs, mask)
+
+    def parts(outputs):
+        ends = (slice(None, nvec[0]), slice(nvec[0], None))
+        return [distribution(Discrete(size), outputs[end], mask[end]) for size, end in zip(nvec, ends, strict=True)]
+
+    def alone(outputs, sample):
+        return sum(part.log_prob(choice) for part, choice in zip(parts(outputs), sample, strict=True))
+
+    for choices in np.ndindex(*nvec):
+        sample = jnp.array(choices)
+        found = jax.value_and_grad(lambda outputs, sample=sample: together(outputs).log_prob(sample))(outputs)
+        for one, other in zip(found, jax.value_and_grad(alone)(outputs, sample), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    entropy = sum(part.entropy(None) for part in parts(outputs))
+    np.testing.assert_allclose(together(outputs).entropy(jax.random.key(0)), entropy, rtol=1e-6)
+    assert together(outputs).mode().tolist() == [int(part.mode()) for part in parts(outputs)]
+    samples = np.asarray(jax.vmap(together(outputs).sample)(jax.random.split(keys[1], 20_000)))
+    counts = np.zeros(nvec)
+    np.add.at(counts, tuple(samples.T), 1 / len(samples))
+    each = [np.exp(part.log_prob(jnp.arange(size)[:, None])).ravel() for size, part in zip(nvec, parts(outputs), strict=True)]
+    np.testing.assert_allclose(counts, np.outer(*each), atol=0.015)
 
 
 def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():

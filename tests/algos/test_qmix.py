@@ -14,10 +14,12 @@ from probes import Probe
 from toys import Corridor, Points
 
 import marljax
-from marljax import memory, parallel
+from marljax import memory, parallel, settings
 from marljax.algos import qmix
+from marljax.baselines import games
 from marljax.environment import lasting_parts
 from marljax.errors import UserError
+from marljax.evaluate import Evaluator
 from marljax.learning import Inputs
 from marljax.train import Trainer, _run, make_train
 
@@ -34,7 +36,7 @@ def on_one_device(function, *arguments):
 
 
 def make_config(mixer, core, **changes):
-    settings = dict(
+    usual = dict(
         total_steps=40_000,
         num_envs=16,
         rollout_length=8,
@@ -48,7 +50,7 @@ def make_config(mixer, core, **changes):
         epsilon_decay=0.3,
         target_interval=20,
     )
-    return qmix.Config(**(settings | changes))
+    return qmix.Config(**(usual | changes))
 
 
 NETWORKS = [("qmix", "mlp"), ("vdn", "gru"), ("none", "gru"), ("qmix", "gru"), ("vdn", "mlp"), ("none", "mlp")]
@@ -242,6 +244,41 @@ def test_what_is_kept_takes_half_of_the_memory_in_half_precision():
         return memory.size((seen.local.obs, seen.state))
 
     assert size("float32") == 2 * size("bfloat16") == 2 * size("float16") > 0
+
+
+def test_a_member_that_diverges_leaves_the_other_alone():
+    """Its parameters explode in the first update, and in the second one its values are no numbers."""
+    config = qmix.Config(**SMALL, total_steps=200)
+    trainer, keys = Trainer(qmix, Corridor(), config, parallel.make_mesh()), jax.random.split(KEY, 2)
+    ends = []
+    for rates in ([5e-4, 5e-4], [1e30, 5e-4]):
+        members = trainer.init(keys, Corridor().default_params, config.replace(learning_rate=jnp.array(rates)))
+        members, _ = trainer.run(members, 1)
+        once = jax.device_get(members.state.learner.params.agent)
+        ends.append(trainer.run(members, 5))
+    (healthy, _), (broken, metrics) = ends
+    assert healthy.diverged_at.tolist() == [-1, -1]
+    assert broken.diverged_at.tolist() == [1, -1]
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda leaf: leaf[0], part) for part in (broken.state.learner.params.agent, once)))
+    assert np.isnan(metrics["td_loss"][0]).all()
+    assert np.isfinite(metrics["td_loss"][1]).all()
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda leaf: readable(leaf)[1], end.state) for end in (healthy, broken)))
+
+
+@pytest.mark.parametrize(("mixer", "answer"), [("qmix", 8.0), ("vdn", 7.0)])
+def test_the_two_step_game(mixer, answer):
+    """Of Rashid et al. 2018: a sum of values settles for 7, a monotonic mixture finds 8."""
+    config = config_of("qmix", games.VALUES, mixer=mixer, total_steps=40_000, learning_rate=3e-3)
+    train = jax.jit(jax.vmap(make_train(qmix, games.TwoStep(), config)))
+    params = train(jax.random.split(KEY, 4)).state.learner.params
+    played = Evaluator(games.TwoStep(), 1).learned(qmix, config, params, games.TwoStep().default_params, KEY)
+    np.testing.assert_array_equal(played["return"], np.full((4, 1), answer))
+
+
+def config_of(algo, words, **changes):
+    """The config that words of the command line give."""
+    target = ("env=custom", "env.target=marljax.baselines.games:TwoStep")
+    return settings.compose(algo, [*target, *words]).config.replace(**changes)
 
 
 def test_chunks_of_any_size_give_the_same_run():
