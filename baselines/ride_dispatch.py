@@ -219,7 +219,13 @@ def relative(figures: Figures, usual: Figures) -> str:
 
 
 # who trains where every vehicle is offered a few orders, on the small city
-OFFERED = {"QMIX": "qmix", "IPPO": "ippo", "MAPPO": "mappo"}
+OFFERED = {
+    "QMIX": ("qmix", ("algo.mixer=qmix",)),
+    "VDN": ("qmix", ("algo.mixer=vdn",)),
+    "independent Q-learning": ("qmix", ()),
+    "IPPO": ("ippo", ()),
+    "MAPPO": ("mappo", ()),
+}
 
 
 def candidates_table(cells: Cells) -> str:
@@ -228,9 +234,9 @@ def candidates_table(cells: Cells) -> str:
     usual = scripted["one-step reward"]
     rows = [[f"*{name}*", "–", *columns(figures)] for name, figures in scripted.items() if figures]
     missing = []
-    for name, algo in OFFERED.items():
-        words = ["env=ride_dispatch", "env.view=candidates", *SMALL, f"seeds={SEEDS}"]
-        figures = tables.learned_cell(cells, f"{algo} demo candidates", algo, words, RUNS, EPISODES, AT_ONCE)
+    for name, (algo, words) in OFFERED.items():
+        words = ("env=ride_dispatch", "env.view=candidates", *SMALL, *words, f"seeds={SEEDS}")
+        figures = tables.learned_cell(cells, f"{name} demo candidates", algo, words, RUNS, EPISODES, AT_ONCE)
         if figures is None or usual is None:
             missing.append(name)
         else:

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from marljax import parallel, ppo
-from marljax.algos import mappo
+from marljax.algos import mappo, qmix
 from marljax.rollout import collect
 from marljax.train import Trainer
 from marljax.vector import vectorize
@@ -87,6 +87,30 @@ def check_sharded_runs():
     assert returns[-5:].mean() > 0.9 > 0.7 > returns[0]
 
 
+def check_sharded_replay():
+    """QMIX over two devices learns; each holds the replay of its environments, and both hold the same networks."""
+    config = qmix.Config(
+        total_steps=12_000,
+        num_envs=16,
+        rollout_length=8,
+        buffer_size=4_096,
+        learning_starts=512,
+        hidden=(32, 32),
+        learning_rate=3e-3,
+    )
+    trainer = Trainer(qmix, ENV, config, parallel.make_mesh(1, 2))
+    members = trainer.init(jax.random.split(jax.random.key(0), 1), probes.ProbeParams(variant=probes.CHOICE))
+    members, metrics = trainer.run(members, trainer.num_updates)
+    for leaf in jax.tree.leaves((members.state.learner.params, members.state.learner.opt_state)):
+        first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        np.testing.assert_array_equal(first, second)
+    first, second = (np.asarray(shard.data) for shard in members.state.actors.carry.replay.value.action.addressable_shards)
+    assert first.shape == second.shape == (1, 8, config.capacity, 8, 2)
+    assert (first != second).any()
+    returns = metrics["sum_return"].sum(0) / metrics["episodes"].sum(0)
+    assert returns[-5:].mean() > 0.9 > 0.7 > returns[0]
+
+
 @pytest.mark.slow
 def test_two_devices_do_what_one_does():
     """In a process of its own: the number of devices is fixed when JAX starts."""
@@ -100,3 +124,4 @@ if __name__ == "__main__":
     check_sharded_batch()
     check_seeds_side_by_side()
     check_sharded_runs()
+    check_sharded_replay()
