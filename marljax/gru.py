@@ -67,19 +67,19 @@ def gru(
 def _forward(
     weights: jax.Array, bias: jax.Array, carry: jax.Array, gates: jax.Array, first: jax.Array, alive: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
-    def step(carry: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, Step]]:
-        gates, first, alive = inputs
+    apart = jnp.split(weights, 3, axis=-1)  # a product for each gate: slices of one keep XLA from vectorising what follows
+
+    def step(carry: jax.Array, inputs: Any) -> tuple[jax.Array, tuple[jax.Array, Step]]:
+        (for_reset, for_update, for_candidate), first, alive = inputs
         memory = jnp.where(first[..., None], 0.0, carry)
-        from_memory = matmul(memory, weights)
-        for_reset, for_update, for_candidate = jnp.split(gates, 3, axis=-1)
-        reset_memory, update_memory, recalled = jnp.split(from_memory, 3, axis=-1)
+        reset_memory, update_memory, recalled = (matmul(memory, part) for part in apart)
         reset, update = jax.nn.sigmoid(for_reset + reset_memory), jax.nn.sigmoid(for_update + update_memory)
         recalled = recalled + bias
         candidate = jnp.tanh(for_candidate + reset * recalled)
         output = (1 - update) * candidate + update * memory
         return jnp.where(alive[..., None], output, 0.0), (output, Step(memory, reset, update, candidate, recalled))
 
-    carry, (outputs, steps) = jax.lax.scan(step, carry, (gates, first, alive))
+    carry, (outputs, steps) = jax.lax.scan(step, carry, (jnp.split(gates, 3, axis=-1), first, alive))
     return (carry, outputs), (weights, steps, first, alive)
 
 
