@@ -247,38 +247,37 @@ def test_what_is_kept_takes_half_of_the_memory_in_half_precision():
 
 
 def test_a_member_that_diverges_leaves_the_other_alone():
-    """Its parameters explode in the first update, and in the second one its values are no numbers."""
+    """Its parameters explode in the first update, and in the second one its values are no numbers. Its learner stays as it was,
+    its replay goes on; the other has the same bits as in a batch where both are healthy."""
     config = qmix.Config(**SMALL, total_steps=200)
     trainer, keys = Trainer(qmix, Corridor(), config, parallel.make_mesh()), jax.random.split(KEY, 2)
-    ends = []
+    runs = []
     for rates in ([5e-4, 5e-4], [1e30, 5e-4]):
         members = trainer.init(keys, Corridor().default_params, config.replace(learning_rate=jnp.array(rates)))
         members, _ = trainer.run(members, 1)
-        once = jax.device_get(members.state.learner.params.agent)
-        ends.append(trainer.run(members, 5))
-    (healthy, _), (broken, metrics) = ends
-    assert healthy.diverged_at.tolist() == [-1, -1]
-    assert broken.diverged_at.tolist() == [1, -1]
-    chex.assert_trees_all_equal(*(jax.tree.map(lambda leaf: leaf[0], part) for part in (broken.state.learner.params.agent, once)))
-    assert np.isnan(metrics["td_loss"][0]).all()
-    assert np.isfinite(metrics["td_loss"][1]).all()
-    chex.assert_trees_all_equal(*(jax.tree.map(lambda leaf: readable(leaf)[1], end.state) for end in (healthy, broken)))
+        once = jax.device_get(jax.tree.map(readable, members.state))
+        members, metrics = trainer.run(members, 5)
+        state = jax.device_get(jax.tree.map(readable, members.state))
+        runs.append((members.diverged_at.tolist(), once, state, metrics))
+    (healthy_at, _, healthy, _), (broken_at, once, broken, metrics) = runs
+    assert (healthy_at, broken_at) == ([-1, -1], [1, -1])
+    assert all(np.isnan(values[0]).all() and np.isfinite(values[1]).all() for values in metrics.values())
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda leaf: leaf[0], state.learner) for state in (broken, once)))
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda leaf: leaf[1], state) for state in (healthy, broken)))
+    assert not np.array_equal(*(state.actors.carry.replay.value.action[0] for state in (broken, once)))
 
 
-@pytest.mark.parametrize(("mixer", "answer"), [("qmix", 8.0), ("vdn", 7.0)])
-def test_the_two_step_game(mixer, answer):
+@pytest.mark.parametrize(("learner", "answer"), [("QMIX", 8.0), ("VDN", 7.0)])
+def test_the_two_step_game(learner, answer):
     """Of Rashid et al. 2018: a sum of values settles for 7, a monotonic mixture finds 8."""
-    config = config_of("qmix", games.VALUES, mixer=mixer, total_steps=40_000, learning_rate=3e-3)
-    train = jax.jit(jax.vmap(make_train(qmix, games.TwoStep(), config)))
-    params = train(jax.random.split(KEY, 4)).state.learner.params
-    played = Evaluator(games.TwoStep(), 1).learned(qmix, config, params, games.TwoStep().default_params, KEY)
+    algo, words = games.LEARNERS[learner]
+    # half as many gradient steps again as in the table, at twice the rate: with half of them one seed in ten does not find 8
+    changed = {"total_steps": 60_000, "gradient_steps": 2, "target_interval": 10, "learning_rate": 2e-3}
+    run = settings.compose(algo, ["env=custom", *games.PLAYED["two-step"][0], *words])
+    config = run.config.replace(**changed)
+    params = jax.jit(jax.vmap(make_train(qmix, run.env, config)))(jax.random.split(KEY, 4)).state.learner.params
+    played = Evaluator(run.env, 1).learned(qmix, config, params, run.env_params, KEY)
     np.testing.assert_array_equal(played["return"], np.full((4, 1), answer))
-
-
-def config_of(algo, words, **changes):
-    """The config that words of the command line give."""
-    target = ("env=custom", "env.target=marljax.baselines.games:TwoStep")
-    return settings.compose(algo, [*target, *words]).config.replace(**changes)
 
 
 def test_chunks_of_any_size_give_the_same_run():
