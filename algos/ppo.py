@@ -46,6 +46,7 @@ class Params(NamedTuple):
 
 def present(env: Environment) -> Environment:
     """What the command line trains in: all agents of a team as one."""
+    learning.refuse_items(env)
     return env if env.num_agents == 1 else joint(env)
 
 

@@ -66,7 +66,8 @@ def sides(plan: Plan) -> dict[str, Side]:
 
 def about(plan: Plan) -> dict[str, Any]:
     """What figures depend on."""
-    return {"env": NAME, "config": dataclasses.asdict(their_config(plan)), "plan": dataclasses.asdict(plan)}
+    configs = {"config": dataclasses.asdict(their_config(plan)), "ours": dataclasses.asdict(our_config(plan))}
+    return {"env": NAME, "plan": dataclasses.asdict(plan), **configs}
 
 
 def returns_table(cells: Cells, plan: Plan = PLAN) -> str:
@@ -113,7 +114,8 @@ training. *Greedy*: the final parameters on {episodes:,} frozen episodes, the sa
 
 ## Speed
 
-Whole updates, one seed, both in turns in one process; medians. Every step counts, ours that restart an episode too.
+Whole updates, one seed, both in turns in one process; medians. All steps are counted, also those of ours that only
+restart an episode.
 
 {speed}
 """

@@ -191,9 +191,10 @@ Made by `python baselines/games.py`; {versions}.
 
 Mean return of greedy play after training over {seeds} seeds (0–{last_seed}), and how many of them found the best joint actions.
 In the two-step game (Rashid et al. 2018) a sum of values settles for 7, a monotonic mixture finds 8. In climbing and penalty
-(Claus and Boutilier 1998) the best actions are costly when only one agent takes them, which no monotonic mixture can represent
-while the other acts at random. QMIX, VDN and IQL explore with uniformly random actions throughout, as in the paper of the
-two-step game; MAPPO, IPPO and one controller of both agents sample from their policies.
+(Claus and Boutilier 1998) the best actions are costly when only one agent takes them: no monotonic mixture represents such
+payoffs, and while the other agent acts at random the safe actions look best. QMIX, VDN and IQL train 80,000 steps and explore
+with uniformly random actions throughout, as in the paper of the two-step game; MAPPO, IPPO and one controller of both agents,
+whose choices are independent draws, train 200,000 steps and sample from their policies.
 
 {games}
 """

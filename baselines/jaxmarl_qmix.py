@@ -2,8 +2,9 @@
 rival of ``qmix_compare.py``.
 
 What it does otherwise than ``algos/qmix.py``: every update resets its environments and plays one rollout as long as an episode;
-the last step of a rollout is never learnt from; the reward of a team is the sum over its agents; observations travel in
-dictionaries by agent. Its script takes the end of an episode one step early, which in rollouts of one episode is the same.
+the last step of a rollout is never learnt from; the mixing network begins near 0, ours near a sum; the reward of a team is the
+sum over its agents; observations travel in dictionaries by agent. Its script takes the end of an episode one step early, which in
+rollouts of one episode is the same.
 
 Axis letters: T time, E environments, B replayed rollouts, A agents, O observation, n actions.
 """

@@ -200,6 +200,8 @@ more than it does here; greedy policies of the best of 21 evaluations (before tr
 
 {learned}
 
+QMIX trains a third of the steps of MAPPO and IPPO, 1 M; a second million did not help it.
+
 Crashes at hard: human drivers get stuck at the end of the ramp (in the CAVs' place they leave as many unmerged as the first
 table says), some of them across the through lane, and no CAV can go slower than 10 m/s. A CAV that arrives before the episode
 ends has to have slowed down long before, which the supervisor, one second ahead, cannot do for it: only a policy that was trained

@@ -222,7 +222,7 @@ def relative(figures: Figures, usual: Figures) -> str:
 OFFERED = {
     "QMIX": ("qmix", ("algo.mixer=qmix",)),
     "VDN": ("qmix", ("algo.mixer=vdn",)),
-    "independent Q-learning": ("qmix", ()),
+    "independent Q-learning": ("qmix", ("algo.mixer=none",)),
     "IPPO": ("ippo", ()),
     "MAPPO": ("mappo", ()),
 }
@@ -352,10 +352,11 @@ matched vehicles. *Looking ahead* (`tuned=ahead`): rewards until the end of the 
 
 ## A few orders for each vehicle
 
-`env.view=candidates env.preset=demo`: every vehicle sees some orders near it and asks for one, or waits; the policies of others
-decide by themselves, and the best paid of those that ask for the same order gets it. 32 vehicles, {seeds} seeds each in one
-vmapped program with `configs/tuned/<algo>_ride_dispatch.yaml`, greedy policies of the best evaluation, on the same half hours as
-the rules in italics, which match all vehicles and orders at once. ±: 95 % t interval, over seeds where learned.
+`env.view=candidates env.preset=demo`: each vehicle is offered a few orders, and by itself asks for one or waits; of those that
+ask for the same order the best paid gets it. 32 vehicles, {seeds} seeds each in one vmapped program with
+`configs/tuned/<algo>_ride_dispatch.yaml` (those of QMIX were searched for by hand on this city, those of IPPO and MAPPO were
+not), greedy policies of the best evaluation, on the same half hours as the rules in italics, which match all vehicles and orders
+at once. ±: 95 % t interval, over seeds where learned.
 
 {candidates}
 

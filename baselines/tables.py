@@ -166,7 +166,7 @@ def learned_cell(
 ) -> Figures | None:
     """Trains as the command line would with ``words``, in a folder of ``runs``; plays every seed's best or last parameters."""
     words = [*words, f"runs={runs}", f"name={file_name(name)}"]
-    about = matters(settings.compose(algo, words)) | {"episodes": episodes}
+    about = matters(settings.compose(algo, words)) | {"episodes": episodes, "which": which}
 
     def play() -> Figures:
         run, folder = train(algo, words, cells.console)

@@ -130,8 +130,8 @@ def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
 
     members, _ = jax.eval_shape(start_and_run, keys, settings.training_params)
     remedy = "lower algo.num_envs or seeds"
-    if lasting_parts(members.state):
-        remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16" if settings.algo == "qmix" else remedy
+    if hasattr(settings.config, "buffer_size"):
+        remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16"
     memory.check(memory.size(members) // memory.shares(trainer.mesh.size), fields.counted(settings.run.seeds, "seed"), remedy)
 
 

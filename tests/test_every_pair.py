@@ -91,3 +91,8 @@ def test_the_readme_says_the_same():
     assert list(body) == list(ALGORITHMS)
     for (algo, env), cell in zip(PAIRS, itertools.chain(*(body[algo] for algo in ALGORITHMS)), strict=True):
         assert ((algo, env) in IMPOSSIBLE) == (cell != "✓"), (algo, env)
+
+
+def test_one_controller_cannot_list_all_orders():
+    with pytest.raises(UserError, match=r"choose another view, such as env\.view=candidates"):
+        settings.compose("ppo", ["env=ride_dispatch", "env.preset=demo"])
