@@ -53,10 +53,8 @@ def present(env: Environment) -> Environment:
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """A fresh learner of one agent, and its environments."""
     if env.num_agents > 1:
-        name = type(env).__name__
-        raise UserError(
-            f"ppo controls one agent, and {name} has {env.num_agents}; give marljax.joint(env), or take ippo or mappo"
-        )
+        remedy = "take ippo" if env.competitive else "give marljax.joint(env), or take ippo or mappo"
+        raise UserError(f"ppo controls one agent, and {type(env).__name__} has {env.num_agents}; {remedy}")
     return begin(env, env_params, config, key)
 
 

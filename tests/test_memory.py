@@ -17,6 +17,7 @@ def test_size_is_that_of_the_arrays():
     )
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices have a memory of their own")
 def test_a_container_may_have_less_than_the_machine(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "LIMITS", (tmp_path / "absent", limit))
