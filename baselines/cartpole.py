@@ -91,7 +91,7 @@ def returns_table(cells: Cells, plan: Plan = PLAN) -> str:
 def speed_table(cells: Cells, plan: Plan = PLAN) -> str:
     """Training steps per second of both, measured in turns in one process."""
     done = cells.get("speed", about(plan), lambda: versus.measure_speed(plan, sides(plan)))
-    return versus.speed_table(plan, done, {OURS: OURS, THEIRS: THEIRS}, THEIRS)
+    return versus.speed_table(done, {OURS: OURS, THEIRS: THEIRS}, THEIRS)
 
 
 PARTS = {"returns": returns_table, "speed": speed_table}

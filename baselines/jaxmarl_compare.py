@@ -138,7 +138,7 @@ def speed_table(cells: Cells, plan: Plan = PLAN) -> str:
         "repetitions": plan.repetitions,
     }
     done = cells.get("speed", about, lambda: measure(plan))
-    return versus.speed_table(plan, done, {"ours": OURS, "theirs": THEIRS}, "theirs")
+    return versus.speed_table(done, {"ours": OURS, "theirs": THEIRS}, "theirs")
 
 
 def measure(plan: Plan) -> Figures:

@@ -107,7 +107,7 @@ def speed_table(cells: Cells, plan: Plan = PLAN) -> str:
         def compute(mixer: str = mixer) -> Figures:
             return versus.measure_speed(plan, sides(plan, mixer))
 
-        parts.append(versus.speed_table(plan, cells.get(f"speed {mixer}", about(plan, mixer), compute), titles(mixer), "theirs"))
+        parts.append(versus.speed_table(cells.get(f"speed {mixer}", about(plan, mixer), compute), titles(mixer), "theirs"))
     return "\n\n".join(parts)
 
 

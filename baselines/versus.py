@@ -87,6 +87,8 @@ def theirs(module: ModuleType, env: Any, config: Any) -> Side:
 def returns(plan: Plan, side: Side, env: Environment) -> Figures:
     """Per seed: the mean return of the episodes in the last of training, and of the greedy policy's frozen episodes."""
     metrics, params = side.train(plan.keys)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+        raise UserError(f"a seed of {side.algorithm.__name__} diverged; nothing is kept")
     tail = max(round(plan.tail * side.config.num_updates), 1)
     episodes, total = (metrics[name][:, -tail:].sum(-1) for name in ("episodes", "sum_return"))
     evaluator = Evaluator(env, plan.episodes)
@@ -102,30 +104,33 @@ def difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def measure_speed(plan: Plan, sides: Mapping[str, Side]) -> Figures:
-    """Seconds of whole updates, in turns, one seed each; CPU seconds until the first ones were done."""
+    """Seconds of whole updates, in turns, one seed each; CPU seconds that the first ones took longer: tracing and compilation."""
     states: dict[str, Any] = {}
     first: dict[str, float] = {}
+    jax.block_until_ready(jax.jit(jax.random.key)(0))  # what the first program of a process costs is nobody's
     for name, side in sides.items():
         begun = time.process_time()
         states[name] = jax.block_until_ready(side.advance(side.start(), plan.updates))
         first[name] = time.process_time() - begun
     seconds: dict[str, list[float]] = {name: [] for name in sides}
+    work: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(plan.repetitions):
         for name, side in sides.items():
-            begun = time.perf_counter()
+            begun, begun_cpu = time.perf_counter(), time.process_time()
             states[name] = jax.block_until_ready(side.advance(states[name], plan.updates))
             seconds[name].append(time.perf_counter() - begun)
+            work[name].append(time.process_time() - begun_cpu)
     return {
         name: {
             "steps_per_s": plan.updates * sides[name].config.steps_per_update / statistics.median(times),
-            "first_cpu_s": first[name],
+            "compile_cpu_s": first[name] - statistics.median(work[name]),
             "seconds": times,
         }
         for name, times in seconds.items()
     }
 
 
-def speed_table(plan: Plan, done: Figures | None, titles: Mapping[str, str], rival: str) -> str:
+def speed_table(done: Figures | None, titles: Mapping[str, str], rival: str) -> str:
     """Training steps per second of each, ``titles`` by name, and how many times those of ``rival``."""
     if done is None:
         return "Not computed yet."
@@ -134,8 +139,8 @@ def speed_table(plan: Plan, done: Figures | None, titles: Mapping[str, str], riv
             title,
             f"{done[name]['steps_per_s']:,.0f}",
             f"{done[name]['steps_per_s'] / done[rival]['steps_per_s']:.2f}×",
-            f"{done[name]['first_cpu_s']:.1f}",
+            f"{done[name]['compile_cpu_s']:.1f}",
         ]
         for name, title in titles.items()
     ]
-    return markdown_table(["training", "env-steps/s", "× theirs", f"compile and first {plan.updates} updates, CPU s"], rows)
+    return markdown_table(["training", "env-steps/s", "× theirs", "tracing and compilation, CPU s"], rows)

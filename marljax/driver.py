@@ -29,6 +29,7 @@ from marljax.settings import CUSTOM, Settings
 from marljax.train import LONGEST, Members, Trainer
 
 NUMBERS_DEPEND_ON = ("seed", "seeds", "eval", "failure_replay", "mesh", "algo", "env", "env_params")  # of a configuration
+MINUTES_WITH_REPLAY = 5.0  # between two checkpoints that hold a replay
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
 SUITES = 2**32 // PARTS_PER_SUITE - 1
@@ -233,7 +234,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     settings, trainer = run.settings, run.trainer
     total, evaluation = trainer.num_updates, settings.run.eval
     evaluator = Evaluator(settings.env, evaluation.episodes)
-    chunk = chunk_of(settings, trainer)
+    chunk, minutes = chunk_of(settings, trainer), minutes_between_checkpoints(run)
     compiled: set[int] = set()  # lengths of chunks; the first of each says nothing about speed
     speed: float | None = None
     saved, wanted = time.monotonic(), False
@@ -258,7 +259,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
             save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
             return "diverged"
         wanted |= due(before, run.update, settings.run.checkpoint.every, total)
-        spaced = time.monotonic() - saved >= 60 * settings.run.checkpoint.minutes
+        spaced = time.monotonic() - saved >= 60 * minutes
         if stopper.asked or run.update == total or (wanted and spaced):
             save(run)
             saved, wanted = time.monotonic(), False
@@ -270,6 +271,14 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
 def chunk_of(settings: Settings, trainer: Trainer) -> int:
     """Updates between two looks of the host."""
     return min(settings.run.chunk or chunk_length(trainer.num_updates), trainer.num_updates)
+
+
+def minutes_between_checkpoints(run: Run) -> float:
+    """At least so many; a replay is saved whole each time, and that takes long."""
+    asked = run.settings.run.checkpoint.minutes
+    if asked is None:
+        return MINUTES_WITH_REPLAY if lasting_parts(run.members.state) else 0.0
+    return asked
 
 
 def chunk_length(total: int) -> int:

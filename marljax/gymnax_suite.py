@@ -1,6 +1,6 @@
 """gymnax's environments as ours: ``marljax.make("gymnax/CartPole-v1")``, ``env=gymnax env.name=CartPole-v1``.
 
-Each has one agent. Observations of any shape are flat, but a whole number below n (FrozenLake's place) is a one among n zeros.
+Each has one agent. Observations of any shape are flat, but a whole number below n (FrozenLake's place) is one-hot over n.
 Continuous actions in [−1, 1] are stretched to the environment's bounds. The numbers, ``env_params``, are gymnax's own record.
 Only ``step_env`` and ``is_truncated`` are called, never the ``step`` that restarts an episode by itself.
 

@@ -42,7 +42,7 @@ class Checkpointing:
 
     every: float
     keep: int
-    minutes: float = 0.0  # runs of before there were any
+    minutes: float | None = None  # runs of before there were any have none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,7 +382,7 @@ def _check_run(run: RunSettings) -> RunSettings:
             raise UserError(f"{key}={value} is out of range; it takes integers of at least 1")
         if value is not None and value > MOST.get(key, LARGEST):
             raise UserError(f"{key}={value} is out of range; it takes integers up to {MOST.get(key, LARGEST)}")
-    if not 0 <= run.checkpoint.minutes < LARGEST:
+    if not 0 <= (run.checkpoint.minutes or 0) < LARGEST:
         raise UserError(f"checkpoint.minutes={run.checkpoint.minutes} is out of range; it takes minutes from 0 on")
     if run.name is not None:
         check_name(run.name)

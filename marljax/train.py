@@ -234,8 +234,10 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
     mesh, numbers = parallel.make_mesh(), env.numbers(env_params)
 
     def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
-        state = algorithm.init(env, env_params, config, key)
-        memory.check(memory.size(state), "a run", "lower num_envs, or what is replayed (buffer_size)")
+        init = jax.jit(functools.partial(algorithm.init, env))  # traced once for its size and its arrays
+        size = memory.size(jax.eval_shape(init, env_params, config, key))
+        memory.check(size, "a run", "lower num_envs, or what is replayed (buffer_size)")
+        state = init(env_params, config, key)
         member = Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
         step = functools.partial(guarded_update, algorithm, env)
         member, metrics = jax.lax.scan(lambda member, _: step(member), member, length=config.num_updates)
