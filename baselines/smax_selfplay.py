@@ -113,7 +113,7 @@ def train(run: Settings, checkpoints: int) -> tuple[Any, list[int]]:
     chunk, rest = divmod(trainer.num_updates, checkpoints - 1)
     if rest:
         raise UserError(f"{trainer.num_updates} updates do not divide by {checkpoints - 1}; change total_steps or checkpoints")
-    members = trainer.init(driver.member_keys(run), run.env_params)
+    members = trainer.init(*driver.member_inputs(run))
     kept = [jax.device_get(members.state.learner.params)]
     for _ in range(checkpoints - 1):
         members, _ = trainer.run(members, chunk)

@@ -139,7 +139,7 @@ def play_learned(
     which: Which = "best",
 ) -> Figures:
     """The best or last parameters of every seed on the frozen scenarios, ``at_once`` of them in one program."""
-    params, _, _ = trained.load_members(folder, run, which)
+    params = trained.load_members(folder, which).params
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
         return Evaluator(env, count).learned(run.algorithm, run.config, params, env_params, key)

@@ -33,6 +33,7 @@ Plays episodes that neither training nor its evaluations have seen, the same for
   episodes=320     how many, for every seed of the run
   suite=0          which set of episodes; no two have one in common
   which=best       best or last parameters of every seed
+  trial=…          which setting of a sweep (default: the best)
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
 REPLAY_HELP = """usage: marljax replay <run folder> [key=value …]
@@ -42,6 +43,7 @@ Writes one episode of the trained policy as an animation.
   suite=0          which episode: the first of that suite
   seed=…           which seed of the run (default: the one with the best evaluation)
   which=best       best or last parameters
+  trial=…          which setting of a sweep (default: the best)
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
 
@@ -53,6 +55,7 @@ class EvaluateOptions:
     episodes: int = 320
     suite: int = 0
     which: Which = "best"
+    trial: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ReplayOptions:
     suite: int = 0
     seed: int | None = None
     which: Which = "best"
+    trial: int | None = None
 
 
 Options = TypeVar("Options", EvaluateOptions, ReplayOptions)
@@ -153,18 +157,20 @@ def _train(algo: str, words: Sequence[str]) -> int:
     wanted = settings.compose(algo, words)
     enable_compilation_cache()
 
-    from marljax import driver, report
+    from marljax import batches, ranking, report
 
     screen = Console()
-    ended = driver.train(wanted, screen)
+    ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        print(f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.run.folder}")
+        print(f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
         return 128 + ended.signal
     if ended.status == "diverged":
-        checkpoints = ended.run.folder / "checkpoints"
-        print(f"error: every seed has diverged; {checkpoints} holds what they were before", file=sys.stderr)
+        print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
         return 1
-    report.finish(ended.run, screen)
+    if ranking.compares(ended.run.settings):
+        ranking.finish(ended.run.settings, ended.folder, screen)
+    else:
+        report.finish(ended.run, screen)
     return 0
 
 
@@ -176,11 +182,11 @@ def _evaluate(words: Sequence[str]) -> int:
     from marljax import driver, report
     from marljax.progress import comparison, pooled, say
 
-    wanted, params, _ = _load(folder, options.which, env_changes)
+    wanted, params = _load(folder, options, env_changes)[:2]
     screen = Console()
     part = driver.fresh_part(options.suite)
     rows = report.compare(wanted, params, part, options.episodes, lambda line: say(screen, line))
-    title = pooled(options.episodes, "fresh", wanted.run.seeds, wanted.env.competitive)
+    title = pooled(options.episodes, "fresh", len(wanted.members), wanted.env.competitive)
     screen.print(comparison(title, rows, screen.width, wanted.env.figures, wanted.env.units))
     return 0
 
@@ -191,18 +197,13 @@ def _replay(words: Sequence[str]) -> int:
         return 0
     folder, options, env_changes = _folder_and_options(words, ReplayOptions)
     import jax
-    import numpy as np
 
     from marljax import driver, report
 
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
-    wanted, params, best = _load(folder, options.which, env_changes)
-    seeds = driver.seeds_of(wanted)
-    if options.seed is not None and options.seed not in seeds:
-        raise UserError(f"{folder} has no seed {options.seed}; it trained {', '.join(map(str, seeds))}")
-    index = int(np.argmax(best.score)) if options.seed is None else seeds.index(options.seed)
+    wanted, params, index = _load(folder, options, env_changes, options.seed)
     key = driver.suite_key(driver.fresh_part(options.suite))
     charts = path.with_suffix(".png")
     metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path, charts)
@@ -210,14 +211,13 @@ def _replay(words: Sequence[str]) -> int:
     return 0
 
 
-def _load(folder: Path, which: Which, env_changes: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The settings of a run, with changes to its environment, its parameters [S, …] and their best evaluations."""
+def _load(folder: Path, options: Options, env_changes: dict[str, Any], seed: int | None = None) -> tuple[Any, Any, int]:
+    """The settings of a run, with changes to its environment, its parameters [S, …], and which of them are the seed's."""
     enable_compilation_cache()
-    from marljax import runfolder, settings, trained
+    from marljax import trained
 
-    original = settings.from_tree(runfolder.read_config(folder))
-    params, best, _ = trained.load_members(folder, original, which)
-    return trained.with_env(original, env_changes), params, best
+    loaded = trained.load_members(folder, options.which, options.trial)
+    return trained.with_env(loaded.settings, env_changes), loaded.params, loaded.index_of(seed, folder)
 
 
 def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:

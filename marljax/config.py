@@ -33,6 +33,11 @@ def is_static(field: dataclasses.Field) -> bool:
     return field.metadata.get("static", False)
 
 
+def traced_names(config: type) -> list[str]:
+    """The fields of a ``Config`` that are numbers of the program's input."""
+    return [field.name for field in dataclasses.fields(config) if not is_static(field)]
+
+
 @dataclass_transform(frozen_default=True)
 class Hyperparameters:
     """Base of every algorithm's ``Config``; fields are declared with ``static`` and ``traced``.

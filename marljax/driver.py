@@ -28,7 +28,8 @@ from marljax.progress import LiveProgress, headline, say
 from marljax.settings import CUSTOM, Settings
 from marljax.train import LONGEST, Members, Trainer
 
-NUMBERS_DEPEND_ON = ("seed", "seeds", "eval", "failure_replay", "mesh", "algo", "env", "env_params")  # of a configuration
+# Groups of a configuration.
+NUMBERS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", "env_params")
 MINUTES_WITH_REPLAY = 5.0  # between two checkpoints that hold a replay
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
@@ -64,9 +65,9 @@ class Run:
     update: int  # updates done
 
     @property
-    def seeds(self) -> list[int]:
-        """The seed of each member."""
-        return seeds_of(self.settings)
+    def names(self) -> list[str]:
+        """What each member is called."""
+        return [member.name for member in self.settings.members]
 
     @property
     def diverged(self) -> np.ndarray:
@@ -80,24 +81,28 @@ class Ended:
 
     run: Run
     status: Status
+    folder: Path  # to be continued: of the run, or of the whole that it is a batch of
     signal: int = 0  # that interrupted it
 
 
-def train(settings: Settings, console: Console) -> Ended:
-    """Trains, or continues with ``resume``, until all updates are done, every member has diverged, or a signal asks to stop."""
+def train(settings: Settings, console: Console, folder: Path | None = None) -> Ended:
+    """Trains until all updates are done, every member has diverged, or a signal asks to stop.
+
+    The run folder is a new one, that of ``resume``, or ``folder``, where one stands perhaps already; what has been saved there
+    is continued.
+    """
     trainer = make_trainer(settings)
-    keys = member_keys(settings)
-    check_sizes(trainer, keys, settings)
+    check_sizes(trainer, settings)
     with ExitStack() as stack:
-        folder = stack.enter_context(opened(settings))
-        run = start(settings, folder, trainer, keys, console)
-        wandb = WandbRuns(settings, folder, seeds_of(settings), lambda line: say(console, line))
+        folder = stack.enter_context(opened(settings) if folder is None else runfolder.locked(folder))
+        run = start(settings, folder, trainer, console)
+        wandb = WandbRuns(settings, folder, lambda line: say(console, line))
         stack.callback(wandb.finish)
         announce(run, console)
         log = MetricsFile(folder, run.update)
         stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
         steps = trainer.steps_per_update
-        progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, len(run.seeds)))
+        progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, many(settings)))
 
         def record(rows: list[Row]) -> None:
             log.append(rows)
@@ -105,7 +110,7 @@ def train(settings: Settings, console: Console) -> Ended:
 
         status = run_chunks(run, progress, record, stopper)
         wandb.conclude(best_figures(run))
-        return Ended(run, status, stopper.asked)
+        return Ended(run, status, run.folder, stopper.asked)
 
 
 def make_trainer(settings: Settings) -> Trainer:
@@ -120,30 +125,36 @@ def make_trainer(settings: Settings) -> Trainer:
     return Trainer(settings.algorithm, settings.training_env, settings.config, mesh)
 
 
-def check_sizes(trainer: Trainer, keys: jax.Array, settings: Settings) -> None:
+def check_sizes(trainer: Trainer, settings: Settings) -> None:
     """Raises ``UserError`` for sizes that do not fit, before anything is written.
 
     It traces the program that ``run_chunks`` compiles, on the same shapes, so that the trace is made once.
     """
 
-    def start_and_run(keys: jax.Array, env_params: Any) -> Any:
-        return trainer.run(trainer.init(keys, env_params), chunk_of(settings, trainer))
+    def start_and_run(*given: Any) -> Any:
+        return trainer.run(trainer.init(*given), chunk_of(settings, trainer))
 
-    members, _ = jax.eval_shape(start_and_run, keys, settings.training_params)
+    members, _ = jax.eval_shape(start_and_run, *member_inputs(settings))
     remedy = "lower algo.num_envs or seeds"
     if hasattr(settings.config, "buffer_size"):
         remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16"
-    memory.check(memory.size(members) // memory.shares(trainer.mesh.size), fields.counted(settings.run.seeds, "seed"), remedy)
+    memory.check(memory.size(members) // memory.shares(trainer.mesh.size), many(settings), remedy)
 
 
-def seeds_of(settings: Settings) -> list[int]:
-    """Member i trains with ``seed + i``, as a run of its own with that seed would."""
-    return [settings.run.seed + index for index in range(settings.run.seeds)]
+def many(settings: Settings) -> str:
+    """How many runs train at once: ``4 seeds``, ``6 settings × 4 seeds``."""
+    trials, seeds = settings.run.search.tried, fields.counted(settings.run.seeds, "seed")
+    if settings.run.search.batch is not None:
+        return fields.counted(len(settings.members), "member")
+    return f"{fields.counted(len(trials), 'setting')} × {seeds}" if trials else seeds
 
 
-def member_keys(settings: Settings) -> jax.Array:
-    """Keys [S]."""
-    return jax.vmap(jax.random.key)(np.array(seeds_of(settings), np.uint32))
+def member_inputs(settings: Settings) -> tuple[jax.Array, Any, dict[str, np.ndarray]]:
+    """What ``Trainer.init`` takes: keys [S], the environment's numbers, and in what members differ.
+
+    A member with seed i is what a run of its own with that seed would be.
+    """
+    return jax.vmap(jax.random.key)(np.array(settings.seeds, np.uint32)), settings.training_params, settings.overrides
 
 
 def purpose_of(settings: Settings) -> Purpose:
@@ -156,8 +167,8 @@ def purpose_of(settings: Settings) -> Purpose:
 def opened(settings: Settings) -> Iterator[Path]:
     """The folder to continue, or a new one, with its lock; a new one disappears if the run ends before it has saved anything."""
     if settings.run.resume is not None:
-        with runfolder.locked(Path(settings.run.resume)):
-            yield Path(settings.run.resume)
+        with runfolder.locked(Path(settings.run.resume)) as folder:
+            yield folder
         return
     root = Path(settings.run.runs)
     new = [path for path in (root / settings.title, root) if not path.exists()]
@@ -166,30 +177,30 @@ def opened(settings: Settings) -> Iterator[Path]:
         with runfolder.locked(folder):
             yield folder
     except UserError:
-        if not checkpoint.checkpoints(folder / runfolder.CHECKPOINTS):
+        if not any(folder.rglob(f"{runfolder.CHECKPOINTS}/*/{checkpoint.MANIFEST}")):
             runfolder.remove(folder, *new)
         raise
 
 
-def start(settings: Settings, folder: Path, trainer: Trainer, keys: jax.Array, console: Console) -> Run:
+def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) -> Run:
     """Fresh members, or those of the newest good checkpoint."""
     saved = folder / runfolder.CHECKPOINTS
-    if settings.run.resume is None or not checkpoint.checkpoints(saved):
+    if not checkpoint.checkpoints(saved):
         runfolder.write_config(folder, settings.tree)
-        members = trainer.init(keys, settings.training_params)
+        members = trainer.init(*member_inputs(settings))
         return Run(settings, folder, trainer, members, no_best(members), 0)
     check_unchanged(folder, checkpoint.newest_notes(saved).get("settings", {}), settings)
-    restored = checkpoint.restore(saved, saved_shapes(trainer, keys, settings), purpose_of(settings))
+    restored = checkpoint.restore(saved, saved_shapes(trainer, settings), purpose_of(settings))
     for warning in restored.warnings:
         say(console, f"warning: {warning}")
     best = jax.tree.map(np.asarray, restored.tree.best)
     return Run(settings, folder, trainer, restored.tree.members, best, restored.update)
 
 
-def saved_shapes(trainer: Trainer, keys: jax.Array, settings: Settings) -> Saved:
+def saved_shapes(trainer: Trainer, settings: Settings) -> Saved:
     """What a checkpoint holds, as ``jax.ShapeDtypeStruct``."""
-    members = trainer.shapes(keys, settings.training_params)
-    score, update = (jax.ShapeDtypeStruct(keys.shape, dtype) for dtype in (np.float32, np.int32))
+    members = trainer.shapes(*member_inputs(settings))
+    score, update = (jax.ShapeDtypeStruct((len(settings.members),), dtype) for dtype in (np.float32, np.int32))
     return Saved(members, Best(members.state.learner.params, score, update))
 
 
@@ -218,12 +229,13 @@ def announce(run: Run, console: Console) -> None:
     settings, trainer = run.settings, run.trainer
     steps, asked = trainer.num_updates * trainer.steps_per_update, settings.config.total_steps
     rounded = f" (total_steps={asked:,} rounded up to whole updates)" if steps != asked else ""
-    many = f", {len(run.seeds)} seeds" if len(run.seeds) > 1 else ""
+    members = f", {many(settings)}" if len(settings.members) > 1 else ""
     device = jax.devices()[0].device_kind
     title = settings.title.replace("_", " on ", 1)
-    say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{many}, on {device}")
+    say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{members}, on {device}")
     if replayed := sum(map(memory.size, lasting_parts(run.members.state))):
-        say(console, f"kept to be replayed: {memory.shown(replayed // len(run.seeds))} per seed, in memory and in checkpoints")
+        each = memory.shown(replayed // len(settings.members))
+        say(console, f"kept to be replayed: {each} per seed, in memory and in checkpoints")
     say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
         say(console, f"{fields.counted(run.update, 'update')} done already")
@@ -322,13 +334,13 @@ def choose(first: np.ndarray, params: Any, others: Any) -> Any:
     return jax.tree.map(pick, *jax.device_get((params, others)))
 
 
-def best_figures(run: Run) -> dict[int, Row]:
-    """The best evaluation of each seed that had one: its score and the update it came after."""
-    return {
-        seed: {"best_eval_score": float(score), "best_update": int(update)}
-        for seed, score, update in zip(run.seeds, run.best.score, run.best.update, strict=True)
+def best_figures(run: Run) -> list[Row]:
+    """The best evaluation of each member that had one: its score and the update it came after."""
+    return [
+        member.place | {"best_eval_score": float(score), "best_update": int(update)}
+        for member, score, update in zip(run.settings.members, run.best.score, run.best.update, strict=True)
         if np.isfinite(score)
-    }
+    ]
 
 
 def best_or_last(best: Best, last: Any) -> Any:
@@ -338,7 +350,9 @@ def best_or_last(best: Best, last: Any) -> Any:
 
 def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:
     """Metrics [S, episodes] of greedy policies with parameters [S, …] in one part of the frozen suite."""
-    results = evaluator.learned(settings.algorithm, settings.config, params, settings.env_params, suite_key(part))
+    results = evaluator.learned(
+        settings.algorithm, settings.config, params, settings.env_params, suite_key(part), overrides=settings.judged_by
+    )
     return jax.device_get(results)
 
 
@@ -360,13 +374,13 @@ def score_of(results: dict[str, np.ndarray]) -> np.ndarray:
 def rows_of(run: Run, metrics: dict[str, np.ndarray], evaluated: dict[str, np.ndarray]) -> list[Row]:
     """One row per member with something to say."""
     rows = []
-    for index, seed in enumerate(run.seeds):
+    for index, member in enumerate(run.settings.members):
         figures = summarise(metrics, index) if metrics else {}
         if not run.diverged[index]:
             figures |= {f"eval_{name}": float(np.mean(values[index])) for name, values in evaluated.items()}
         if figures:
-            place = {"seed": seed, "update": run.update, "env_steps": run.update * run.trainer.steps_per_update}
-            rows.append(place | {"time": round(time.time(), 3)} | figures)
+            moment = {"update": run.update, "env_steps": run.update * run.trainer.steps_per_update}
+            rows.append(member.place | moment | {"time": round(time.time(), 3)} | figures)
     return rows
 
 
@@ -381,7 +395,7 @@ def report_divergence(run: Run, before: np.ndarray, tell: Callable[[str], None])
     for index in np.flatnonzero(run.diverged & ~before):
         update, quantity = int(run.members.diverged_at[index]), run.trainer.quantities[int(run.members.diverged_in[index])]
         tell(
-            f"seed {run.seeds[index]} diverged: {quantity} is not finite at update {update + 1}; "
+            f"{run.names[index]} diverged: {quantity} is not finite at update {update + 1}; "
             "it is frozen as it was before, and stands so in the checkpoints"
         )
 

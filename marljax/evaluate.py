@@ -13,6 +13,7 @@ from jax.tree_util import Partial
 from marljax.distributions import MANY, Categorical, distribution
 from marljax.draws import flat
 from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.overrides import Overrides, overridden
 from marljax.spaces import Discrete, MultiDiscrete
 from marljax.vector import VecState, vectorize
 
@@ -115,10 +116,20 @@ class Evaluator:
     max_steps: int = MAX_STEPS
 
     def learned(
-        self, algorithm: ModuleType, config: Any, params: Any, env_params: EnvParams, key: jax.Array, greedy: bool = True
+        self,
+        algorithm: ModuleType,
+        config: Any,
+        params: Any,
+        env_params: EnvParams,
+        key: jax.Array,
+        greedy: bool = True,
+        overrides: Overrides | None = None,
     ) -> dict[str, jax.Array]:
-        """Metrics [S, episodes] of the parameters of S members (leading [S] on every leaf of ``params``)."""
-        return _evaluate_learned(self, algorithm, config, params, env_params, key, greedy)
+        """Metrics [S, episodes] of the parameters of S members (leading [S] on every leaf of ``params``).
+
+        ``overrides`` are numbers [S] in which they differ, by name as ``make_train`` takes them.
+        """
+        return _evaluate_learned(self, algorithm, config, params, env_params, key, greedy, dict(overrides or {}))
 
     def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
         """Metrics [episodes] of a policy that is a function of the environment's state."""
@@ -126,14 +137,24 @@ class Evaluator:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 6))
-def _evaluate_learned(evaluator: Evaluator, algorithm: ModuleType, config: Any, params: Any, env_params, key, greedy: bool):
-    def member(params: Any) -> dict[str, jax.Array]:
-        policy = LearnedPolicy(algorithm, evaluator.env, config, params, greedy)
-        carry = policy.initial_carry()
-        return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
+def _evaluate_learned(
+    evaluator: Evaluator,
+    algorithm: ModuleType,
+    config: Any,
+    params: Any,
+    env_params,
+    key,
+    greedy: bool,
+    overrides: dict[str, Any],
+):
+    def member(given: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
+        params, overrides = given
+        own, own_params = overridden(config, env_params, overrides)
+        policy = LearnedPolicy(algorithm, evaluator.env, own, params, greedy)
+        return play(evaluator.env, own_params, policy, policy.initial_carry(), key, evaluator.episodes, evaluator.max_steps)
 
     # One member after the other: their episodes differ in length, and under vmap all would wait for the longest.
-    return jax.lax.map(member, params)
+    return jax.lax.map(member, (params, overrides))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -120,6 +120,12 @@ def leaf_names(tree: Any) -> list[str]:
     return [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
+def number_types(tree: Any) -> dict[str, np.dtype]:
+    """Dotted name → type of a pytree's single numbers."""
+    leaves = {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    return {name: jax.dtypes.canonicalize_dtype(leaf.dtype) for name, leaf in leaves.items() if leaf.ndim == 0}
+
+
 def readable_leaves(tree: Any) -> dict[str, Any]:
     """A pytree's numbers and short lists by name; larger tables by their shape and a digest."""
     return {_name(path): _readable(np.asarray(leaf)) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}

@@ -85,14 +85,15 @@ def _row(line: bytes) -> Row | None:
 
 
 class WandbRuns:
-    """One Weights & Biases run per seed, grouped; nothing at all where ``wandb.mode=disabled``."""
+    """One Weights & Biases run per member, grouped; nothing at all where ``wandb.mode=disabled``."""
 
-    def __init__(self, settings: Settings, folder: Path, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, folder: Path, tell: Callable[[str], None]) -> None:
         """Starts the runs; one clear ``UserError`` where the service cannot be reached or wandb is not logged in.
 
         Trouble later on costs no training: ``tell`` gets one line, and the rows stand in ``metrics.jsonl`` anyway.
         """
-        self._runs: dict[int, Any] = {}
+        self._runs: dict[tuple[Any, ...], Any] = {}  # by place
+        self._place = tuple(settings.members[0].place)
         self._tell = tell
         wanted = settings.run.wandb
         if wanted.mode == "disabled":
@@ -102,9 +103,9 @@ class WandbRuns:
 
             wandb.setup(wandb.Settings(silent=True))
             quiet = wandb.Settings(silent=True, console="off", init_timeout=WANDB_TIMEOUT)
-            for seed in seeds:
-                name = f"{folder.name}_seed{seed}"
-                self._runs[seed] = wandb.init(
+            for member in settings.members:
+                name = f"{folder.name}_{member.name.replace('seed ', 'seed').replace(' ', '_')}"
+                run = self._runs[self._of(member.place)] = wandb.init(
                     mode=wanted.mode,
                     project=wanted.project,
                     entity=wanted.entity,
@@ -113,12 +114,12 @@ class WandbRuns:
                     id=re.sub(r"[^\w.-]", "_", f"{settings.title}_{name}"),
                     resume="allow",
                     tags=list(wanted.tags),
-                    config=settings.tree,
+                    config=settings.tree | member.place,
                     dir=str(folder),
                     reinit="create_new",
                     settings=quiet,
                 )
-                self._runs[seed].define_metric("*", step_metric="env_steps")
+                run.define_metric("*", step_metric="env_steps")
         except Exception as error:  # wandb has many kinds of errors for a missing network, login or rights
             self.finish()
             advice = "use wandb.mode=offline or wandb.mode=disabled"
@@ -127,19 +128,22 @@ class WandbRuns:
     def append(self, rows: Sequence[Row]) -> None:
         try:
             for row in rows:
-                if run := self._runs.get(row["seed"]):
-                    run.log({key: value for key, value in row.items() if key != "seed"})
+                if run := self._runs.get(self._of(row)):
+                    run.log({key: value for key, value in row.items() if key not in self._place})
         except Exception as error:
             self._give_up(error)
 
-    def conclude(self, figures: Mapping[int, Row]) -> None:
-        """Puts figures by seed beside each run's last ones, where the service's tables show them."""
+    def conclude(self, rows: Sequence[Row]) -> None:
+        """Puts figures of members beside each run's last ones, where the service's tables show them."""
         try:
-            for seed, row in figures.items():
-                if run := self._runs.get(seed):
-                    run.summary.update(row)
+            for row in rows:
+                if run := self._runs.get(self._of(row)):
+                    run.summary.update({key: value for key, value in row.items() if key not in self._place})
         except Exception as error:
             self._give_up(error)
+
+    def _of(self, row: Row) -> tuple[Any, ...]:
+        return tuple(row[key] for key in self._place)
 
     def finish(self) -> None:
         runs, self._runs = self._runs, {}

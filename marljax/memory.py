@@ -1,6 +1,7 @@
 """How much memory arrays take, and whether there is so much."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import jax
 
 from marljax.errors import UserError
 
+MEMINFO = Path("/proc/meminfo")
+USED = (Path("/sys/fs/cgroup/memory.current"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"))  # of a container
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container, or "max"
 
 
@@ -32,6 +35,16 @@ def available() -> int:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [path.read_text().strip() for path in LIMITS if path.is_file()]
     return min([machine, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def left() -> int:
+    """Bytes of the first device's memory that nothing has taken; of a CPU those of the machine or the container."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    free = re.search(r"^MemAvailable: *(\d+) kB", MEMINFO.read_text(), re.MULTILINE) if MEMINFO.is_file() else None
+    used = [path.read_text().strip() for path in USED if path.is_file()]
+    return min(available() - int(used[0]) if used else available(), 1024 * int(free[1]) if free else available())
 
 
 def shares(devices: int) -> int:

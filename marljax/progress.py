@@ -32,8 +32,8 @@ SECONDS_BETWEEN_LINES = 10.0
 class LiveProgress:
     """Steps done, steps per second, time left, and the headline figures; a context manager around training."""
 
-    def __init__(self, console: Console, total_steps: int, done_steps: int, seeds: int) -> None:
-        self._console, self._total, self._seeds = console, total_steps, seeds
+    def __init__(self, console: Console, total_steps: int, done_steps: int, members: str) -> None:
+        self._console, self._total, self._members = console, total_steps, members
         self._live = console.is_terminal
         self._last_line = 0.0
         columns = [TextColumn(f"{{task.fields[{name}]}}") for name in ("steps", "speed", "left", "figures")]
@@ -52,7 +52,7 @@ class LiveProgress:
         """Shows that every seed has done ``steps`` environment steps, ``speed`` of them per second if that is known yet."""
         parts: dict[str, Any] = {
             "steps": f"{short(steps)}/{short(self._total)} steps",
-            "speed": f"{short(speed)} steps/s" + (f" × {self._seeds} seeds" if self._seeds > 1 else "") if speed else "",
+            "speed": f"{short(speed)} steps/s" + (f" × {self._members}" if self._members != "1 seed" else "") if speed else "",
             "left": f"{clock((self._total - steps) / speed)} left" if speed else "",
             "figures": figures,
         }

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from marljax import runfolder
-from marljax.driver import Run, best_or_last, play, seeds_of, suite_key
+from marljax.driver import Run, best_or_last, play, suite_key
 from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
@@ -46,23 +46,41 @@ def compare(
 
     Those are the first ones of the suite from ``part`` on; they depend on nothing else. ``tell`` hears what goes on.
     """
-    parts = range(part, part + -(-episodes // PART_EPISODES))
-    together = min(episodes, PART_EPISODES)  # the first few episodes of a part are the same however many are played
-    evaluator = Evaluator(settings.env, together)
-    many = f" × {settings.run.seeds} seeds" if settings.run.seeds > 1 else ""
+    many = f" × {len(settings.members)} seeds" if len(settings.members) > 1 else ""
     tell(f"evaluating {settings.algo} on {episodes:,} episodes{many}")
-    learned = [play(settings, evaluator, params, part) for part in parts]
-    rows = [(settings.algo, _joined(learned, episodes))]
-    rivals = scripted_policies(settings)
-    if rivals:
-        tell(f"evaluating what it is compared with: {', '.join(rivals)}")
-    for name, rival in rivals.items():
-        other = Evaluator(rival.env, together)
-        played = [jax.device_get(other.scripted(rival.policy, rival.env_params, suite_key(part), rival.carry)) for part in parts]
-        rows.append((name, _joined(played, episodes)))
+    rows = [(settings.algo, learned(settings, params, part, episodes)), *scripted(settings, part, episodes, tell)]
     for alarm in alarms(settings.env, rows):
         tell(f"warning: {alarm}")
     return rows
+
+
+def learned(settings: Settings, params: Any, part: int, episodes: int) -> Metrics:
+    """Metrics [S, episodes] of policies with parameters [S, …]."""
+    evaluator = Evaluator(settings.env, _together(episodes))
+    return _joined([play(settings, evaluator, params, each) for each in _parts(part, episodes)], episodes)
+
+
+def scripted(settings: Settings, part: int, episodes: int, tell: Callable[[str], None]) -> list[tuple[str, Metrics]]:
+    """(name, metrics [episodes]) of the scripted policies."""
+    rivals = scripted_policies(settings)
+    if rivals:
+        tell(f"evaluating what it is compared with: {', '.join(rivals)}")
+    rows = []
+    for name, rival in rivals.items():
+        evaluator = Evaluator(rival.env, _together(episodes))
+        keys = [suite_key(each) for each in _parts(part, episodes)]
+        played = [jax.device_get(evaluator.scripted(rival.policy, rival.env_params, key, rival.carry)) for key in keys]
+        rows.append((name, _joined(played, episodes)))
+    return rows
+
+
+def _parts(first: int, episodes: int) -> range:
+    return range(first, first + -(-episodes // PART_EPISODES))
+
+
+def _together(episodes: int) -> int:
+    """The first few episodes of a part are the same however many are played."""
+    return min(episodes, PART_EPISODES)
 
 
 def alarms(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
@@ -94,7 +112,7 @@ def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
     updates = np.where(np.isfinite(run.best.score), run.best.update, run.update)
     per_seed = {
         seed: {key: float(values[index].mean()) for key, values in learned.items()} | {"update": int(updates[index])}
-        for index, seed in enumerate(seeds_of(run.settings))
+        for index, seed in enumerate(run.settings.seeds)
     }
     runfolder.write_results(run.folder, {"policies": means, "seeds": per_seed})
 
@@ -110,7 +128,7 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
     learning_curve(read_rows(run.folder), curve, references=references, title=title, units=run.settings.env.units)
     index = int(np.argmax(run.best.score))
     best = jax.tree.map(lambda leaf: leaf[index], params)
-    say(console, f"drawing an episode of seed {run.seeds[index]}: {run.folder / runfolder.EPISODE}")
+    say(console, f"drawing an episode of {run.names[index]}: {run.folder / runfolder.EPISODE}")
     try:
         animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE, run.folder / runfolder.CHARTS)
     except UserError as error:

@@ -13,8 +13,9 @@ from marljax.errors import UserError
 from marljax.files import replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
-GROUPS = ("algo", "env", "env_params", "eval", "checkpoint", "failure_replay", "mesh", "wandb")  # of a configuration: mappings
-CURVE, EPISODE, CHARTS, LOCK = "curve.png", "episode.gif", "episode.png", ".lock"
+# Those parts of a configuration that are mappings.
+GROUPS = ("algo", "env", "env_params", "sweep", "search", "eval", "checkpoint", "failure_replay", "mesh", "wandb")
+CURVE, SWEEP, EPISODE, CHARTS, LOCK = "curve.png", "sweep.png", "episode.gif", "episode.png", ".lock"
 
 Which = Literal["best", "last"]  # of the parameters of a run
 
@@ -40,6 +41,11 @@ def create(root: Path, title: str, name: str | None) -> Path:
     raise UserError(f"a hundred runs named {stem} stand in {root / title}; choose a name=")
 
 
+def batch(index: int) -> str:
+    """The folder of one of several batches, in that of the whole run."""
+    return f"batch_{index}"
+
+
 def check_name(name: str) -> None:
     """Raises ``UserError`` for what is not the plain name of a folder, but nothing or the path of another."""
     if name in ("", ".", "..") or set("/\\") & set(name) or not name.isprintable():
@@ -49,9 +55,10 @@ def check_name(name: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps the folder to one writer; the lock ends with the process, however that ends."""
+def locked(folder: Path) -> Iterator[Path]:
+    """Keeps the folder, which is made where there is none, to one writer; the lock ends with the process, however that ends."""
     try:
+        folder.mkdir(exist_ok=True)
         file = (folder / LOCK).open("a")
     except OSError as error:
         raise UserError(f"cannot write to the run folder {folder}: {error.strerror}; check its rights") from error
@@ -62,7 +69,7 @@ def locked(folder: Path) -> Iterator[None]:
             raise UserError(f"another process is training in {folder}; wait for it or stop it") from error
         except OSError:  # a file system without locks
             pass
-        yield
+        yield folder
 
 
 def remove(folder: Path, *parents: Path) -> None:

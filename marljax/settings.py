@@ -13,17 +13,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
+
 import marljax.configs
-from marljax import fields, registry
-from marljax.config import LARGEST
+from marljax import fields, registry, sweep
+from marljax.config import LARGEST, divide
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError, unknown
+from marljax.overrides import ENV
 from marljax.runfolder import check_name
+from marljax.sweep import KEY, Member, Method
 from marljax.trees import strong
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
 MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
 STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
+FILLED_IN = ("search.batch", "search.tried")  # by the run
 CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb")  # what has no influence on the numbers
 
 
@@ -71,6 +76,21 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Search:
+    """How a sweep looks for settings, and judges them."""
+
+    method: Method = "grid"
+    trials: int | None = None
+    seed: int = 0
+    metric: str = "return"
+    lowest: bool = False
+    judge: Literal["standard", "own"] = "standard"
+    batches: int | None = None
+    batch: int | None = None
+    tried: tuple[dict, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Wandb:
     """Where a run appears on Weights & Biases."""
 
@@ -87,12 +107,14 @@ class RunSettings:
 
     seed: int
     seeds: int
+    sweep: dict[str, Any]
     runs: str
     name: str | None
     resume: str | None
     tuned: str
     chunk: int | None
     render: bool
+    search: Search
     failure_replay: Replaying
     eval: Evaluation
     checkpoint: Checkpointing
@@ -115,6 +137,33 @@ class Settings:
     training_env: Environment  # that of the rollouts: ``env``, or a wrapper of it
     training_params: EnvParams
     bare_env: Environment  # as it is: what scripted policies play in
+    members: tuple[Member, ...]  # the runs that train at once
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed of each member."""
+        return [member.seed for member in self.members]
+
+    def has_trial(self, trial: int) -> bool:
+        """Whether a member has this setting."""
+        return any(member.trial == trial for member in self.members)
+
+    @property
+    def overrides(self) -> dict[str, np.ndarray]:
+        """What members do not share, [S] each, as ``Trainer.init`` takes it."""
+        return self._stacked(tuple(self.members[0].values))
+
+    @property
+    def judged_by(self) -> dict[str, np.ndarray]:
+        """Those of ``overrides`` that members are evaluated with."""
+        own = self.run.search.judge == "own"
+        return self._stacked(tuple(name for name in self.members[0].values if own or not name.startswith(ENV)))
+
+    def _stacked(self, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        types = {f"{ENV}{name}": dtype for name, dtype in fields.number_types(self.env_params).items()}
+        return {
+            name: np.array([member.values[name] for member in self.members]).astype(types.get(name, np.float32)) for name in names
+        }
 
     @property
     def title(self) -> str:
@@ -210,12 +259,53 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     bare_env, env_params = build_env(env_name, tree["env"])
     env = presented(algorithm, bare_env)
     env_tree = tree.pop("env")
-    tree.setdefault("failure_replay", run_defaults()["failure_replay"])  # a run of before there was one
-    run = _check_run(fields.build(RunSettings, "", tree))
+    for group in ("failure_replay", "sweep", "search"):  # a run of before there were such
+        tree.setdefault(group, run_defaults()[group])
+    if not isinstance(tree["sweep"], Mapping):
+        raise UserError(f"sweep={fields.shown(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]")
+    run = with_trials(_check_run(fields.build(RunSettings, "", tree)), config, env, env_params)
     resolved = {"algo_name": algo, "env_name": env_name, **fields.plain(run), "algo": fields.plain(config), "env": env_tree}
     resolved["env_params"] = fields.readable_leaves(env_params)
     training = training_env(env, env_params, run.failure_replay)
-    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training, bare_env)
+    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training, bare_env, members_of(run))
+
+
+def batch_of(settings: Settings, batch: int | None, batches: int | None) -> Settings:
+    """The settings of one of several equal parts of all members; of the whole for None."""
+    search = dataclasses.replace(settings.run.search, batch=batch, batches=batches)
+    run = dataclasses.replace(settings.run, search=search)
+    tree = settings.tree | {"search": fields.plain(search)}
+    return dataclasses.replace(settings, run=run, tree=tree, members=members_of(run))
+
+
+def with_trials(run: RunSettings, config: Any, env: Environment, env_params: EnvParams) -> RunSettings:
+    """Run settings that hold the settings which the sweep tries, every one of them checked."""
+    asked, search = fields.flatten(run.sweep), run.search
+    if not asked:
+        if search.trials is not None or search.method != "grid":
+            raise UserError(
+                "search.* says how a sweep looks for settings; add what is swept, such as sweep.learning_rate=[1e-4,1e-3]"
+            )
+        return run
+    if search.tried is not None:
+        return run
+    for name in asked:
+        sweep.check_sweepable(name, type(config), env_params)
+    tried = sweep.trials(asked, search.method, search.trials, search.seed)
+    for trial in tried:
+        sweep.check_trial(trial, config, env, env_params)
+    return dataclasses.replace(run, search=dataclasses.replace(search, tried=tried))
+
+
+def members_of(run: RunSettings) -> tuple[Member, ...]:
+    """The runs that train at once: every setting with every seed, or one of the equal parts of that."""
+    seeds = [run.seed + index for index in range(run.seeds)]
+    everyone = sweep.members(run.search.tried or ({},), seeds)
+    divide(len(everyone), run.search.batches or 1, "members", "batches (search.batches)")
+    if run.search.batch is None or run.search.batches is None:
+        return tuple(everyone)
+    size = len(everyone) // run.search.batches
+    return tuple(everyone[run.search.batch * size :][:size])
 
 
 def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvParams]:
@@ -290,10 +380,18 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"cannot read '{word}'; write key=value, such as env=merge or algo.gamma=0.95") from error
         if override.is_delete():
             raise UserError(f"'{word}': settings can be changed, not removed")
-        if override.is_sweep_override():
-            raise UserError(f"'{word}' gives several values; one command trains one setting (several seeds: seeds=8)")
-        changes[override.key_or_group] = _plain(override.value())
+        changes[override.key_or_group] = _swept(word, override) if override.is_sweep_override() else _plain(override.value())
     return changes
+
+
+def _swept(word: str, override: Any) -> str:
+    """Several values for a key of ``sweep``, as they were written."""
+    if not override.key_or_group.startswith(KEY):
+        advice = (
+            "sweep.<hyperparameter>=[…] trains several in one program, seeds=8 several seeds, and -m anything one after another"
+        )
+        raise UserError(f"'{word}' gives several values; {advice}")
+    return word.partition("=")[2]
 
 
 def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +405,7 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if key in ("algo", "env"):
             if value != tree[f"{key}_name"]:
                 raise UserError(f"{changes['resume']} was trained with {key}={tree[f'{key}_name']}, not with {value}")
-        elif key not in known and not key.startswith(("algo.", "env.")):
+        elif key not in known and not key.startswith(("algo.", "env.", KEY)):
             raise fields.unknown_setting(key, known)
         elif key.split(".")[0] not in CHANGEABLE_ON_RESUME:
             raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")
@@ -362,7 +460,9 @@ def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
     environment_class(env_name, changes.get("env.target"))
     known = ["algo", "env", *fields.key_paths(RunSettings), *(f"algo.{name}" for name in fields.names(config))]
     for key in changes:
-        if key in known or key.startswith("env."):
+        if key in FILLED_IN:
+            raise UserError(f"{key} is written by the run itself; leave it out")
+        if key in known or key.startswith(("env.", KEY)):
             continue
         raise fields.unknown_setting(key, known)
 
@@ -370,6 +470,7 @@ def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
 def _check_run(run: RunSettings) -> RunSettings:
     at_least_one = {
         "seeds": run.seeds,
+        "search.batches": run.search.batches,
         "chunk": run.chunk,
         "eval.episodes": run.eval.episodes,
         "eval.final_episodes": run.eval.final_episodes,

@@ -21,9 +21,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from marljax import memory, parallel
 from marljax.config import as_traced, is_static
 from marljax.environment import Environment, EnvParams, with_lasting, without_lasting
-from marljax.errors import UserError, in_short, unknown
+from marljax.errors import UserError, in_short
+from marljax.overrides import Overrides, check_single, overridden
 from marljax.rollout import TrainState
-from marljax.trees import shape_difference, strong
+from marljax.trees import strong
 
 Metrics = dict[str, jax.Array]
 LONGEST = 64  # updates of a chunk; the host has to look now and then
@@ -72,19 +73,17 @@ class Trainer:
     def steps_per_update(self) -> int:
         return self.config.steps_per_update
 
-    def init(self, keys: jax.Array, env_params: EnvParams, config: Any = None) -> Members:
-        """Members for keys [S]; ``config`` may hold traced leaves of shape [S]. env_params are shared by all members."""
+    def init(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Members:
+        """Members for keys [S]: ``overrides`` are [S] by name, as ``make_train`` takes them; other numbers are shared by all."""
         count = keys.shape[0]
-        config = self.config if config is None else config
-        config = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count,)), as_traced(config))
         if count % self.mesh.shape[parallel.SEED]:
             raise UserError(f"{count} seeds do not divide over {self.mesh.shape[parallel.SEED]} devices along 'seed'")
         with lean_tracing():
-            return _init(self, keys, env_params, config)
+            return _init(self, keys, env_params, as_traced(self.config), dict(overrides or {}))
 
-    def shapes(self, keys: jax.Array, env_params: EnvParams) -> Members:
+    def shapes(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Members:
         """What ``init`` would return as ``jax.ShapeDtypeStruct``, with the places of its arrays."""
-        members = jax.eval_shape(self.init, keys, env_params)
+        members = jax.eval_shape(self.init, keys, env_params, overrides)
 
         def placed(spec: PartitionSpec, part: Any) -> Any:
             sharding = NamedSharding(self.mesh, spec)
@@ -102,6 +101,13 @@ class Trainer:
                 parts.append({name: values[:, :count] for name, values in metrics.items()})
         return members, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
 
+    def needs(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
+        """Bytes of a device's memory that ``run`` takes with such members, their arrays included, as the compiler reports it."""
+        with lean_tracing():
+            lowered = _run.lower(self, self.shapes(keys, env_params, overrides), jax.ShapeDtypeStruct((), jnp.int32))
+            found = lowered.compile().memory_analysis()
+        return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes - found.alias_size_in_bytes
+
     @functools.cached_property
     def quantities(self) -> tuple[str, ...]:
         """What ``diverged_in`` counts: the named outputs of an update, then the parameters."""
@@ -112,23 +118,24 @@ class Trainer:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any) -> Members:
-    def members(keys: jax.Array, config: Any, env_params: EnvParams) -> Members:
-        def member(given: tuple[jax.Array, Any]) -> Members:
-            key, config = given
-            state = trainer.algorithm.init(trainer.env, env_params, config, key)
+def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any, overrides: dict[str, jax.Array]) -> Members:
+    def members(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Members:
+        def member(given: tuple[jax.Array, dict[str, jax.Array]]) -> Members:
+            key, overrides = given
+            own, own_params = overridden(config, env_params, overrides)
+            state = trainer.algorithm.init(trainer.env, own_params, own, key)
             # A weakly typed leaf would become strong in the first chunk and trace the second one anew.
-            return strong(Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
+            return strong(Members(state, own, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
 
-        return of_each(member)((keys, config))
+        return of_each(member)((keys, overrides))
 
     return jax.shard_map(
         members,
         mesh=trainer.mesh,
-        in_specs=(_MEMBER, _MEMBER, PartitionSpec()),
+        in_specs=(_MEMBER, _MEMBER, PartitionSpec(), PartitionSpec()),
         out_specs=_MEMBERS,
         check_vma=False,
-    )(keys, config, env_params)
+    )(keys, overrides, config, env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -244,7 +251,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         return Result(member.state, metrics, member.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
-        changed, env_params = apply_overrides(config, numbers, overrides or {})
+        changed, env_params = overridden(config, numbers, overrides or {})
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
             env.check_params(jax.device_get(env_params))
         everywhere = PartitionSpec()
@@ -274,62 +281,4 @@ def _check_given(algorithm: ModuleType, env: Environment, config: Any) -> None:
         raise UserError(f"config is a {given}; give a {algorithm.__name__}.Config")
     for field in dataclasses.fields(config):
         if not is_static(field):
-            _check_single(field.name, getattr(config, field.name))
-
-
-def _check_single(name: str, value: Any) -> None:
-    if jnp.ndim(value):
-        raise UserError(f"'{name}' is of shape {list(jnp.shape(value))}; it takes one number (under jax.vmap, one per member)")
-
-
-def apply_overrides(config: Any, env_params: EnvParams, overrides: dict[str, Any]) -> tuple[Any, EnvParams]:
-    """The config and env_params with some of their numbers replaced; static fields cannot be."""
-    fields = {field.name: field for field in dataclasses.fields(config)}
-    numbers = _numbers(env_params)
-    for name in overrides:
-        plain = name.removeprefix("env.")
-        if name.startswith("env."):
-            if plain not in numbers:
-                raise unknown("number of the environment", plain, numbers)
-        elif name not in fields:
-            raise unknown("hyperparameter", name, fields)
-        elif is_static(fields[name]):
-            raise UserError(f"'{name}' shapes the program and cannot vary inside one; give it to Config, one program per value")
-    mine = {name: value for name, value in overrides.items() if not name.startswith("env.")}
-    theirs = {name.removeprefix("env."): value for name, value in overrides.items() if name.startswith("env.")}
-    config = config.replace(**mine) if mine else config
-    for name in mine:
-        _check_single(name, getattr(config, name))
-    return config, _with_numbers(env_params, theirs)
-
-
-def _numbers(env_params: EnvParams) -> set[str]:
-    """The names that ``env.<name>`` may have: fields of a record, and of the one that it wraps in a field ``env``."""
-    own = {field.name for field in dataclasses.fields(env_params)} if dataclasses.is_dataclass(env_params) else set()
-    return own | _numbers(env_params.env) if "env" in own else own
-
-
-def _with_numbers(env_params: EnvParams, changes: dict[str, Any]) -> EnvParams:
-    """A record with some fields replaced; those that it does not have are the wrapped one's."""
-    if not changes:
-        return env_params
-    own = {name: value for name, value in changes.items() if hasattr(env_params, name)}
-    for name, value in own.items():
-        _check_shape(name, value, getattr(env_params, name))
-    inner = {name: value for name, value in changes.items() if name not in own}
-    env_params = env_params.replace(**own) if own else env_params
-    return env_params.replace(env=_with_numbers(env_params.env, inner)) if inner else env_params
-
-
-def _check_shape(name: str, value: Any, current: Any) -> None:
-    """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a leaf or a tree of env_params."""
-    try:
-        given, usual = strong(value), strong(current)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"'env.{name}' is {in_short(value)}; give numbers or arrays") from error
-    if jax.tree_util.all_leaves([given, usual]):
-        if given.shape != usual.shape:
-            shapes = f"of shape {list(given.shape)}; it takes shape {list(usual.shape)}"
-            raise UserError(f"'env.{name}' is {shapes} (under jax.vmap, per member)")
-    elif difference := shape_difference(usual, given):
-        raise UserError(f"'env.{name}' differs from the environment's own: {difference} (under jax.vmap, per member)")
+            check_single(field.name, getattr(config, field.name))

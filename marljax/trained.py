@@ -1,20 +1,22 @@
 """Trained policies out of run folders."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from marljax import checkpoint, parallel, runfolder, settings
-from marljax.driver import Best, best_or_last, member_keys, purpose_of, saved_shapes, seeds_of
+from marljax import checkpoint, fields, parallel, runfolder, settings
+from marljax.driver import Best, best_or_last, purpose_of, saved_shapes
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.evaluate import LearnedPolicy
+from marljax.overrides import ENV, overridden
 from marljax.runfolder import Which
 from marljax.settings import Settings
 from marljax.train import Trainer
@@ -46,46 +48,104 @@ class TrainedPolicy:
         return self.algorithm.initial_carry(self.env, self.config)
 
 
-def load(run: str | Path, seed: int | None = None, which: Which = "best") -> TrainedPolicy:
+def load(run: str | Path, seed: int | None = None, which: Which = "best", trial: int | None = None) -> TrainedPolicy:
     """The policy of a run folder: ``policy = marljax.load("runs/mappo_merge/…")``.
 
     ``seed`` chooses among the seeds of the run, by default the one with the best evaluation; ``which`` is ``"best"`` (the
-    evaluated parameters with the highest return) or ``"last"`` (those of the newest checkpoint). Raises ``UserError`` where the
-    folder is not a run's, its checkpoints are damaged, or they were made for another version of the environment.
+    evaluated parameters with the highest return) or ``"last"`` (those of the newest checkpoint); ``trial`` is the number of a
+    setting of a sweep, by default the best. Raises ``UserError`` where the folder is not a run's, its checkpoints are damaged, or
+    they were made for another version of the environment.
     """
-    folder = Path(run)
-    trained = settings.from_tree(runfolder.read_config(folder))
-    params, best, update = load_members(folder, trained, which)
-    seeds = seeds_of(trained)
-    if seed is not None and seed not in seeds:
-        raise UserError(f"{folder} has no seed {seed}; it trained {', '.join(map(str, seeds))}")
-    index = int(np.argmax(best.score)) if seed is None else seeds.index(seed)
-    took_best = which == "best" and np.isfinite(best.score[index])
+    members = load_members(Path(run), which, trial)
+    index = members.index_of(seed, Path(run))
+    chosen, score = members.settings, members.best.score[index]
+    took_best = which == "best" and np.isfinite(score)
     return TrainedPolicy(
-        algorithm=trained.algorithm,
-        env=trained.env,
-        env_params=trained.env_params,
-        config=trained.config,
-        params=jax.tree.map(lambda leaf: leaf[index], params),
-        seed=seeds[index],
-        update=int(best.update[index]) if took_best else update,
-        score=float(best.score[index]) if took_best else float("nan"),
+        algorithm=chosen.algorithm,
+        env=chosen.env,
+        env_params=chosen.env_params,
+        config=chosen.config,
+        params=jax.tree.map(lambda leaf: leaf[index], members.params),
+        seed=chosen.seeds[index],
+        update=int(members.best.update[index]) if took_best else members.update,
+        score=float(score) if took_best else float("nan"),
     )
 
 
-def load_members(folder: Path, trained: Settings, which: Which) -> tuple[Any, Best, int]:
-    """Parameters [S, …] of every seed, their best evaluations, and the update of the checkpoint.
+class Loaded(NamedTuple):
+    """The members of one setting."""
+
+    settings: Settings  # of these members alone
+    params: Any  # [S, …]
+    best: Best
+    update: int  # of the newest checkpoint
+
+    def index_of(self, seed: int | None, folder: Path) -> int:
+        """Which member has the seed; for None the one with the best evaluation."""
+        seeds = self.settings.seeds
+        if seed is not None and seed not in seeds:
+            raise UserError(f"{folder} has no seed {seed}; it trained {', '.join(map(str, seeds))}")
+        return int(np.argmax(self.best.score)) if seed is None else seeds.index(seed)
+
+
+def load_members(folder: Path, which: Which, trial: int | None = None) -> Loaded:
+    """Parameters of every seed of a run, of one setting where it is a sweep.
 
     A seed that was never evaluated has no best parameters; its last ones stand in.
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
-    trainer = Trainer(trained.algorithm, trained.training_env, trained.config, parallel.make_mesh())
-    template = saved_shapes(trainer, member_keys(trained), trained)
+    whole = settings.from_tree(runfolder.read_config(folder))
+    trial = chosen_trial(folder, whole, trial)
+    found = [_load_batch(place, part, trial) for place, part in batches(folder, whole) if part.has_trial(trial)]
+    if not found:
+        raise UserError(f"{folder} has no trial {trial}: it is one of several batches, and others trained that")
+    last, best = (jax.tree.map(lambda *leaves: np.concatenate(leaves), *side) for side in list(zip(*found, strict=True))[:2])
+    params = best_or_last(best, last) if which == "best" else last
+    return Loaded(of_trial(whole, trial), params, best, min(update for _, _, update in found))
+
+
+def batches(folder: Path, whole: Settings) -> list[tuple[Path, Settings]]:
+    """The folders that hold checkpoints of a run, and the settings of each."""
+    search = whole.run.search
+    if search.batches in (None, 1) or search.batch is not None:
+        return [(folder, whole)]
+    count = search.batches
+    return [(folder / runfolder.batch(index), settings.batch_of(whole, index, count)) for index in range(count)]
+
+
+def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, int]:
+    """Newest and best parameters of those members of a batch that are of one setting, and the update of the checkpoint."""
+    trainer = Trainer(part.algorithm, part.training_env, part.config, parallel.make_mesh())
     parts = ("best", "members.state.learner.params")
-    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, template, purpose_of(trained), parts)
-    last, best = restored.tree.members.state.learner.params, restored.tree.best
-    return best_or_last(best, last) if which == "best" else last, best, restored.update
+    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, saved_shapes(trainer, part), purpose_of(part), parts)
+    mine = [index for index, member in enumerate(part.members) if member.trial == trial]
+    both = (restored.tree.members.state.learner.params, restored.tree.best)
+    return *jax.tree.map(lambda leaf: np.asarray(leaf)[mine], both), restored.update
+
+
+def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
+    """The number of a setting of a run: ``trial``, or the one that was ranked first."""
+    count = len(whole.run.search.tried or ((),))
+    if trial is not None and not 0 <= trial < count:
+        raise UserError(f"{folder} has no trial {trial}; it tried 0 to {count - 1}")
+    if trial is not None or count == 1:
+        return trial or 0
+    try:
+        return int(json.loads((folder / runfolder.RESULTS).read_text())["settings"][0]["trial"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"{folder} has not ranked its settings yet; choose one with trial=0 to {count - 1}") from error
+
+
+def of_trial(whole: Settings, trial: int) -> Settings:
+    """The settings of one setting's members alone, as runs of their own would have them; the environment as they are judged."""
+    mine = [index for index, member in enumerate(whole.members) if member.trial == trial]
+    values = {name: numbers[mine[0]] for name, numbers in whole.judged_by.items()}
+    config, env_params = overridden(whole.config, whole.env_params, values)
+    numbers = {name.removeprefix(ENV): fields.plain(value) for name, value in values.items() if name.startswith(ENV)}
+    tree = whole.tree | {"env": whole.tree["env"] | numbers}
+    members = tuple(whole.members[index]._replace(trial=0, values={}) for index in mine)
+    return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, members=members)
 
 
 def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:

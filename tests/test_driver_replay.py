@@ -100,7 +100,7 @@ def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
     assert not [name for name in names if "actors" in name or "opt_state" in name]
     params = finished.members.state.learner.params.agent
     chex.assert_trees_all_equal(policy.params.agent, jax.tree.map(lambda leaf: leaf[1], params))
-    template = trained.saved_shapes(finished.trainer, driver.member_keys(finished.settings), finished.settings)
+    template = trained.saved_shapes(finished.trainer, finished.settings)
     assert checkpoint.structure(template) == checkpoint.structure(driver.Saved(finished.members, finished.best))
 
 

@@ -117,7 +117,7 @@ MISTAKES = [
     ("env=corridor wandb.mode=sometimes", "choose online or offline or disabled"),
     ("env=corridor seeds=3 mesh.seed=2", "3 seeds do not divide into mesh.seed=2"),
     ("env=corridor mesh.data=64", "asks for 64 devices; this machine has 1"),
-    ("env=corridor seed=1,2", "one command trains one setting"),
+    ("env=corridor seed=1,2", "trains several in one program"),
     ("env=corridor ~seeds", "can be changed, not removed"),
     ("env=corridor seeds", "cannot read 'seeds'; write key=value"),
     ("env=corridor --seeds=2", "settings are written key=value, without dashes"),

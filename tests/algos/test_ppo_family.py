@@ -249,7 +249,7 @@ def test_only_the_diverged_member_freezes():
     config = make_config(ippo, "mlp", total_steps=4_096)
     trainer = Trainer(ippo, Probe(), config, parallel.make_mesh())
     keys = jax.random.split(jax.random.key(0), 2)
-    rates = config.replace(learning_rate=jnp.array([5e-3, 1e38]))
+    rates = {"learning_rate": jnp.array([5e-3, 1e38])}
     members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=CHOICE), rates), 3)
     assert members.diverged_at.tolist() == [-1, 0]
     assert trainer.quantities[int(members.diverged_in[1])] == "policy_loss"  # a loss is named before what follows from it

@@ -253,7 +253,7 @@ def test_a_member_that_diverges_leaves_the_other_alone():
     trainer, keys = Trainer(qmix, Corridor(), config, parallel.make_mesh()), jax.random.split(KEY, 2)
     runs = []
     for rates in ([5e-4, 5e-4], [1e30, 5e-4]):
-        members = trainer.init(keys, Corridor().default_params, config.replace(learning_rate=jnp.array(rates)))
+        members = trainer.init(keys, Corridor().default_params, {"learning_rate": jnp.array(rates)})
         members, _ = trainer.run(members, 1)
         once = jax.device_get(jax.tree.map(readable, members.state))
         members, metrics = trainer.run(members, 5)

@@ -1,0 +1,90 @@
+"""Runs of more members than memory holds at once: equal batches, one after the other, of one compiled program.
+
+Each batch is a run in a folder of its own, ``batch_0``, ``batch_1``, … in that of the whole.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from marljax import driver, fields, memory, ranking, runfolder
+from marljax.driver import Ended, Status
+from marljax.errors import UserError
+from marljax.parallel import SEED
+from marljax.progress import say
+from marljax.settings import Settings, batch_of
+from marljax.train import Trainer
+
+SHARE = 0.8  # of the memory that is left, which a program may take; evaluation and checkpoints have the rest
+CLEARLY = 20  # times the arrays of all members fit into memory: no program of ours takes so much more than they do
+
+
+def train(settings: Settings, console: Console) -> Ended:
+    """Trains all members in one program, or in equal batches where memory holds no more, and judges those of a sweep.
+
+    Of several batches the last run is returned, with the status of all: diverged where every member of every batch has.
+    """
+    if ranking.compares(settings):
+        ranking.metric_of(settings)
+    count = settings.run.search.batches or (1 if settings.run.resume else needed(settings, console))
+    if count == 1:
+        ended = driver.train(settings, console)
+        if ranking.compares(settings) and ended.status != "interrupted":
+            ranking.judge(ended.run, console)
+        return ended
+    settings = batch_of(settings, None, count)
+    with driver.opened(settings) as folder:
+        runfolder.write_config(folder, settings.tree)
+        return _one_after_the_other(settings, count, folder, console)
+
+
+def _one_after_the_other(settings: Settings, count: int, folder: Path, console: Console) -> Ended:
+    statuses: list[Status] = []
+    ended = None
+    for index in range(count):
+        part = batch_of(settings, index, count)
+        say(console, f"batch {index + 1} of {count}: {part.members[0].name} to {part.members[-1].name}")
+        ended = None  # its arrays make room for those of the next batch
+        ended = driver.train(part, console, folder / runfolder.batch(index))
+        if ended.status == "interrupted":
+            return dataclasses.replace(ended, folder=folder)
+        ranking.judge(ended.run, console)
+        statuses.append(ended.status)
+    assert ended is not None
+    return dataclasses.replace(ended, folder=folder, status="diverged" if set(statuses) == {"diverged"} else "finished")
+
+
+def needed(settings: Settings, console: Console) -> int:
+    """The least number of equal batches each of which fits into memory."""
+    members, trainer = len(settings.members), driver.make_trainer(settings)
+    unit = trainer.mesh.shape[SEED]
+    everything = memory.size(trainer.shapes(*driver.member_inputs(settings))) // memory.shares(trainer.mesh.size)
+    if members == unit or CLEARLY * everything < memory.left():
+        return 1
+    say(console, f"looking whether {driver.many(settings)} fit into memory at once")
+    room, predict = SHARE * memory.left(), prediction(trainer, settings)
+    sizes = [size for size in range(members, 0, -unit) if members % size == 0 and size % unit == 0]
+    fitting = next((size for size in sizes if predict(size) <= room), None)
+    if fitting is None:
+        raise UserError(
+            f"{fields.counted(unit, 'member')} would take {memory.shown(predict(unit))} of memory, and there are "
+            f"{memory.shown(round(room))}; lower algo.num_envs, algo.rollout_length or, where there is one, algo.buffer_size"
+        )
+    if fitting < members:
+        say(console, f"{memory.shown(predict(members))} would be needed; training {members // fitting} batches of {fitting}")
+    return members // fitting
+
+
+def prediction(trainer: Trainer, settings: Settings) -> Callable[[int], int]:
+    """Bytes of memory by number of members: a line through what the compiler reports of the smallest two batches."""
+    keys, env_params, overrides = driver.member_inputs(settings)
+    unit = trainer.mesh.shape[SEED]
+
+    def reported(size: int) -> int:
+        needs = trainer.needs(keys[:size], env_params, {name: values[:size] for name, values in overrides.items()})
+        return needs * trainer.mesh.size // memory.shares(trainer.mesh.size)
+
+    one, two = reported(unit), reported(2 * unit)
+    return lambda members: one + (two - one) * (members - unit) // unit
