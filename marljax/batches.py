@@ -5,11 +5,12 @@ Each batch is a run in a folder of its own, ``batch_0``, ``batch_1``, … in tha
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
 
-from marljax import driver, fields, memory, ranking, runfolder
+from marljax import driver, fields, hosts, memory, ranking, runfolder
 from marljax.driver import Ended, Status
 from marljax.errors import UserError
 from marljax.parallel import SEED
@@ -35,8 +36,10 @@ def train(settings: Settings, console: Console) -> Ended:
             ranking.judge(ended.run, console)
         return ended
     settings = batch_of(settings, None, count)
-    with driver.opened(settings) as folder:
-        runfolder.write_config(folder, settings.tree)
+    with ExitStack() as stack:
+        folder = driver.entered(stack, settings, None)
+        if hosts.is_first():
+            runfolder.write_config(folder, settings.tree)
         return _one_after_the_other(settings, count, folder, console)
 
 

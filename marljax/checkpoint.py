@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from marljax import hosts
 from marljax.errors import UserError
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
@@ -56,12 +57,30 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
     """
     target = folder / f"{update:08d}"
     draft = folder / f".writing-{update:08d}"
+    hosts.first_does(lambda: _begun(draft))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _write_arrays(draft / ARRAYS, _arrays(tree))
+    except OSError as error:
+        raise _unwritten(target, error) from error
+    return hosts.first_does(lambda: _completed(draft, target, tree, purpose, keep, notes or {}))
+
+
+def _begun(draft: Path) -> Path:
+    """An empty folder to write to."""
+    try:
+        draft.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        _write_arrays(draft / ARRAYS, _host_arrays(tree))
-        manifest = {"format": FORMAT, "update": update, "purpose": dataclasses.asdict(purpose), "notes": notes or {}}
+    except OSError as error:
+        raise _unwritten(draft, error) from error
+    return draft
+
+
+def _completed(draft: Path, target: Path, tree: Any, purpose: Purpose, keep: int, notes: dict[str, Any]) -> Path:
+    """Describes what was written, gives it its name, and removes what is older than the newest ``keep``."""
+    folder, update = target.parent, int(target.name)
+    try:
+        manifest = {"format": FORMAT, "update": update, "purpose": dataclasses.asdict(purpose), "notes": notes}
         manifest |= {"marljax": _version(), "structure": structure(tree), "files": _checksums(draft)}
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=1))
         _flush(draft)
@@ -71,10 +90,13 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
         for old in [path for path in checkpoints(folder) if path.name <= target.name][keep:]:
             _remove(old)
     except OSError as error:
-        raise UserError(
-            f"cannot write the checkpoint {target}: {error.strerror or error}; free some space or check the rights"
-        ) from error
+        raise _unwritten(target, error) from error
     return target
+
+
+def _unwritten(path: Path, error: OSError) -> UserError:
+    """What a user is told when the files of a checkpoint cannot be written."""
+    return UserError(f"cannot write the checkpoint {path}: {error.strerror or error}; free some space or check the rights")
 
 
 def restore(folder: Path, template: Any, purpose: Purpose, parts: Sequence[str] = ("",)) -> Restored:
@@ -167,10 +189,15 @@ def _is_key(leaf: Any) -> bool:
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _host_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Arrays on the host by name; empty ones stay away (orbax does not store them), the template gives them back."""
-    arrays = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _named(tree)}
-    return {name: np.asarray(array) for name, array in jax.device_get(arrays).items() if array.size}
+def _arrays(tree: Any) -> dict[str, Any]:
+    """Arrays by name, on the host but for those that several processes share, of which each writes its parts.
+
+    Empty ones stay away (orbax does not store them), the template gives them back.
+    """
+    arrays = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _named(tree) if leaf.size}
+    if jax.process_count() > 1:
+        return arrays
+    return {name: np.asarray(array) for name, array in jax.device_get(arrays).items()}
 
 
 def _filled(template: Any, path: Path, parts: tuple[str, ...]) -> Any:
@@ -183,10 +210,8 @@ def _filled(template: Any, path: Path, parts: tuple[str, ...]) -> Any:
 
 def _placed(leaf: Any, value: np.ndarray | None) -> jax.Array:
     """``value``, of an empty array None, as ``leaf`` is."""
-    array: Any = np.zeros(leaf.shape, leaf.dtype) if value is None else value
-    if _is_key(leaf):
-        array = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))
-    return jax.device_put(array, getattr(leaf, "sharding", None))
+    array = hosts.placed(np.zeros(leaf.shape, leaf.dtype) if value is None else value, getattr(leaf, "sharding", None))
+    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(jnp.empty((), leaf.dtype))) if _is_key(leaf) else array
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -154,15 +154,16 @@ def _train(algo: str, words: Sequence[str]) -> int:
         print(TRAIN_HELP.format(algo=algo), text, sep="\n")
         return 0
     _reject_flags(words)
+    _join_others(words)
     wanted = settings.compose(algo, words)
     enable_compilation_cache()
 
-    from marljax import batches, ranking, report
+    from marljax import batches, hosts, ranking, report
 
-    screen = Console()
+    screen = Console(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        print(f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
+        screen.print(f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -172,6 +173,18 @@ def _train(algo: str, words: Sequence[str]) -> int:
     else:
         report.finish(ended.run, screen)
     return 0
+
+
+def _join_others(words: Sequence[str]) -> None:
+    """Becomes one of several processes, where the command says so; that comes before everything that computes."""
+    from marljax import fields, hosts, settings
+
+    changes = settings.parse(words)
+    places = {key.removeprefix("hosts."): value for key, value in changes.items() if key.startswith("hosts.")}
+    if changes.get("distributed") is True:
+        hosts.join(fields.build(hosts.Hosts, "hosts", places))
+    elif places:
+        raise UserError("hosts.* says where the processes of a distributed run are; add distributed=true")
 
 
 def _evaluate(words: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import checkpoint, fields, memory, parallel, runfolder
+from marljax import checkpoint, fields, hosts, memory, parallel, runfolder
 from marljax.checkpoint import Purpose
 from marljax.environment import lasting_parts
 from marljax.errors import UserError
@@ -72,7 +72,7 @@ class Run:
     @property
     def diverged(self) -> np.ndarray:
         """[S] bool."""
-        return np.asarray(self.members.diverged_at) >= 0
+        return hosts.fetched(self.members.diverged_at) >= 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
     trainer = make_trainer(settings)
     check_sizes(trainer, settings)
     with ExitStack() as stack:
-        folder = stack.enter_context(opened(settings) if folder is None else runfolder.locked(folder))
+        folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
         wandb = WandbRuns(settings, folder, lambda line: say(console, line))
         stack.callback(wandb.finish)
@@ -115,14 +115,15 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
 
 def make_trainer(settings: Settings) -> Trainer:
     """The training program on the mesh that the settings ask for."""
-    wanted = settings.run.mesh
-    if wanted.seed * wanted.data > jax.device_count():
-        raise UserError(
-            f"mesh.seed={wanted.seed} × mesh.data={wanted.data} asks for {wanted.seed * wanted.data} devices; "
-            f"this machine has {jax.device_count()}"
-        )
-    mesh = parallel.make_mesh(wanted.seed, wanted.data)
-    return Trainer(settings.algorithm, settings.training_env, settings.config, mesh)
+    wanted, there = settings.run.mesh, jax.device_count()
+    count = there if settings.run.devices == "all" else settings.run.devices
+    seed, data = parallel.layout(count, wanted.seed, wanted.data, len(settings.members))
+    if seed * data > there:
+        more = "; JAX_NUM_CPU_DEVICES=8 in front of the command makes eight of a CPU" if jax.default_backend() == "cpu" else ""
+        raise UserError(f"{seed * data} devices are asked for (mesh.seed={seed} × mesh.data={data}), and there are {there}{more}")
+    if jax.process_count() > 1 and seed * data < there:
+        raise UserError(f"{seed * data} of {there} devices are asked for; a distributed run takes all of them, devices=all")
+    return Trainer(settings.algorithm, settings.training_env, settings.config, parallel.make_mesh(seed, data))
 
 
 def check_sizes(trainer: Trainer, settings: Settings) -> None:
@@ -163,6 +164,13 @@ def purpose_of(settings: Settings) -> Purpose:
     return Purpose(settings.algo, name, settings.env.version)
 
 
+def entered(stack: ExitStack, settings: Settings, folder: Path | None) -> Path:
+    """The run folder, which the first process makes and locks."""
+    return hosts.first_does(
+        lambda: stack.enter_context(opened(settings) if folder is None else runfolder.locked(folder)),
+    )
+
+
 @contextmanager
 def opened(settings: Settings) -> Iterator[Path]:
     """The folder to continue, or a new one, with its lock; a new one disappears if the run ends before it has saved anything."""
@@ -186,15 +194,25 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     """Fresh members, or those of the newest good checkpoint."""
     saved = folder / runfolder.CHECKPOINTS
     if not checkpoint.checkpoints(saved):
-        runfolder.write_config(folder, settings.tree)
+        if hosts.is_first():
+            runfolder.write_config(folder, settings.tree)
         members = trainer.init(*member_inputs(settings))
         return Run(settings, folder, trainer, members, no_best(members), 0)
-    check_unchanged(folder, checkpoint.newest_notes(saved).get("settings", {}), settings)
+    notes = checkpoint.newest_notes(saved)
+    check_unchanged(folder, notes.get("settings", {}), settings)
+    if (was := notes.get("devices", devices_of(trainer))) != devices_of(trainer):
+        say(console, f"warning: going on on {devices_of(trainer)} instead of {was}; numbers may differ")
     restored = checkpoint.restore(saved, saved_shapes(trainer, settings), purpose_of(settings))
     for warning in restored.warnings:
         say(console, f"warning: {warning}")
-    best = jax.tree.map(np.asarray, restored.tree.best)
+    best = hosts.fetched(restored.tree.best)
     return Run(settings, folder, trainer, restored.tree.members, best, restored.update)
+
+
+def devices_of(trainer: Trainer) -> str:
+    """What a run computes on, as far as its numbers may depend on it."""
+    mesh = trainer.mesh
+    return f"{mesh.shape[parallel.SEED]} × {mesh.shape[parallel.DATA]} devices ({mesh.devices.flat[0].device_kind})"
 
 
 def saved_shapes(trainer: Trainer, settings: Settings) -> Saved:
@@ -220,7 +238,7 @@ def check_unchanged(folder: Path, saved: dict[str, Any], settings: Settings) -> 
 def no_best(members: Members) -> Best:
     """Before the first evaluation."""
     count = members.diverged_at.shape[0]
-    params = jax.device_get(members.state.learner.params)
+    params = hosts.fetched(members.state.learner.params)
     return Best(params, np.full(count, -np.inf, np.float32), np.zeros(count, np.int32))
 
 
@@ -230,7 +248,7 @@ def announce(run: Run, console: Console) -> None:
     steps, asked = trainer.num_updates * trainer.steps_per_update, settings.config.total_steps
     rounded = f" (total_steps={asked:,} rounded up to whole updates)" if steps != asked else ""
     members = f", {many(settings)}" if len(settings.members) > 1 else ""
-    device = jax.devices()[0].device_kind
+    device = jax.devices()[0].device_kind + (f" × {trainer.mesh.size}" if trainer.mesh.size > 1 else "")
     title = settings.title.replace("_", " on ", 1)
     say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{members}, on {device}")
     if replayed := sum(map(memory.size, lasting_parts(run.members.state))):
@@ -256,7 +274,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         before, begun = run.update, time.monotonic()
         frozen = run.diverged
         run.members, metrics = trainer.run(run.members, min(chunk, total - before))
-        metrics = jax.device_get(metrics)
+        metrics = hosts.fetched(metrics)
         seconds, run.update = time.monotonic() - begun, min(before + chunk, total)
         report_divergence(run, frozen, progress.say)
         evaluated = due(before, run.update, evaluation.every, total)
@@ -272,7 +290,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
             return "diverged"
         wanted |= due(before, run.update, settings.run.checkpoint.every, total)
         spaced = time.monotonic() - saved >= 60 * minutes
-        if stopper.asked or run.update == total or (wanted and spaced):
+        if stopper.agreed() or run.update == total or hosts.largest(wanted and spaced):
             save(run)
             saved, wanted = time.monotonic(), False
         if stopper.asked and run.update < total:
@@ -314,7 +332,7 @@ def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
 
     A policy that plays itself wins what it loses: where teams compete the newest parameters count as the best.
     """
-    params = run.members.state.learner.params
+    params = hosts.gathered(run.members.state.learner.params)
     results = play(run.settings, evaluator, params, 0)
     score = score_of(results).mean(-1).astype(np.float32)
     better = ((score > run.best.score) | run.settings.env.competitive) & ~run.diverged
@@ -392,8 +410,9 @@ def mean_row(rows: list[Row]) -> Row:
 
 def report_divergence(run: Run, before: np.ndarray, tell: Callable[[str], None]) -> None:
     """Says of every member that diverged just now: when, in what, and what is kept."""
-    for index in np.flatnonzero(run.diverged & ~before):
-        update, quantity = int(run.members.diverged_at[index]), run.trainer.quantities[int(run.members.diverged_in[index])]
+    at, which = hosts.fetched((run.members.diverged_at, run.members.diverged_in))
+    for index in np.flatnonzero((at >= 0) & ~before):
+        update, quantity = int(at[index]), run.trainer.quantities[int(which[index])]
         tell(
             f"{run.names[index]} diverged: {quantity} is not finite at update {update + 1}; "
             "it is frozen as it was before, and stands so in the checkpoints"
@@ -407,6 +426,7 @@ def save(run: Run) -> None:
         "best_score": [float(score) if np.isfinite(score) else None for score in run.best.score],
         "best_update": run.best.update.tolist(),
         "settings": run.settings.tree,
+        "devices": devices_of(run.trainer),
     }
     keep = run.settings.run.checkpoint.keep
     checkpoint.save(
@@ -421,6 +441,11 @@ class Stopper:
         self.asked = 0  # the signal
         self._tell = tell
         self._previous: dict[int, Any] = {}
+
+    def agreed(self) -> bool:
+        """Whether any process has been asked; to be called by all of them."""
+        self.asked = hosts.largest(self.asked)
+        return bool(self.asked)
 
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from marljax import hosts
 from marljax.environment import REPLAYED
 from marljax.errors import UserError
 from marljax.files import replacing
@@ -51,11 +52,15 @@ class MetricsFile:
     def __init__(self, folder: Path, update: int) -> None:
         """Opens the file to go on after ``update``: later rows, and a row cut in two by a kill, are dropped."""
         self._path = folder / METRICS
+        if not hosts.is_first():
+            return
         rows = [row for row in read_rows(folder) if row["update"] <= update]
         with replacing(self._path) as draft:
             draft.write_text("".join(map(_line, rows)))
 
     def append(self, rows: Sequence[Row]) -> None:
+        if not hosts.is_first():
+            return
         try:
             with self._path.open("a") as file:
                 file.write("".join(map(_line, rows)))
@@ -96,7 +101,7 @@ class WandbRuns:
         self._place = tuple(settings.members[0].place)
         self._tell = tell
         wanted = settings.run.wandb
-        if wanted.mode == "disabled":
+        if wanted.mode == "disabled" or not hosts.is_first():
             return
         try:
             import wandb

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from marljax import fields, report, runfolder, stats
+from marljax import fields, hosts, report, runfolder, stats
 from marljax.driver import Run, best_or_last
 from marljax.errors import UserError, unknown
 from marljax.progress import say
@@ -59,13 +59,15 @@ def judge(run: Run, console: Console) -> None:
     A member that diverged plays with what it was before.
     """
     settings = run.settings
-    params = best_or_last(run.best, run.members.state.learner.params)
+    params, diverged = best_or_last(run.best, hosts.gathered(run.members.state.learner.params)), run.diverged
+    if not hosts.is_first():
+        return
     episodes = settings.run.eval.final_episodes
     say(console, f"evaluating {fields.counted(len(settings.members), 'member')} on {episodes:,} episodes")
     played = report.learned(settings, params, report.FINAL_PART, episodes)
     updates = np.where(np.isfinite(run.best.score), run.best.update, run.update)
     members = [
-        {"trial": member.trial, **member.place, "update": int(updates[index]), "diverged": bool(run.diverged[index])}
+        {"trial": member.trial, **member.place, "update": int(updates[index]), "diverged": bool(diverged[index])}
         | {"metrics": {name: float(values[index].mean()) for name, values in played.items()}}
         for index, member in enumerate(settings.members)
     ]
@@ -77,6 +79,8 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
 
     ``settings`` are those of the sweep or of any of its batches.
     """
+    if not hosts.is_first():
+        return
     settings = batch_of(settings, None, settings.run.search.batches)
     members = judged(folder, settings.run.search.batches or 1)
     ranks = ranked(settings, members)

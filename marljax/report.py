@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import runfolder
+from marljax import hosts, runfolder
 from marljax.driver import Run, best_or_last, play, suite_key
 from marljax.environment import Environment
 from marljax.errors import UserError
@@ -28,7 +28,9 @@ PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs meet t
 def finish(run: Run, console: Console) -> None:
     """Evaluates the best parameters of every seed beside the scripted policies, and draws what there is to draw."""
     settings = run.settings
-    params = best_or_last(run.best, run.members.state.learner.params)
+    params = best_or_last(run.best, hosts.gathered(run.members.state.learner.params))
+    if not hosts.is_first():
+        return
     episodes = settings.run.eval.final_episodes
     rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line))
     write(run, rows)

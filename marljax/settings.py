@@ -20,6 +20,7 @@ from marljax import fields, registry, sweep
 from marljax.config import LARGEST, divide
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError, unknown
+from marljax.hosts import Hosts
 from marljax.overrides import ENV
 from marljax.runfolder import check_name
 from marljax.sweep import KEY, Member, Method
@@ -29,7 +30,8 @@ CUSTOM = "custom"  # env=custom env.target=package.module:Class
 MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
 STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
 FILLED_IN = ("search.batch", "search.tried")  # by the run
-CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb")  # what has no influence on the numbers
+# What has no influence on the numbers, or as little as another machine.
+CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb", "devices", "mesh", "distributed", "hosts")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +73,8 @@ class Replaying:
 class Mesh:
     """Devices along each axis of the mesh."""
 
-    seed: int
-    data: int
+    seed: int | None
+    data: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +118,9 @@ class RunSettings:
     render: bool
     search: Search
     failure_replay: Replaying
+    devices: int | str | None
+    distributed: bool
+    hosts: Hosts
     eval: Evaluation
     checkpoint: Checkpointing
     mesh: Mesh
@@ -259,7 +264,7 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     bare_env, env_params = build_env(env_name, tree["env"])
     env = presented(algorithm, bare_env)
     env_tree = tree.pop("env")
-    for group in ("failure_replay", "sweep", "search"):  # a run of before there were such
+    for group in ("failure_replay", "sweep", "search", "devices", "distributed", "hosts"):  # a run of before there were such
         tree.setdefault(group, run_defaults()[group])
     if not isinstance(tree["sweep"], Mapping):
         raise UserError(f"sweep={fields.shown(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]")
@@ -492,8 +497,8 @@ def _check_run(run: RunSettings) -> RunSettings:
             raise UserError(f"{key}={fraction} is out of range; it is a fraction of training, from 0 to 1")
     if run.seed < 0 or run.seed + run.seeds > 2**31:
         raise UserError(f"seed={run.seed} with seeds={run.seeds} is out of range; every seed lies between 0 and 2147483647")
-    if run.seeds % run.mesh.seed:
-        raise UserError(f"{run.seeds} seeds do not divide into mesh.seed={run.mesh.seed} groups; change one of the two numbers")
+    if run.devices not in ("all", None) and (not isinstance(run.devices, int) or not 1 <= run.devices <= LARGEST):
+        raise UserError(f"devices={fields.shown(run.devices)} is out of range; it takes an integer of at least 1, or all")
     return run
 
 
