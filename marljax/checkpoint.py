@@ -167,7 +167,9 @@ def newest_notes(folder: Path) -> dict[str, Any]:
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
     """Name → array of a checkpoint's ``arrays``; raises ``DamagedError`` if one cannot be read."""
-    args = _orbax().args.PyTreeRestore(item=dict.fromkeys(names, 0), partial_restore=True)
+    wanted = dict.fromkeys(names, 0)
+    whole = dict.fromkeys(wanted, _orbax().RestoreArgs(restore_type=np.ndarray))  # whatever devices their parts were on
+    args = _orbax().args.PyTreeRestore(item=wanted, restore_args=whole, partial_restore=True)
     try:
         with _orbax().PyTreeCheckpointer() as checkpointer:
             return checkpointer.restore(path.absolute(), args=args)
