@@ -76,7 +76,7 @@ def main(algo: str, words: Sequence[str] | None = None) -> None:
     """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
     words = sys.argv[1:] if words is None else words
     find_own_modules()
-    sys.exit(guarded(lambda: _train(algo, words)))
+    sys.exit(guarded(lambda: train(algo, words)))
 
 
 def console() -> None:
@@ -143,16 +143,19 @@ def _train_command(words: Sequence[str]) -> int:
         print(TRAIN_HELP.format(algo="<algorithm>"), end="")
         print(f"algorithms: {', '.join(sorted(registry.ALGORITHMS))}; environments: {settings.known_environments()}")
         return 0
-    return _train(words[0], words[1:])
+    return train(words[0], words[1:])
 
 
-def _train(algo: str, words: Sequence[str]) -> int:
-    from marljax import describe, fields, settings
+def train(algo: str, words: Sequence[str]) -> int:
+    """Trains as a command with these words does, and returns its exit status."""
+    from marljax import describe, fields, multirun, settings
 
     if {"-h", "--help"} & set(words):
         text = describe.settings_text(algo, [word for word in words if not word.startswith("-")])
         print(TRAIN_HELP.format(algo=algo), text, sep="\n")
         return 0
+    if multirun.asked(words):
+        return multirun.run(algo, words)
     _reject_flags(words)
     _join_others(words)
     wanted = settings.compose(algo, words)

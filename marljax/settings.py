@@ -8,7 +8,8 @@ defaults in ``configs/config.yaml``.
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -446,7 +447,7 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
     tuned_file = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
     overrides = [f"algo={algo}", f"env={node}", f"tuned={tuned_file}" if tuned_file else "~tuned"]
     try:
-        with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
+        with _no_other_hydra(), initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
             composed = hydra_compose("config", overrides=overrides)
         OmegaConf.set_struct(composed, False)
         for key, value in changes.items():
@@ -457,6 +458,19 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"cannot compose the settings: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _no_other_hydra() -> Iterator[None]:
+    """Room for composing settings in a job of Hydra's multirun."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = running
 
 
 def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:

@@ -1,0 +1,89 @@
+"""``-m``: one run after the other for values that shape the program, by Hydra's own multirun and whatever launcher it has.
+
+Every job is an ordinary command of this library. Hydra sees its words as keys without a place, ``env__density`` for
+``env.density``, because what they mean depends on the algorithm and the environment.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from marljax.errors import UserError
+from marljax.sweep import KEY
+
+FLAGS = ("-m", "--multirun")
+_DOT = "__"  # stands for a dot in Hydra's keys
+
+
+def asked(words: Sequence[str]) -> bool:
+    """Whether a command is a multirun."""
+    return any(word in FLAGS for word in words)
+
+
+def run(algo: str, words: Sequence[str]) -> int:
+    """Hands ``words`` to Hydra, which calls ``job`` for every combination; the exit status."""
+    import hydra
+
+    _check(algo, [word for word in words if word not in FLAGS and not _is_hydras(word)])
+    overrides = [_hidden(word) for word in words if word not in FLAGS]
+    sys.argv = [sys.argv[0], "--multirun", f"+algo_name={algo}", *overrides]
+    hydra.main(version_base="1.3", config_path=None)(job)()
+    return 0
+
+
+def job(config: Any) -> None:
+    """One run; raises ``UserError`` where it does not come to a good end, so that Hydra counts it as failed."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from marljax import cli
+
+    words = [_plain(word) for word in HydraConfig.get().overrides.task]
+    named = next(word for word in words if word.startswith("algo_name="))
+    status = cli.guarded(lambda: cli.train(config.algo_name, [word for word in words if word != named]))
+    if status:
+        raise UserError(f"{' '.join(words)} ended with status {status}")
+
+
+def _check(algo: str, words: Sequence[str]) -> None:
+    """Raises ``UserError`` for a value that no run takes: each is tried with the first of all others, before anything starts."""
+    from marljax import settings
+
+    values = [_values(word) for word in words]
+    firsts = [several[0] for several in values]
+    settings.compose(algo, firsts)
+    for place, several in enumerate(values):
+        for value in several[1:]:
+            settings.compose(algo, [*firsts[:place], value, *firsts[place + 1 :]])
+
+
+def _values(word: str) -> list[str]:
+    """A word of several values as one for each; the values of ``sweep.*`` are those of one run."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        override = OverridesParser.create().parse_override(word)
+        several = override.is_sweep_override() and not override.is_interval_sweep() and not word.startswith(KEY)
+        return [f"{word.partition('=')[0]}={value}" for value in override.sweep_string_iterator()] if several else [word]
+    except HydraException as error:
+        raise UserError(f"cannot read '{word}'; write key=value,value, such as algo.gamma=0.95,0.99") from error
+
+
+def _is_hydras(word: str) -> bool:
+    return word.split("=")[0].split(".")[0].split("/")[0] == "hydra"
+
+
+def _hidden(word: str) -> str:
+    """A word of this library as one that Hydra takes without knowing the key; Hydra's own stay as they are."""
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise UserError(f"'{word}': settings are written key=value, without dashes")
+    if _is_hydras(word):
+        return word
+    value = f"'{value}'" if key.startswith(KEY) and not value.startswith("[") else value  # values of one run, not of several
+    return f"+{key.replace('.', _DOT)}{equals}{value}"
+
+
+def _plain(word: str) -> str:
+    key, equals, value = word.removeprefix("+").partition("=")
+    return f"{key.replace(_DOT, '.')}{equals}{value}" if key != "algo_name" else f"{key}{equals}{value}"
