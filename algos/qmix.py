@@ -46,8 +46,9 @@ class Config(learning.LearningConfig):
     batch_size: int = static(32, low=1)  # replayed rollouts per gradient step, over all devices
     learning_starts: int = static(5_000, low=0)  # steps of all environments before the first gradient step
     # Replay
-    buffer_size: int = static(100_000, low=1)  # steps of all environments that are kept
-    buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"))  # of observations and global states
+    buffer_size: int = static(100_000, low=1)  # steps of all environments that are kept, rounded down to whole rollouts
+    # Of observations and global states; what is beyond float16's 65,504 is that, for policies, too.
+    buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"))
     # Networks
     mixer: str = static("qmix", choices=("qmix", "vdn", "none"))  # none: independent Q-learning
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
@@ -61,14 +62,14 @@ class Config(learning.LearningConfig):
     # Exploration
     epsilon_start: float = traced(1.0, low=0.0, high=1.0)  # share of random actions at first
     epsilon_end: float = traced(0.05, low=0.0, high=1.0)  # and at last
-    epsilon_decay: float = traced(0.1, low=0.0, high=1.0)  # share of training over which it falls, linearly
+    epsilon_decay: float = traced(0.1, low=0.0, high=1.0)  # share of training, from its first step, over which it falls
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     td_lambda: float = traced(0.0, low=0.0, high=1.0)  # 0: one-step targets, 1: returns as far as the rollout goes
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
     double_q: bool = static(True)  # the network chooses the next action, and its older copy values it (van Hasselt et al. 2016)
     target_update: str = static("hard", choices=("hard", "polyak"))  # how that copy, the target network, follows
-    target_interval: int = static(200, low=1)  # hard: updates from one copy to the next
+    target_interval: int = static(20, low=1)  # hard: updates from one copy to the next, those before learning starts included
     tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
     # Optimisation
     max_grad_norm: float = traced(10.0, low=0.0)  # global norm of all gradients together
@@ -112,7 +113,8 @@ class Optimisation(NamedTuple):
     """What stays between updates besides the networks."""
 
     optimizer: Any
-    target: dict[str, Any]  # the target networks: older copies of ``agent`` and ``mixer``
+    target: dict[str, Any]  # the target networks: older copies of ``agent`` and ``mixer``, which see inputs normalised as of now
+    # Where the replay stands is the same for all environments, so it is here, and not with the replay among the actors.
     insert_index: jax.Array  # [] int32, the place of the replay that is written next
     is_full: jax.Array  # [] bool: no place of the replay is empty
 
@@ -238,6 +240,8 @@ def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecS
 def as_kept(config: Config, x: jax.Array) -> jax.Array:
     """Observations in the replay's type; policies, too, see them so."""
     dtype = jnp.dtype(config.buffer_dtype)
+    if dtype == x.dtype:
+        return x
     return jnp.clip(x, -float(jnp.finfo(dtype).max), float(jnp.finfo(dtype).max)).astype(dtype)
 
 

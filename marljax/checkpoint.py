@@ -22,7 +22,7 @@ from marljax import hosts
 from marljax.errors import UserError
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
-MANIFEST, ARRAYS = "manifest.json", "arrays"
+MANIFEST, ARRAYS, SEAL = "manifest.json", "arrays", "checksum"
 _KINDS = {"format": object, "purpose": dict, "structure": dict, "files": dict, "update": int, "notes": dict}  # in a manifest
 
 
@@ -82,7 +82,7 @@ def _completed(draft: Path, target: Path, tree: Any, purpose: Purpose, keep: int
     try:
         manifest = {"format": FORMAT, "update": update, "purpose": dataclasses.asdict(purpose), "notes": notes}
         manifest |= {"marljax": _version(), "structure": structure(tree), "files": _checksums(draft)}
-        (draft / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        (draft / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1))
         _flush(draft)
         if target.exists():
             _remove(target)
@@ -148,11 +148,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"its {MANIFEST} is not complete")
     if manifest["format"] != FORMAT:
         raise UserError(f"{path} has checkpoint format {manifest['format']}, this marljax reads format {FORMAT}; use its version")
-    manifest = {"notes": {}} | manifest
+    written, manifest = manifest, {"notes": {}} | manifest
     wrong = [name for name, kind in _KINDS.items() if not isinstance(manifest[name], kind)]
     if wrong:
         raise DamagedError(f"{wrong[0]} in its {MANIFEST} is not what marljax writes")
+    if SEAL in written and sealed(written) != written:  # those of before have none
+        raise DamagedError(f"its {MANIFEST} has changed since it was written")
     return manifest
+
+
+def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with the checksum of all else that stands in it."""
+    content = {name: value for name, value in manifest.items() if name != SEAL}
+    return content | {SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
 
 
 def newest_notes(folder: Path) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
         wandb = WandbRuns(settings, folder, lambda line: say(console, line))
         stack.callback(wandb.finish)
         announce(run, console)
-        log = MetricsFile(folder, run.update)
+        log = MetricsFile(folder, run.update or -1)  # a run that begins anew writes its first row again
         stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
         steps = trainer.steps_per_update
         progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, many(settings)))

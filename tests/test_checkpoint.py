@@ -71,12 +71,17 @@ def lose_a_file(path):
     next(file for file in path.rglob("d/*") if file.is_file()).unlink()
 
 
+def flip_a_note(path):
+    manifest = path / checkpoint.MANIFEST
+    manifest.write_text(manifest.read_text().replace('"update": ', '"update": 1'))
+
+
 def garble_the_manifest(path):
     manifest = path / checkpoint.MANIFEST
     manifest.write_text(manifest.read_text()[:100])
 
 
-@pytest.mark.parametrize("damage", [flip_a_byte, truncate, lose_a_file, garble_the_manifest])
+@pytest.mark.parametrize("damage", [flip_a_byte, truncate, lose_a_file, garble_the_manifest, flip_a_note])
 def test_a_damaged_checkpoint_is_passed_over_and_reported(folder, damage):
     damage(folder / "00000020")
     restored = checkpoint.restore(folder, tree(), PURPOSE)
@@ -138,7 +143,7 @@ def test_foreign_empty_and_newer_folders_are_refused(folder, tmp_path):
 )
 def test_a_foreign_manifest_is_passed_over(folder, edit, message):
     manifest = folder / "00000020" / checkpoint.MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | edit))
+    manifest.write_text(json.dumps(checkpoint.sealed(json.loads(manifest.read_text()) | edit)))
     restored = checkpoint.restore(folder, tree(), PURPOSE)
     assert restored.update == 10
     assert message in restored.warnings[0]
@@ -147,6 +152,6 @@ def test_a_foreign_manifest_is_passed_over(folder, edit, message):
 def test_a_manifest_with_a_strange_structure_is_refused(folder):
     manifest = folder / "00000020" / checkpoint.MANIFEST
     whole = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(whole | {"structure": whole["structure"] | {"count.0": 3}}))
+    manifest.write_text(json.dumps(checkpoint.sealed(whole | {"structure": whole["structure"] | {"count.0": 3}})))
     with pytest.raises(UserError, match=r"count.0 is 3 there and int32.2. here"):
         checkpoint.restore(folder, tree(), PURPOSE)

@@ -5,7 +5,6 @@ In processes of their own: the number of devices is fixed when JAX starts.
 
 import functools
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ import probes
 import pytest
 from jax.sharding import PartitionSpec
 
-from marljax import checkpoint, parallel, stats
+from marljax import parallel, stats
 from marljax import ppo as shared
 from marljax.algos import ippo, mappo, ospo, ppo, qmix
 from marljax.joint import joint
@@ -178,19 +177,29 @@ def check_learning(algorithm, config):
     returns = []
     for data in (1, 8):
         trainer = Trainer(algorithm, ENV, config, parallel.make_mesh(1, data))
-        _, metrics = trainer.run(trainer.init(keys_of(16), CHOICE), trainer.num_updates)
+        metrics = jax.device_get(trainer.run(trainer.init(keys_of(16), CHOICE), trainer.num_updates)[1])
         parts = np.array_split(np.arange(trainer.num_updates), 4)
         returns.append([metrics["sum_return"][:, part].sum(-1) / metrics["episodes"][:, part].sum(-1) for part in parts])
     for place in (1, 3):
         one, eight = (side[place] for side in returns)
         gap = stats.mean(np.subtract(eight, one))
-        assert gap.low < 0.01 and gap.high > -0.01, (place, gap)
-    assert min(returns[0][3].mean(), returns[1][3].mean()) > 0.9 > 0.75 > max(returns[0][0].mean(), returns[1][0].mean())
+        assert gap.low < 0.01, (place, gap)
+        assert gap.high > -0.01, (place, gap)
+    for side in returns:
+        assert side[3].mean() > 0.9 > side[0].mean() + 0.1
 
 
 LEARNERS = {
     mappo: mappo.Config(total_steps=16_000, num_envs=32, rollout_length=16, hidden=(16,), num_minibatches=2, learning_rate=5e-3),
-    qmix: qmix.Config(total_steps=12_000, num_envs=16, rollout_length=8, buffer_size=4_096, learning_starts=512, hidden=(32,)),
+    qmix: qmix.Config(
+        total_steps=12_000,
+        num_envs=16,
+        rollout_length=8,
+        buffer_size=4_096,
+        learning_starts=512,
+        hidden=(32, 32),
+        learning_rate=3e-3,
+    ),
 }
 
 
