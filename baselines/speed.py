@@ -6,6 +6,7 @@
     python baselines/speed.py env=ride_dispatch
     python baselines/speed.py env=swarm
     python baselines/speed.py env=collective
+    python baselines/speed.py seeds                  # many seeds in one program, many devices, and their memory
 
 Writes ``baselines/results/speed_<env>.md``, or with more words a page of their own. Every row is measured in a process of its
 own, from a cold start and without the compilation cache, so that compile times and peak memory are its own. Rates are medians
@@ -102,6 +103,10 @@ def main(words: Sequence[str]) -> None:
     if any(word in ("-h", "--help") for word in words):
         print((__doc__ or "").strip())
         return
+    if "seeds" in words:
+        from marljax.baselines import scaling
+
+        return scaling.main()
     usual = "ospo" if "env=ride_dispatch" in words else "mappo"
     algo = next((word.removeprefix("algo=") for word in words if word.startswith("algo=")), usual)
     command = " ".join(["python baselines/speed.py", *words])

@@ -1,0 +1,181 @@
+"""What many seeds in one program, and many devices, are worth on this machine; ``python baselines/speed.py seeds``.
+
+Every row is measured in a process of its own, from a cold start and, unless it says so, without the compilation cache.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+ALGO, WORDS = "mappo", ("env=merge", "algo.num_envs=64")
+SEEDS = (1, 2, 4, 8, 16, 32, 64)
+DEVICES = ((1, 1, 1), (8, 1, 1), (8, 2, 1), (8, 4, 1), (8, 8, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))  # seeds, mesh.seed, mesh.data
+RACERS, RACE_STEPS = 16, 65_536  # seeds of the race between one program and as many processes
+REPETITIONS = 3
+# What sweeps are predicted to take: algorithm, words, members.
+SWEEPS = (
+    ("mappo", ("env=merge", "algo.num_envs=256"), 8),
+    ("ippo", ("env=swarm", "algo.num_envs=256"), 4),
+    ("qmix", ("env=smax", "env.scenario=2s3z"), 8),
+    ("mappo", ("env=smax", "env.scenario=3m", "algo.num_envs=64"), 32),
+)
+Row = dict[str, float]
+
+
+def main() -> None:
+    """Measures, prints and writes ``baselines/results/speed_seeds.md``."""
+    from rich.console import Console
+
+    from marljax.baselines.tables import write_report
+
+    console = Console()
+
+    def take(kind: str, *given: Any, devices: int = 1) -> Row:
+        row = measure_apart(kind, given, devices)
+        figures = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
+        console.print(f"{kind:>8}  {figures}  {given}", highlight=False)
+        return row
+
+    seeds = [take("rate", count, 1, 1) for count in SEEDS]
+    devices = [take("rate", *given, devices=given[1] * given[2]) for given in DEVICES]
+    sweeps = [take("memory", *given) for given in SWEEPS]
+    racers = race(console.print)
+    text = page(seeds, devices, sweeps, racers)
+    write_report(RESULTS / "speed_seeds.md", text)
+    console.print(text)
+
+
+def measure_apart(kind: str, given: Sequence[Any], devices: int) -> Row:
+    """One measurement in a fresh process with so many devices."""
+    command = [sys.executable, __file__, kind, json.dumps(given)]
+    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    if devices > 1:
+        environment["JAX_NUM_CPU_DEVICES"] = str(devices)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(f"the measurement '{kind} {given}' failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rate(seeds: int, mesh_seed: int, mesh_data: int) -> Row:
+    """Environment steps per second of all seeds together, and the seconds until the first update was done."""
+    import jax
+
+    from marljax import driver, settings
+
+    run = settings.compose(ALGO, [*WORDS, f"seeds={seeds}", f"mesh.seed={mesh_seed}", f"mesh.data={mesh_data}"])
+    begun = time.perf_counter()
+    trainer = driver.make_trainer(run)
+    members, _ = jax.block_until_ready(trainer.run(trainer.init(*driver.member_inputs(run)), 1))
+    first, times = time.perf_counter() - begun, []
+    for _ in range(REPETITIONS):
+        begun = time.perf_counter()
+        members, _ = jax.block_until_ready(trainer.run(members, 1))
+        times.append(time.perf_counter() - begun)
+    seconds = statistics.median(times)
+    return {"env_steps_per_s": seeds * trainer.steps_per_update / seconds, "first_update_s": first, "peak_mib": peak() / 2**20}
+
+
+def memory(algo: str, words: Sequence[str], members: int) -> Row:
+    """What a batch of members was predicted to take, what the process took more than before, and the whole peak."""
+    import jax
+
+    from marljax import batches, driver, settings
+
+    run = settings.compose(algo, [*words, f"seeds={members}"])
+    trainer = driver.make_trainer(run)
+    predicted = batches.prediction(trainer, run)(members)
+    before = peak()
+    jax.block_until_ready(trainer.run(trainer.init(*driver.member_inputs(run)), 2))
+    return {"predicted_mib": (before + predicted) / 2**20, "program_mib": predicted / 2**20, "peak_mib": peak() / 2**20}
+
+
+def peak() -> int:
+    """Bytes of memory that the process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def race(say: Callable[[str], None]) -> Row:
+    """Seconds of one command with many seeds, and of as many commands with one each, with their compilation and without."""
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        shared = [*WORDS, f"algo.total_steps={RACE_STEPS}", "render=false", "eval.every=0", "eval.final_episodes=32"]
+        shared += [f"runs={folder}/runs", f"chunk={RACE_STEPS}"]
+        seconds["one program"] = command_time([*shared, f"seeds={RACERS}"], {"JAX_ENABLE_COMPILATION_CACHE": "false"})
+        say(f"{seconds}")
+        apart = {"processes": {"JAX_ENABLE_COMPILATION_CACHE": "false"}, "processes, cached": {"XDG_CACHE_HOME": folder}}
+        for name, environment in apart.items():
+            seconds[name] = sum(command_time([*shared, f"seed={seed}"], environment) for seed in range(RACERS))
+            say(f"{seconds}")
+    return seconds
+
+
+def command_time(words: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Wall-clock seconds of a training command, from its start to its end."""
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "marljax.algos." + ALGO, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return time.perf_counter() - begun
+
+
+def page(seeds: Sequence[Row], devices: Sequence[Row], sweeps: Sequence[Row], racers: Mapping[str, float]) -> str:
+    """``baselines/results/speed_seeds.md``."""
+    from marljax.baselines.tables import describe_versions, markdown_table
+
+    words = " ".join(WORDS)
+    alone = seeds[0]["env_steps_per_s"]
+    best = max(range(len(SEEDS)), key=lambda index: seeds[index]["env_steps_per_s"])
+    rows = [
+        [f"{count}", f"{row['env_steps_per_s']:,.0f}", f"{row['env_steps_per_s'] / alone:.2f}×", f"{row['first_update_s']:.1f}",
+         f"{row['peak_mib']:,.0f}"]
+        for count, row in zip(SEEDS, seeds, strict=True)
+    ]  # fmt: skip
+    spread = [
+        [f"{count}", f"{seed} × {data}", f"{row['env_steps_per_s']:,.0f}", f"{row['first_update_s']:.1f}"]
+        for (count, seed, data), row in zip(DEVICES, devices, strict=True)
+    ]
+    taken = [
+        [f"`{algo} {' '.join(given)}`", f"{members}", f"{row['program_mib']:,.0f}", f"{row['predicted_mib']:,.0f}",
+         f"{row['peak_mib']:,.0f}", f"{row['predicted_mib'] / row['peak_mib'] - 1:+.0%}"]
+        for (algo, given, members), row in zip(SWEEPS, sweeps, strict=True)
+    ]  # fmt: skip
+    one = racers["one program"]
+    compared = [[name, f"{seconds:,.0f}", f"{seconds / one:.2f}×"] for name, seconds in racers.items()]
+    return (
+        "\n\n".join(
+            [
+                "# Many seeds, many devices",
+                f"`python baselines/speed.py seeds` on {os.cpu_count()} CPU cores; {describe_versions()}.",
+                "## Seeds in one program",
+                f"`{ALGO} {words}`; most steps per second with {SEEDS[best]} seeds.",
+                markdown_table(["seeds", "env-steps/s, all together", "× one seed", "first update s", "peak MiB"], rows),
+                "## One program or processes in turn",
+                f"{RACERS} seeds of {RACE_STEPS:,} steps each, wall-clock of whole commands, imports and compilation included. "
+                "*Cached*: only the first process compiles.",
+                markdown_table(["", "s", "× one program"], compared),
+                "## Devices",
+                "Virtual devices share the cores of one CPU: this is what spreading costs, not what more devices bring.",
+                markdown_table(["seeds", "mesh, seed × data", "env-steps/s, all together", "first update s"], spread),
+                "## Memory",
+                "*Program*: what a line through the compiler's figures of one and two members says of all. "
+                "*Predicted*: with what the process held before. *Peak*: what it held at most.",
+                markdown_table(["run", "members", "program MiB", "predicted MiB", "peak MiB", "off by"], taken),
+            ]
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps({"rate": rate, "memory": memory}[sys.argv[1]](*json.loads(sys.argv[2]))))
