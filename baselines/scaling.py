@@ -178,4 +178,5 @@ def page(seeds: Sequence[Row], devices: Sequence[Row], sweeps: Sequence[Row], ra
 
 
 if __name__ == "__main__":
-    print(json.dumps({"rate": rate, "memory": memory}[sys.argv[1]](*json.loads(sys.argv[2]))))
+    measures: dict[str, Callable[..., Row]] = {"rate": rate, "memory": memory}
+    print(json.dumps(measures[sys.argv[1]](*json.loads(sys.argv[2]))))

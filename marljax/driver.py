@@ -116,7 +116,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
 def make_trainer(settings: Settings) -> Trainer:
     """The training program on the mesh that the settings ask for."""
     wanted, there = settings.run.mesh, jax.device_count()
-    count = there if settings.run.devices == "all" else settings.run.devices
+    count: Any = there if settings.run.devices == "all" else settings.run.devices
     seed, data = parallel.layout(count, wanted.seed, wanted.data, len(settings.members))
     if seed * data > there:
         more = "; JAX_NUM_CPU_DEVICES=8 in front of the command makes eight of a CPU" if jax.default_backend() == "cpu" else ""

@@ -139,9 +139,9 @@ def table(settings: Settings, ranks: Sequence[Ranked], references: Mapping[str, 
         made.add_row(*cells, *[f"{rank.diverged} of {len(rank.scores)}"] * diverged)
     if len(ranks) > SHOWN:
         made.add_row("", f"… {len(ranks) - SHOWN} more")
-    for name, figures in references.items():
-        cells = [_figure(figures[each], env.units.get(each, "")) if each in figures else "–" for each in others]
-        made.add_row("", name, f"{figures[metric]:.4g}" if metric in figures else "–", "", *cells)
+    for name, reached in references.items():
+        cells = [_figure(reached[each], env.units.get(each, "")) if each in reached else "–" for each in others]
+        made.add_row("", name, f"{reached[metric]:.4g}" if metric in reached else "–", "", *cells)
     return made
 
 
