@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-ALGO, WORDS = "mappo", ("env=merge", "algo.num_envs=64")
+ALGO, WORDS = "mappo", ("env=merge", "algo.num_envs=16")
 SEEDS = (1, 2, 4, 8, 16, 32, 64)
 DEVICES = ((1, 1, 1), (8, 1, 1), (8, 2, 1), (8, 4, 1), (8, 8, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))  # seeds, mesh.seed, mesh.data
 RACERS, RACE_STEPS = 16, 65_536  # seeds of the race between one program and as many processes
