@@ -18,7 +18,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 ALGO, WORDS = "mappo", ("env=merge", "algo.num_envs=16")
 SEEDS = (1, 2, 4, 8, 16, 32, 64)
-DEVICES = ((1, 1, 1), (8, 1, 1), (8, 2, 1), (8, 4, 1), (8, 8, 1), (1, 2, 1), (1, 1, 2), (1, 1, 4))  # seeds, mesh.seed, mesh.data
+DEVICES = ((8, 1, 1), (8, 2, 1), (8, 4, 1), (8, 8, 1), (1, 1, 1), (1, 1, 2), (1, 1, 4))  # seeds, mesh.seed, mesh.data
 RACERS, RACE_STEPS = 16, 65_536  # seeds of the race between one program and as many processes
 REPETITIONS = 3
 # What sweeps are predicted to take: algorithm, words, members.
@@ -165,7 +165,7 @@ def page(seeds: Sequence[Row], devices: Sequence[Row], sweeps: Sequence[Row], ra
                 "*Cached*: only the first process compiles.",
                 markdown_table(["", "s", "× one program"], compared),
                 "## Devices",
-                "Virtual devices share the cores of one CPU: this is what spreading costs, not what more devices bring.",
+                "Virtual devices (`JAX_NUM_CPU_DEVICES`) share the cores of one CPU, which one program alone does not keep busy.",
                 markdown_table(["seeds", "mesh, seed × data", "env-steps/s, all together", "first update s"], spread),
                 "## Memory",
                 "*Program*: what a line through the compiler's figures of one and two members says of all. "

@@ -112,27 +112,34 @@ def timeless(run: Path) -> list[logs.Row]:
 
 
 def killed_again_and_again(campaign: Campaign, algo: str, name: str, kills: int, seconds: float) -> Path:
-    """A run that is killed so often, at any moment of its ``seconds``, and then comes to its end."""
+    """A run that is killed up to so often, at any moment of the ``seconds`` that one takes, and then comes to its end."""
     run, words = campaign.new(algo, name)
     for _ in range(kills):
-        known = (run / "config.yaml").exists()
-        if not known:
-            shutil.rmtree(run, ignore_errors=True)  # killed before it had written what it was
-        begins, process = newest(run), campaign.start(algo, *([f"resume={run}"] if known else words))
+        begins, process = newest(run), campaign.start(algo, *going_on(run, words))
         time.sleep(campaign.chance.uniform(0, seconds))
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            break  # it was faster
         lost = last_row(run) - newest(run)
         assert newest(run) >= begins, "a checkpoint was lost"
         assert lost < EVERY + CHUNK, f"{run} had got to {last_row(run)} and goes on from {newest(run)}"
-        campaign.kills += process.returncode == -signal.SIGKILL
+        campaign.kills += 1
         campaign.before_any += not newest(run)
         campaign.in_a_checkpoint += any((run / "checkpoints").glob(".*"))
         campaign.most_lost = max(campaign.most_lost, lost)
     begins = newest(run)
-    output = campaign.run(algo, *([f"resume={run}"] if (run / "config.yaml").exists() else words))
+    output = campaign.run(algo, *going_on(run, words))
     assert not begins or f"{begins} updates done already" in output, output
     return run
+
+
+def going_on(run: Path, words: list[str]) -> list[str]:
+    """The words that continue a run, or begin it, where it was killed before it had written what it was."""
+    if (run / "config.yaml").exists():
+        return [f"resume={run}"]
+    shutil.rmtree(run, ignore_errors=True)
+    return words
 
 
 def flipped(path: Path, chance: random.Random) -> None:
@@ -193,14 +200,16 @@ def campaign_of(folder: Path, kills: int, damages: int, seed: int, algorithms: t
         begun = time.monotonic()
         campaign.run(algo, *words)
         seconds = time.monotonic() - begun
-        mine = len(range(index, kills, len(algorithms)))
-        for number, count in enumerate(min(KILLS_PER_RUN, mine - first) for first in range(0, mine, KILLS_PER_RUN)):
+        mine, number = campaign.kills + len(range(index, kills, len(algorithms))), 0
+        while campaign.kills < mine:
+            count = min(KILLS_PER_RUN, mine - campaign.kills)
             assert_same(killed_again_and_again(campaign, algo, f"killed_{number}", count, seconds), whole)
+            number += 1
         if index < damages:
             half_done(campaign, algo)
         for number in range(index, damages, len(algorithms)):
             damaged(campaign, algo, whole, DAMAGES[number % len(DAMAGES)], f"damaged_{number}")
-        print(f"{algo}: {mine} kills in runs of {seconds:.1f} s", flush=True)
+        print(f"{algo}: {number} runs of {seconds:.1f} s, {campaign.kills} kills so far", flush=True)
     return campaign
 
 
