@@ -27,9 +27,12 @@ def train(settings: Settings, console: Console) -> Ended:
 
     Of several batches the last run is returned, with the status of all: diverged where every member of every batch has.
     """
+    if settings.run.search.batch is not None:
+        whole = Path(str(settings.run.resume)).parent
+        raise UserError(f"{settings.run.resume} is one batch of several; resume={whole} goes on with all of them")
     if ranking.compares(settings):
         ranking.metric_of(settings)
-    count = settings.run.search.batches or (1 if settings.run.resume else needed(settings, console))
+    count = settings.run.search.batches or (1 if settings.run.resume else hosts.largest(needed(settings, console)))
     if count == 1:
         ended = driver.train(settings, console)
         if ranking.compares(settings) and ended.status != "interrupted":
@@ -53,7 +56,8 @@ def _one_after_the_other(settings: Settings, count: int, folder: Path, console: 
         ended = driver.train(part, console, folder / runfolder.batch(index))
         if ended.status == "interrupted":
             return dataclasses.replace(ended, folder=folder)
-        ranking.judge(ended.run, console)
+        if not (ended.folder / runfolder.RESULTS).exists():
+            ranking.judge(ended.run, console)
         statuses.append(ended.status)
     assert ended is not None
     return dataclasses.replace(ended, folder=folder, status="diverged" if set(statuses) == {"diverged"} else "finished")

@@ -162,11 +162,12 @@ def train(algo: str, words: Sequence[str]) -> int:
     enable_compilation_cache()
 
     from marljax import batches, hosts, ranking, report
+    from marljax.progress import say
 
     screen = Console(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        screen.print(f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
+        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)

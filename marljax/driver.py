@@ -391,10 +391,10 @@ def score_of(results: dict[str, np.ndarray]) -> np.ndarray:
 
 def rows_of(run: Run, metrics: dict[str, np.ndarray], evaluated: dict[str, np.ndarray]) -> list[Row]:
     """One row per member with something to say."""
-    rows = []
+    rows, diverged = [], run.diverged
     for index, member in enumerate(run.settings.members):
         figures = summarise(metrics, index) if metrics else {}
-        if not run.diverged[index]:
+        if not diverged[index]:
             figures |= {f"eval_{name}": float(np.mean(values[index])) for name, values in evaluated.items()}
         if figures:
             moment = {"update": run.update, "env_steps": run.update * run.trainer.steps_per_update}

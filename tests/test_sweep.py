@@ -125,6 +125,8 @@ def test_a_sweep_in_batches_is_resumed(whole, tmp_path, monkeypatch):
         train(tmp_path, *GRID, "search.batches=2")
     monkeypatch.setattr(driver, "train", started)
     folder = tmp_path / "tiny_corridor" / "run"
+    with pytest.raises(UserError, match=r"batch_0 is one batch of several; resume=.*run goes on with all"):
+        batches.train(settings.compose("tiny", [f"resume={folder / 'batch_0'}"]), Console(quiet=True))
     ended = batches.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
     assert (ended.status, ended.folder) == ("finished", folder)
     parts = [arrays(folder / f"batch_{index}") for index in range(2)]
