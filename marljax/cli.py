@@ -24,6 +24,8 @@ TRAIN_HELP = """usage: python algos/{algo}.py env=<name> [key=value …]
 Trains {algo} and leaves everything in runs/{algo}_<env>/<time>/. Examples:
   python algos/{algo}.py env=merge
   python algos/{algo}.py env=merge env.density=easy algo.total_steps=1e6 seeds=4
+  python algos/{algo}.py env=merge seeds=4 "sweep.learning_rate=[1e-4,1e-3]"    every setting with every seed, in one program
+  python algos/{algo}.py -m env=merge "algo.hidden=[64],[128,128]"              one run after the other, by Hydra's multirun
   python algos/{algo}.py env=custom env.target=my_package.my_module:MyEnvironment
   python algos/{algo}.py resume=runs/{algo}_merge/<time>
 """
