@@ -19,7 +19,6 @@ from marljax.settings import Settings, batch_of
 from marljax.train import Trainer
 
 SHARE = 0.8  # of the memory that is left, which a program may take; evaluation and checkpoints have the rest
-CLEARLY = 20  # times the arrays of all members fit into memory: no program of ours takes so much more than they do
 
 
 def train(settings: Settings, console: Console) -> Ended:
@@ -30,19 +29,18 @@ def train(settings: Settings, console: Console) -> Ended:
     if settings.run.search.batch is not None:
         whole = Path(str(settings.run.resume)).parent
         raise UserError(f"{settings.run.resume} is one batch of several; resume={whole} goes on with all of them")
-    if ranking.compares(settings):
-        ranking.metric_of(settings)
-    count = settings.run.search.batches or (1 if settings.run.resume else hosts.largest(needed(settings, console)))
+    ranking.check_metric(settings)
+    count = settings.run.search.batches or (1 if settings.run.resume else least(settings, console))
     if count == 1:
         ended = driver.train(settings, console)
         if ranking.compares(settings) and ended.status != "interrupted":
             ranking.judge(ended.run, console)
         return ended
     settings = batch_of(settings, None, count)
+    ranking.check_metric(settings)  # batches are always compared
     with ExitStack() as stack:
         folder = driver.entered(stack, settings, None)
-        if hosts.is_first():
-            runfolder.write_config(folder, settings.tree)
+        driver.write_config(folder, settings)
         return _one_after_the_other(settings, count, folder, console)
 
 
@@ -59,19 +57,25 @@ def _one_after_the_other(settings: Settings, count: int, folder: Path, console: 
         if not (ended.folder / runfolder.RESULTS).exists():
             ranking.judge(ended.run, console)
         statuses.append(ended.status)
+        if ended.signal and index + 1 < count:  # it came in the last chunk
+            return dataclasses.replace(ended, folder=folder, status="interrupted")
     assert ended is not None
     return dataclasses.replace(ended, folder=folder, status="diverged" if set(statuses) == {"diverged"} else "finished")
+
+
+def least(settings: Settings, console: Console) -> int:
+    """The least number of equal batches that fit into the memory of every process."""
+    return hosts.largest(hosts.together(lambda: needed(settings, console)))
 
 
 def needed(settings: Settings, console: Console) -> int:
     """The least number of equal batches each of which fits into memory."""
     members, trainer = len(settings.members), driver.make_trainer(settings)
-    unit = trainer.mesh.shape[SEED]
-    everything = memory.size(trainer.shapes(*driver.member_inputs(settings))) // memory.shares(trainer.mesh.size)
-    if members == unit or CLEARLY * everything < memory.left():
+    unit, room = trainer.mesh.shape[SEED], SHARE * memory.left()
+    if members == unit or trainer.at_most(*driver.member_inputs(settings)) < room:
         return 1
     say(console, f"looking whether {driver.many(settings)} fit into memory at once")
-    room, predict = SHARE * memory.left(), prediction(trainer, settings)
+    predict = prediction(trainer, settings)
     sizes = [size for size in range(members, 0, -unit) if members % size == 0 and size % unit == 0]
     fitting = next((size for size in sizes if predict(size) <= room), None)
     if fitting is None:
@@ -90,8 +94,7 @@ def prediction(trainer: Trainer, settings: Settings) -> Callable[[int], int]:
     unit = trainer.mesh.shape[SEED]
 
     def reported(size: int) -> int:
-        needs = trainer.needs(keys[:size], env_params, {name: values[:size] for name, values in overrides.items()})
-        return needs * trainer.mesh.size // memory.shares(trainer.mesh.size)
+        return trainer.needs(keys[:size], env_params, {name: values[:size] for name, values in overrides.items()})
 
     one, two = reported(unit), reported(2 * unit)
     return lambda members: one + (two - one) * (members - unit) // unit

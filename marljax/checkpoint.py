@@ -141,19 +141,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
     except FileNotFoundError as error:
-        raise UserError(f"{path} is not a checkpoint of marljax: it has no {MANIFEST}") from error
+        raise DamagedError(f"it has no {MANIFEST}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"its {MANIFEST} is not readable") from error
     if not isinstance(manifest, dict) or not _KINDS.keys() - {"notes"} <= manifest.keys():
         raise DamagedError(f"its {MANIFEST} is not complete")
+    if SEAL in manifest and sealed(manifest) != manifest:  # those of before have none
+        raise DamagedError(f"its {MANIFEST} has changed since it was written")
     if manifest["format"] != FORMAT:
         raise UserError(f"{path} has checkpoint format {manifest['format']}, this marljax reads format {FORMAT}; use its version")
-    written, manifest = manifest, {"notes": {}} | manifest
+    manifest = {"notes": {}} | manifest
     wrong = [name for name, kind in _KINDS.items() if not isinstance(manifest[name], kind)]
     if wrong:
         raise DamagedError(f"{wrong[0]} in its {MANIFEST} is not what marljax writes")
-    if SEAL in written and sealed(written) != written:  # those of before have none
-        raise DamagedError(f"its {MANIFEST} has changed since it was written")
     return manifest
 
 

@@ -156,9 +156,9 @@ def train(algo: str, words: Sequence[str]) -> int:
         text = describe.settings_text(algo, [word for word in words if not word.startswith("-")])
         print(TRAIN_HELP.format(algo=algo), text, sep="\n")
         return 0
+    _reject_flags([word for word in words if word not in multirun.FLAGS])
     if multirun.asked(words):
         return multirun.run(algo, words)
-    _reject_flags(words)
     _join_others(words)
     wanted = settings.compose(algo, words)
     enable_compilation_cache()

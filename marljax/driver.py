@@ -96,21 +96,21 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
     with ExitStack() as stack:
         folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
-        wandb = WandbRuns(settings, folder, lambda line: say(console, line))
+        wandb = hosts.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
-        log = MetricsFile(folder, run.update or -1)  # a run that begins anew writes its first row again
+        log = hosts.together(lambda: MetricsFile(folder, run.update or -1))  # one that begins anew writes its first row again
         stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
         steps = trainer.steps_per_update
         progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, many(settings)))
 
         def record(rows: list[Row]) -> None:
-            log.append(rows)
+            hosts.together(lambda: log.append(rows))
             wandb.append(rows)
 
         status = run_chunks(run, progress, record, stopper)
         wandb.conclude(best_figures(run))
-        return Ended(run, status, run.folder, stopper.asked)
+        return Ended(run, status, run.folder, stopper.agreed())
 
 
 def make_trainer(settings: Settings) -> Trainer:
@@ -139,7 +139,7 @@ def check_sizes(trainer: Trainer, settings: Settings) -> None:
     remedy = "lower algo.num_envs or seeds"
     if hasattr(settings.config, "buffer_size"):
         remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16"
-    memory.check(memory.size(members) // memory.shares(trainer.mesh.size), many(settings), remedy)
+    memory.check(memory.size(members) * memory.sharing(trainer.mesh) // trainer.mesh.size, many(settings), remedy)
 
 
 def many(settings: Settings) -> str:
@@ -194,8 +194,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     """Fresh members, or those of the newest good checkpoint."""
     saved = folder / runfolder.CHECKPOINTS
     if not checkpoint.checkpoints(saved):
-        if hosts.is_first():
-            runfolder.write_config(folder, settings.tree)
+        write_config(folder, settings)
         members = trainer.init(*member_inputs(settings))
         return Run(settings, folder, trainer, members, no_best(members), 0)
     notes = checkpoint.newest_notes(saved)
@@ -207,6 +206,11 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
         say(console, f"warning: {warning}")
     best = hosts.fetched(restored.tree.best)
     return Run(settings, folder, trainer, restored.tree.members, best, restored.update)
+
+
+def write_config(folder: Path, settings: Settings) -> None:
+    """The resolved configuration, by the first process."""
+    hosts.together(lambda: runfolder.write_config(folder, settings.tree) if hosts.is_first() else None)
 
 
 def devices_of(trainer: Trainer) -> str:
@@ -290,10 +294,11 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
             return "diverged"
         wanted |= due(before, run.update, settings.run.checkpoint.every, total)
         spaced = time.monotonic() - saved >= 60 * minutes
-        if stopper.agreed() or run.update == total or hosts.largest(wanted and spaced):
+        stop = stopper.agreed()  # once: a signal that comes now waits for the next chunk and its checkpoint
+        if stop or run.update == total or hosts.largest(wanted and spaced):
             save(run)
             saved, wanted = time.monotonic(), False
-        if stopper.asked and run.update < total:
+        if stop and run.update < total:
             return "interrupted"
     return "diverged" if run.diverged.all() else "finished"
 
@@ -442,10 +447,10 @@ class Stopper:
         self._tell = tell
         self._previous: dict[int, Any] = {}
 
-    def agreed(self) -> bool:
-        """Whether any process has been asked; to be called by all of them."""
+    def agreed(self) -> int:
+        """The signal, if any process has been asked; to be called by all of them."""
         self.asked = hosts.largest(self.asked)
-        return bool(self.asked)
+        return self.asked
 
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():

@@ -7,7 +7,7 @@ Kubernetes, TPU pods), or is told where they are by ``hosts.*``. They share the 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,7 +15,9 @@ from jax.experimental import multihost_utils
 
 from marljax.errors import UserError
 
-LONGEST_LINE = 2048  # bytes of a line that the first process tells the others
+LONGEST_LINE = 2048  # bytes of a line that processes tell each other
+LONGEST_REPORT = 24 * 3600  # seconds that the others wait for the first one's final evaluation
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ def join(hosts: Hosts) -> None:
     if given and not 0 <= hosts.index < hosts.count:  # type: ignore[operator]
         raise UserError(f"hosts.index={hosts.index} is out of range; it takes integers from 0 to {hosts.count - 1}")  # type: ignore[operator]
     try:
-        jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index)
+        jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, shutdown_timeout_seconds=LONGEST_REPORT)
     except Exception as error:  # JAX says in many kinds of errors that it knows no cluster or that nobody answers
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         advice = "give hosts.coordinator=<host:port> hosts.count=<processes> hosts.index=<0, 1, …>"
@@ -50,28 +52,36 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def together(action: Callable[[], Result]) -> Result:
+    """What ``action`` gives here, once every process has come through it; a ``UserError`` of one is one everywhere."""
+    if jax.process_count() == 1:
+        return action()
+    failure, result = "", None
+    try:
+        result = action()
+    except UserError as error:
+        failure = str(error)
+    failures = [line for line in _told(failure) if line]
+    if failures:
+        raise UserError(failures[0])
+    return result  # type: ignore[return-value]
+
+
 def first_does(action: Callable[[], Path]) -> Path:
     """The path that ``action`` gives in the first process; a ``UserError`` there is one everywhere."""
     if jax.process_count() == 1:
         return action()
-    line = ""
-    if is_first():
-        try:
-            line = f"+{action()}"
-        except UserError as error:
-            line = f"-{error}"
-    line = _told(line)
-    if line.startswith("-"):
-        raise UserError(line[1:])
-    return Path(line[1:])
+    path = together(lambda: str(action()) if is_first() else "")
+    return Path(_told(path)[0])
 
 
-def _told(line: str) -> str:
-    """The first process's line, everywhere."""
+def _told(line: str) -> list[str]:
+    """A line of every process, everywhere."""
     row = np.zeros(LONGEST_LINE, np.uint8)
     content = np.frombuffer(line.encode()[:LONGEST_LINE], np.uint8)
     row[: len(content)] = content
-    return bytes(np.asarray(multihost_utils.broadcast_one_to_all(row))).rstrip(b"\0").decode(errors="ignore")
+    rows = np.asarray(multihost_utils.process_allgather(row)).reshape(jax.process_count(), LONGEST_LINE)
+    return [bytes(each).rstrip(b"\0").decode(errors="ignore") for each in rows]
 
 
 def largest(number: int) -> int:
@@ -79,12 +89,6 @@ def largest(number: int) -> int:
     if jax.process_count() == 1:
         return number
     return int(np.max(multihost_utils.process_allgather(np.array(number))))
-
-
-def wait(where: str) -> None:
-    """Until every process is there."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(where)
 
 
 def gathered(tree: Any) -> Any:

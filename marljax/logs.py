@@ -108,13 +108,15 @@ class WandbRuns:
 
             wandb.setup(wandb.Settings(silent=True))
             quiet = wandb.Settings(silent=True, console="off", init_timeout=WANDB_TIMEOUT)
+            called = folder.name if settings.run.search.batch is None else folder.parent.name  # of the whole, not of a batch
             for member in settings.members:
-                name = f"{folder.name}_{member.name.replace('seed ', 'seed').replace(' ', '_')}"
+                trial = f"trial{member.trial}_" if member.values else ""
+                name = f"{called}_{trial}{member.name.replace('seed ', 'seed').replace(' ', '_')}"
                 run = self._runs[self._of(member.place)] = wandb.init(
                     mode=wanted.mode,
                     project=wanted.project,
                     entity=wanted.entity,
-                    group=wanted.group or f"{settings.title}/{folder.name}",
+                    group=wanted.group or f"{settings.title}/{called}",
                     name=name,
                     id=re.sub(r"[^\w.-]", "_", f"{settings.title}_{name}"),
                     resume="allow",

@@ -6,17 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from marljax.errors import UserError
 
 MEMINFO = Path("/proc/meminfo")
 USED = (Path("/sys/fs/cgroup/memory.current"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"))  # of a container
+STATS = (Path("/sys/fs/cgroup/memory.stat"), Path("/sys/fs/cgroup/memory/memory.stat"))
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container, or "max"
 
 
 def size(tree: Any) -> int:
     """Bytes of arrays, or of their shapes."""
     return sum(leaf.size * _width(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def made_by(program: Jaxpr) -> int:
+    """Bytes of all that a program computes, the bodies of loops once."""
+    outputs = [var.aval for equation in program.eqns for var in equation.outvars]
+    inner = [part for equation in program.eqns for part in jax.tree.leaves(equation.params, is_leaf=_is_program)]
+    bodies = [part.jaxpr if isinstance(part, ClosedJaxpr) else part for part in inner if _is_program(part)]
+    return sum(aval.size * _width(aval) for aval in outputs if hasattr(aval, "shape")) + sum(map(made_by, bodies))
+
+
+def _is_program(part: Any) -> bool:
+    return isinstance(part, Jaxpr | ClosedJaxpr)
 
 
 def _width(leaf: Any) -> int:
@@ -43,13 +57,16 @@ def left() -> int:
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
     free = re.search(r"^MemAvailable: *(\d+) kB", MEMINFO.read_text(), re.MULTILINE) if MEMINFO.is_file() else None
-    used = [path.read_text().strip() for path in USED if path.is_file()]
-    return min(available() - int(used[0]) if used else available(), 1024 * int(free[1]) if free else available())
+    used = [int(path.read_text()) for path in USED if path.is_file()]
+    counts = [path.read_text() for path in STATS if path.is_file()]
+    cached = re.search(r"^(?:total_)?inactive_file (\d+)$", counts[0], re.MULTILINE) if counts else None  # freed when wanted
+    taken = used[0] - (int(cached[1]) if cached else 0) if used else 0
+    return min(available() - taken, 1024 * int(free[1]) if free else available())
 
 
-def shares(devices: int) -> int:
-    """Among how many memories arrays on so many devices are divided; the devices of a CPU have one together."""
-    return 1 if jax.local_devices()[0].platform == "cpu" else devices
+def sharing(mesh: jax.sharding.Mesh) -> int:
+    """How many devices of a mesh have one memory together: those of this process's CPU, or one GPU."""
+    return mesh.local_mesh.size if jax.local_devices()[0].platform == "cpu" else 1
 
 
 def check(needed: int, what: str, remedy: str) -> None:

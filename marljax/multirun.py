@@ -1,6 +1,6 @@
 """``-m``: one run after the other for values that shape the program, by Hydra's own multirun and whatever launcher it has.
 
-Every job is an ordinary command of this library. Hydra sees its words as keys without a place, ``env__density`` for
+Every job is an ordinary command of this library. Hydra sees its words as keys without a place, ``marljax__env__density`` for
 ``env.density``, because what they mean depends on the algorithm and the environment.
 """
 
@@ -13,6 +13,8 @@ from marljax.sweep import KEY
 
 FLAGS = ("-m", "--multirun")
 _DOT = "__"  # stands for a dot in Hydra's keys
+_OURS = f"marljax{_DOT}"  # before them, so that none is a group of Hydra's
+STOPPED = 128  # and the number of a signal, as exit status
 
 
 def asked(words: Sequence[str]) -> bool:
@@ -32,14 +34,19 @@ def run(algo: str, words: Sequence[str]) -> int:
 
 
 def job(config: Any) -> None:
-    """One run; raises ``UserError`` where it does not come to a good end, so that Hydra counts it as failed."""
+    """One run; raises ``UserError`` where it does not come to a good end, so that Hydra counts it as failed.
+
+    A signal that stops it stops all: it leaves Hydra as ``SystemExit``.
+    """
     from hydra.core.hydra_config import HydraConfig
 
     from marljax import cli
 
     words = [_plain(word) for word in HydraConfig.get().overrides.task]
-    named = next(word for word in words if word.startswith("algo_name="))
-    status = cli.guarded(lambda: cli.train(config.algo_name, [word for word in words if word != named]))
+    words = [word for word in words if word is not None]
+    status = cli.guarded(lambda: cli.train(config.algo_name, words))
+    if status >= STOPPED:
+        sys.exit(status)
     if status:
         raise UserError(f"{' '.join(words)} ended with status {status}")
 
@@ -50,6 +57,11 @@ def _check(algo: str, words: Sequence[str]) -> None:
 
     values = [_values(word) for word in words]
     firsts = [several[0] for several in values]
+    given = settings.parse(firsts)
+    if given.get("distributed"):
+        raise UserError("-m starts one run after the other in one process; a distributed run is started once in each, without -m")
+    if "name" in given and any(len(several) > 1 for several in values):
+        raise UserError("name= names one run, and -m starts several; leave it out, or choose their folder with runs=<folder>")
     settings.compose(algo, firsts)
     for place, several in enumerate(values):
         for value in several[1:]:
@@ -76,14 +88,13 @@ def _is_hydras(word: str) -> bool:
 def _hidden(word: str) -> str:
     """A word of this library as one that Hydra takes without knowing the key; Hydra's own stay as they are."""
     key, equals, value = word.partition("=")
-    if not equals:
-        raise UserError(f"'{word}': settings are written key=value, without dashes")
     if _is_hydras(word):
         return word
-    value = f"'{value}'" if key.startswith(KEY) and not value.startswith("[") else value  # values of one run, not of several
-    return f"+{key.replace('.', _DOT)}{equals}{value}"
+    value = f"'{value}'" if key.startswith(KEY) and value[:1] not in ("[", "'", '"') else value  # of one run, not of several
+    return f"+{_OURS}{key.replace('.', _DOT)}{equals}{value}"
 
 
-def _plain(word: str) -> str:
+def _plain(word: str) -> str | None:
+    """What ``_hidden`` hid; None for what was never hidden."""
     key, equals, value = word.removeprefix("+").partition("=")
-    return f"{key.replace(_DOT, '.')}{equals}{value}" if key != "algo_name" else f"{key}{equals}{value}"
+    return f"{key.removeprefix(_OURS).replace(_DOT, '.')}{equals}{value}" if key.startswith(_OURS) else None

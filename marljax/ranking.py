@@ -21,6 +21,7 @@ from marljax.sweep import Trial, described
 from marljax.vector import vectorize
 
 SHOWN = 20  # settings of the table on the screen; results.json has all
+DEFAULT = "return"  # by what settings are ranked
 FIGURES = 2  # of the environment, beside what ranks
 
 Played = dict[str, Any]  # a member's place, its metrics and how its training ended, as results.json holds it
@@ -42,15 +43,22 @@ def compares(settings: Settings) -> bool:
     return bool(settings.run.search.tried) or settings.run.search.batches not in (None, 1)
 
 
-def metric_of(settings: Settings) -> str:
-    """By what settings are ranked; raises ``UserError`` where the environment does not report it."""
+def check_metric(settings: Settings) -> None:
+    """Raises ``UserError`` where the environment does not report that by which settings would be ranked.
+
+    Of teams that compete it has to be said: a policy that plays itself wins what it loses.
+    """
     wanted = settings.run.search.metric
+    if wanted == DEFAULT and not compares(settings):
+        return
     _, timestep = jax.eval_shape(vectorize(settings.env, 1).reset, jax.random.key(0), settings.env_params)
-    if wanted == "return" and wanted not in timestep.metrics:  # teams compete
-        return "return_0"
+    if wanted == DEFAULT and settings.env.competitive:
+        raise UserError(
+            "teams compete here, and a policy that plays itself wins what it loses; say what ranks, search.metric=<name>: "
+            + ", ".join(sorted(timestep.metrics))
+        )
     if wanted not in timestep.metrics:
         raise unknown("search.metric, what the environment reports at the end of an episode,", wanted, timestep.metrics)
-    return wanted
 
 
 def judge(run: Run, console: Console) -> None:
@@ -61,6 +69,7 @@ def judge(run: Run, console: Console) -> None:
     settings = run.settings
     params, diverged = best_or_last(run.best, hosts.gathered(run.members.state.learner.params)), run.diverged
     if not hosts.is_first():
+        hosts.together(lambda: None)
         return
     episodes = settings.run.eval.final_episodes
     say(console, f"evaluating {fields.counted(len(settings.members), 'member')} on {episodes:,} episodes")
@@ -71,7 +80,7 @@ def judge(run: Run, console: Console) -> None:
         | {"metrics": {name: float(values[index].mean()) for name, values in played.items()}}
         for index, member in enumerate(settings.members)
     ]
-    runfolder.write_results(run.folder, {"members": members})
+    hosts.together(lambda: runfolder.write_results(run.folder, {"members": members}))
 
 
 def finish(settings: Settings, folder: Path, console: Console) -> None:
@@ -97,12 +106,17 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
 def judged(folder: Path, batches: int) -> list[Played]:
     """What the members of all batches reached."""
     folders = [folder] if batches == 1 else [folder / runfolder.batch(index) for index in range(batches)]
-    return [member for part in folders for member in json.loads((part / runfolder.RESULTS).read_text())["members"]]
+    members = [member for part in folders for member in json.loads((part / runfolder.RESULTS).read_text())["members"]]
+    return [member | {"metrics": {name: _number(value) for name, value in member["metrics"].items()}} for member in members]
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def ranked(settings: Settings, members: Sequence[Played]) -> list[Ranked]:
     """The settings, best first."""
-    metric, sign = metric_of(settings), 1 if settings.run.search.lowest else -1
+    metric, sign = settings.run.search.metric, 1 if settings.run.search.lowest else -1
     ranks = []
     for trial, values in enumerate(settings.run.search.tried or ({},)):
         own = [member for member in members if member["trial"] == trial]
@@ -121,7 +135,7 @@ def score_of(scores: Sequence[float]) -> Estimate:
 
 def table(settings: Settings, ranks: Sequence[Ranked], references: Mapping[str, Mapping[str, float]]) -> Table:
     """The best settings, and scripted policies below them."""
-    metric, env = metric_of(settings), settings.env
+    metric, env = settings.run.search.metric, settings.env
     seeds = fields.counted(settings.run.seeds, "seed")
     title = f"{metric}, interquartile mean and 95 % interval over {seeds} × {settings.run.eval.final_episodes} frozen episodes"
     others = [name for name in (*env.figures, "return", "length") if name in ranks[0].metrics and name != metric][:FIGURES]
@@ -156,7 +170,7 @@ def draw(
     from marljax import trained
     from marljax.sweepplot import sweep_picture
 
-    metric = metric_of(settings)
+    metric = settings.run.search.metric
     path = folder / runfolder.SWEEP
     say(console, f"drawing the sweep: {path}")
     levels = {name: figures[metric] for name, figures in references.items() if metric in figures}

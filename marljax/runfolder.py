@@ -3,6 +3,7 @@
 import datetime
 import fcntl
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -110,6 +111,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
-    """The final evaluation."""
+    """The final evaluation; numbers that are not finite, for which JSON has no word, as ``null``."""
     with replacing(folder / RESULTS) as draft:
-        draft.write_text(json.dumps(results, indent=1) + "\n")
+        draft.write_text(json.dumps(_finite(results), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _finite(part) for name, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(part) for part in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -1,13 +1,13 @@
 """Which settings a sweep tries, and which members that makes: every setting with every seed.
 
 Values are listed (``[1e-4,3e-4]``) or drawn from an interval, written as Hydra's sweepers take them: ``interval(0.9,0.999)``,
-``tag(log,interval(1e-5,1e-2))``.
+``tag(log,interval(1e-5,1e-2))``, ``int(interval(2,8))``.
 """
 
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -47,6 +47,11 @@ class Choices(NamedTuple):
 
     values: tuple[float, ...]
 
+    @property
+    def number(self) -> float:
+        """How many there are."""
+        return len(self.values)
+
     def at(self, share: float) -> float:
         """The value so far along, from 0 to 1."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
@@ -58,12 +63,18 @@ class Interval(NamedTuple):
     low: float
     high: float
     log: bool
+    whole: bool  # integers, both ends among them
+
+    @property
+    def number(self) -> float:
+        """How many there are."""
+        return self.high - self.low + 1 if self.whole else math.inf
 
     def at(self, share: float) -> float:
         """The value so far along, from 0 to 1; with ``log`` in equal ratios."""
-        if self.log:
-            return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
-        return self.low + share * (self.high - self.low)
+        low, high = (self.low, self.high + 1) if self.whole else (self.low, self.high)
+        value = low * (high / low) ** share if self.log else low + share * (high - low)
+        return float(min(math.floor(value), self.high)) if self.whole else value
 
 
 def described(values: Trial) -> str:
@@ -93,14 +104,23 @@ def trials(asked: Mapping[str, Any], method: Method, count: int | None, seed: in
         raise UserError(f"search.method={method} draws settings; say how many, such as search.trials=32")
     if not 1 <= count <= MOST_TRIALS:
         raise UserError(f"search.trials={count} is out of range; it takes integers from 1 to {MOST_TRIALS}")
-    shares = _shares(method, count, len(axes), seed)
-    return tuple({name: each.at(share) for (name, each), share in zip(axes.items(), row, strict=True)} for row in shares)
+    possible = math.prod(each.number for each in axes.values())
+    if count > possible:
+        all_of_them = fields.counted(int(possible), "setting")
+        raise UserError(f"search.trials={count} is more than the {all_of_them} that there are; search.method=grid has all")
+    drawn: dict[tuple[float, ...], None] = {}  # in the order in which they came; no setting twice
+    for shares in _shares(method, count, len(axes), seed):
+        values = [tuple(each.at(share) for each, share in zip(axes.values(), row, strict=True)) for row in shares]
+        drawn |= dict.fromkeys(values)
+        if len(drawn) >= count:
+            break
+    return tuple(dict(zip(axes, values, strict=True)) for values in itertools.islice(drawn, count))
 
 
 def check_sweepable(name: str, config: type, env_params: EnvParams) -> None:
     """Raises ``UserError`` for a name that is not a number of the program's input."""
     hyperparameters = traced_names(config)
-    numbers = [ENV + number for number in fields.number_types(env_params)]
+    numbers = [ENV + number for number, dtype in fields.number_types(env_params).items() if not np.issubdtype(dtype, np.bool_)]
     if name in hyperparameters or name in numbers:
         return
     if name in fields.names(config):
@@ -153,7 +173,7 @@ def _parsed(name: str, text: str) -> Any:
         raise UserError(f"cannot read {KEY}{name}={text}; write a list or an interval, such as interval(0.1,0.2)") from error
     if override.is_interval_sweep():
         found: Any = override.value()
-        return Interval(float(found.start), float(found.end), "log" in found.tags)
+        return Interval(float(found.start), float(found.end), "log" in found.tags, isinstance(found.start, int))
     if override.is_sweep_override():
         return list(override.sweep_iterator())
     return override.value()
@@ -173,12 +193,17 @@ def _grid(axes: Mapping[str, Choices | Interval], count: int | None) -> tuple[Tr
     return tuple(dict(zip(axes, values, strict=True)) for values in itertools.product(*lists))
 
 
-def _shares(method: Method, count: int, dimensions: int, seed: int) -> np.ndarray:
-    """[count, dimensions] in [0, 1)."""
+def _shares(method: Method, count: int, dimensions: int, seed: int) -> Iterator[np.ndarray]:
+    """[count, dimensions] in [0, 1), and as many again as long as one asks."""
     if method == "random":
-        return np.random.default_rng(seed).random((count, dimensions))
+        generator = np.random.default_rng(seed)
+        while True:
+            yield generator.random((count, dimensions))
     from scipy.stats import qmc
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the count is no power of 2, which is for integrals
-        return qmc.Sobol(dimensions, rng=seed).random(count)
+    sequence = qmc.Sobol(dimensions, rng=seed)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the count is no power of 2, which is for integrals
+            shares = sequence.random(count)
+        yield shares

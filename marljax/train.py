@@ -102,16 +102,24 @@ class Trainer:
         return members, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
 
     def needs(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
-        """Bytes of a device's memory that ``run`` takes with such members, their arrays included, as the compiler reports it.
+        """Bytes of one memory (a GPU's, a CPU's) that ``run`` takes with such members, their arrays included.
 
-        A backend that reports nothing leaves the arrays, twice: before and after an update.
+        The compiler reports it; a backend that says nothing leaves ``at_most``.
         """
         with lean_tracing():
             shapes = self.shapes(keys, env_params, overrides)
             found = _run.lower(self, shapes, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
         if found is None:
-            return 2 * memory.size(shapes) // self.mesh.size
-        return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes - found.alias_size_in_bytes
+            return self.at_most(keys, env_params, overrides)
+        kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+        return (kept + found.temp_size_in_bytes) * memory.sharing(self.mesh)
+
+    def at_most(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
+        """Bytes of one memory that ``run`` would take if nothing in it were ever freed: quickly known, several times too much."""
+        with lean_tracing():
+            shapes = self.shapes(keys, env_params, overrides)
+            program = jax.make_jaxpr(lambda members: self.run(members, 1))(shapes)
+        return (memory.size(shapes) // self.mesh.size + memory.made_by(program.jaxpr)) * memory.sharing(self.mesh)
 
     @functools.cached_property
     def quantities(self) -> tuple[str, ...]:

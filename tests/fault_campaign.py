@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from marljax import checkpoint, logs
 HERE = Path(__file__).parent
 ALGORITHMS = ("ppo", "ippo", "mappo", "qmix", "ospo")
 KILLS_PER_RUN = 5
+TRAINING = 0.9  # the chance that a kill comes after an update; else while the command starts
 CHUNK, EVERY = 5, 10  # updates between two looks of the host, and between two checkpoints
 UPDATES = 400
 SMALL = [
@@ -58,6 +60,7 @@ class Campaign:
     folder: Path
     chance: random.Random
     kills: int = 0
+    while_training: int = 0  # after an update of its own, the others while a run starts
     before_any: int = 0  # kills before the first checkpoint
     in_a_checkpoint: int = 0  # while one was being written
     most_lost: int = 0  # updates between the last row of a killed run and its newest checkpoint
@@ -111,12 +114,22 @@ def timeless(run: Path) -> list[logs.Row]:
     return [{key: value for key, value in row.items() if key != "time"} for row in logs.read_rows(run)]
 
 
-def killed_again_and_again(campaign: Campaign, algo: str, name: str, kills: int, seconds: float) -> Path:
-    """A run that is killed up to so often, at any moment of the ``seconds`` that one takes, and then comes to its end."""
+class Seconds(NamedTuple):
+    """How long an undisturbed command takes."""
+
+    starts: float  # until its first row
+    trains: float
+
+
+def killed_again_and_again(campaign: Campaign, algo: str, name: str, kills: int, takes: Seconds) -> Path:
+    """A run that is killed up to so often, at any moment, mostly while it trains, and then comes to its end."""
     run, words = campaign.new(algo, name)
     for _ in range(kills):
-        begins, process = newest(run), campaign.start(algo, *going_on(run, words))
-        time.sleep(campaign.chance.uniform(0, seconds))
+        begins, rows, process = newest(run), last_row(run), campaign.start(algo, *going_on(run, words))
+        trains = campaign.chance.random() < TRAINING
+        while trains and last_row(run) == rows and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(campaign.chance.uniform(0, takes.trains * (1 - rows / UPDATES) if trains else takes.starts))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         if process.returncode != -signal.SIGKILL:
@@ -125,6 +138,7 @@ def killed_again_and_again(campaign: Campaign, algo: str, name: str, kills: int,
         assert newest(run) >= begins, "a checkpoint was lost"
         assert lost < EVERY + CHUNK, f"{run} had got to {last_row(run)} and goes on from {newest(run)}"
         campaign.kills += 1
+        campaign.while_training += last_row(run) > rows
         campaign.before_any += not newest(run)
         campaign.in_a_checkpoint += any((run / "checkpoints").glob(".*"))
         campaign.most_lost = max(campaign.most_lost, lost)
@@ -172,7 +186,7 @@ def damaged(campaign: Campaign, algo: str, whole: Path, damage: Callable[[Path, 
     damage(file, campaign.chance)
     output = campaign.run(algo, f"resume={run}")
     told = f"{found[0].name} is damaged" in output and f"going on from {found[1].name}" in output
-    assert told or (file.name == checkpoint.MANIFEST and damage is lost), f"{file}, {damage.__name__}: {output}"
+    assert told, f"{file}, {damage.__name__}: {output}"
     assert f"{int(found[1].name)} updates done already" in output, output
     assert_same(run, whole)
     campaign.damages += 1
@@ -197,19 +211,20 @@ def campaign_of(folder: Path, kills: int, damages: int, seed: int, algorithms: t
     for index, algo in enumerate(algorithms):
         whole, words = campaign.new(algo, "whole")
         campaign.run(algo, *words, "name=warm")  # compiles
-        begun = time.monotonic()
+        begun = time.time()
         campaign.run(algo, *words)
-        seconds = time.monotonic() - begun
+        rows = logs.read_rows(whole)
+        takes = Seconds(rows[0]["time"] - begun, rows[-1]["time"] - rows[0]["time"])
         mine, number = campaign.kills + len(range(index, kills, len(algorithms))), 0
         while campaign.kills < mine:
             count = min(KILLS_PER_RUN, mine - campaign.kills)
-            assert_same(killed_again_and_again(campaign, algo, f"killed_{number}", count, seconds), whole)
+            assert_same(killed_again_and_again(campaign, algo, f"killed_{number}", count, takes), whole)
             number += 1
         if index < damages:
             half_done(campaign, algo)
         for number in range(index, damages, len(algorithms)):
             damaged(campaign, algo, whole, DAMAGES[number % len(DAMAGES)], f"damaged_{number}")
-        print(f"{algo}: {number} runs of {seconds:.1f} s, {campaign.kills} kills so far", flush=True)
+        print(f"{algo}: {number} runs that train for {takes.trains:.1f} s, {campaign.kills} kills so far", flush=True)
     return campaign
 
 

@@ -122,10 +122,11 @@ def test_foreign_empty_and_newer_folders_are_refused(folder, tmp_path):
     foreign = tmp_path / "foreign" / "00000001"
     foreign.mkdir(parents=True)
     (foreign / "checkpoint").write_text("not ours")
-    with pytest.raises(UserError, match="not a checkpoint of marljax"):
+    with pytest.raises(UserError, match=r"is damaged \(it has no manifest.json\)"):
         checkpoint.restore(foreign.parent, tree(), PURPOSE)
     manifest = folder / "00000020" / checkpoint.MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": checkpoint.FORMAT + 1}))
+    newer = json.loads(manifest.read_text()) | {"format": checkpoint.FORMAT + 1}
+    manifest.write_text(json.dumps(checkpoint.sealed(newer)))
     with pytest.raises(UserError, match="has checkpoint format"):
         checkpoint.restore(folder, tree(), PURPOSE)
 
@@ -147,6 +148,18 @@ def test_a_foreign_manifest_is_passed_over(folder, edit, message):
     restored = checkpoint.restore(folder, tree(), PURPOSE)
     assert restored.update == 10
     assert message in restored.warnings[0]
+
+
+@pytest.mark.parametrize("damage", ["a bit of its format", "lost"])
+def test_a_damaged_manifest_is_passed_over(folder, damage):
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    if damage == "lost":
+        manifest.unlink()
+    else:
+        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 3'))
+    restored = checkpoint.restore(folder, tree(), PURPOSE)
+    assert restored.update == 10
+    assert len(restored.warnings) == 1
 
 
 def test_a_manifest_with_a_strange_structure_is_refused(folder):

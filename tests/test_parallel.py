@@ -196,6 +196,7 @@ def run_checks():
     assert jax.device_count() == 8
     for algorithm in CONFIGS:
         check_members_on_devices_of_their_own(algorithm)
+    for algorithm in (mappo, qmix, ospo):  # ppo, ippo and mappo share their learner
         check_shards_agree(algorithm)
     for algorithm in (mappo, qmix):
         check_members_and_environments(algorithm)
