@@ -64,13 +64,10 @@ def check_metric(settings: Settings) -> None:
 def judge(run: Run, console: Console) -> None:
     """Plays the best parameters of every member on the final frozen episodes, and writes what they reach to ``results.json``.
 
-    A member that diverged plays with what it was before.
+    A member that diverged plays with what it was before. Every process plays, the first one writes: so none waits for the others.
     """
     settings = run.settings
     params, diverged = best_or_last(run.best, hosts.gathered(run.members.state.learner.params)), run.diverged
-    if not hosts.is_first():
-        hosts.together(lambda: None)
-        return
     episodes = settings.run.eval.final_episodes
     say(console, f"evaluating {fields.counted(len(settings.members), 'member')} on {episodes:,} episodes")
     played = report.learned(settings, params, report.FINAL_PART, episodes)
@@ -80,7 +77,7 @@ def judge(run: Run, console: Console) -> None:
         | {"metrics": {name: float(values[index].mean()) for name, values in played.items()}}
         for index, member in enumerate(settings.members)
     ]
-    hosts.together(lambda: runfolder.write_results(run.folder, {"members": members}))
+    hosts.together(lambda: runfolder.write_results(run.folder, {"members": members}) if hosts.is_first() else None)
 
 
 def finish(settings: Settings, folder: Path, console: Console) -> None:
