@@ -66,7 +66,7 @@ def left() -> int:
 
 def sharing(mesh: jax.sharding.Mesh) -> int:
     """How many devices of a mesh have one memory together: those of this process's CPU, or one GPU."""
-    return mesh.local_mesh.size if jax.local_devices()[0].platform == "cpu" else 1
+    return mesh.size // jax.process_count() if jax.local_devices()[0].platform == "cpu" else 1
 
 
 def check(needed: int, what: str, remedy: str) -> None:
