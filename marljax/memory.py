@@ -23,7 +23,7 @@ def size(tree: Any) -> int:
 
 def made_by(program: Jaxpr) -> int:
     """Bytes of all that a program computes, the bodies of loops once."""
-    outputs = [var.aval for equation in program.eqns for var in equation.outvars]
+    outputs: list[Any] = [var.aval for equation in program.eqns for var in equation.outvars]
     inner = [part for equation in program.eqns for part in jax.tree.leaves(equation.params, is_leaf=_is_program)]
     bodies = [part.jaxpr if isinstance(part, ClosedJaxpr) else part for part in inner if _is_program(part)]
     return sum(aval.size * _width(aval) for aval in outputs if hasattr(aval, "shape")) + sum(map(made_by, bodies))

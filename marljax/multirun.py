@@ -42,8 +42,8 @@ def job(config: Any) -> None:
 
     from marljax import cli
 
-    words = [_plain(word) for word in HydraConfig.get().overrides.task]
-    words = [word for word in words if word is not None]
+    plain = map(_plain, HydraConfig.get().overrides.task)
+    words = [word for word in plain if word is not None]
     status = cli.guarded(lambda: cli.train(config.algo_name, words))
     if status >= STOPPED:
         sys.exit(status)
