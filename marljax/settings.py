@@ -269,7 +269,7 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
         tree.setdefault(group, run_defaults()[group])
     if not isinstance(tree["sweep"], Mapping):
         raise UserError(f"sweep={fields.shown(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]")
-    run = with_trials(_check_run(fields.build(RunSettings, "", tree)), config, env, env_params)
+    run = with_trials(_check_run(fields.build(RunSettings, "", tree)), config, bare_env, env_params)
     resolved = {"algo_name": algo, "env_name": env_name, **fields.plain(run), "algo": fields.plain(config), "env": env_tree}
     resolved["env_params"] = fields.readable_leaves(env_params)
     training = training_env(env, env_params, run.failure_replay)
@@ -296,7 +296,7 @@ def with_trials(run: RunSettings, config: Any, env: Environment, env_params: Env
     if search.tried is not None:
         return run
     for name in asked:
-        sweep.check_sweepable(name, type(config), env_params)
+        sweep.check_sweepable(name, type(config), env, env_params)
     tried = sweep.trials(asked, search.method, search.trials, search.seed)
     for trial in tried:
         sweep.check_trial(trial, config, env, env_params)

@@ -117,15 +117,18 @@ def trials(asked: Mapping[str, Any], method: Method, count: int | None, seed: in
     return tuple(dict(zip(axes, values, strict=True)) for values in itertools.islice(drawn, count))
 
 
-def check_sweepable(name: str, config: type, env_params: EnvParams) -> None:
+def check_sweepable(name: str, config: type, env: Environment, env_params: EnvParams) -> None:
     """Raises ``UserError`` for a name that is not a number of the program's input."""
     hyperparameters = traced_names(config)
     numbers = [ENV + number for number, dtype in fields.number_types(env_params).items() if not np.issubdtype(dtype, np.bool_)]
     if name in hyperparameters or name in numbers:
         return
-    if name in fields.names(config):
+    static = {each: f"algo.{each}" for each in fields.names(config)} | {
+        ENV + each: ENV + each for each in fields.names(type(env))
+    }
+    if name in static:
         raise UserError(
-            f"{KEY}{name}: {name} shapes the program and cannot vary inside one; -m algo.{name}=…,… trains one after another; "
+            f"{KEY}{name}: {name} shapes the program and cannot vary inside one; -m {static[name]}=…,… trains one after another; "
             f"sweep.* takes {', '.join(hyperparameters)}, and the environment's numbers as sweep.env.*"
         )
     raise fields.unknown_setting(KEY + name, [KEY + each for each in (*hyperparameters, *numbers)])

@@ -124,6 +124,7 @@ MISTAKES = [
     ("env=corridor hosts.index=0", "add distributed=true"),
     ("env=corridor distributed=true hosts.index=0", "hosts.index needs the others too"),
     ("env=corridor sweep.layers=[1,2]", "-m algo.layers=…,… trains one after another; sweep.* takes learning_rate"),
+    ("env=corridor sweep.env.length=[4,5]", "-m env.length=…,… trains one after another"),
     ("env=corridor sweep.learnin_rate=[1,2]", "did you mean sweep.learning_rate?"),
     ("env=corridor sweep.env.limi=[1,2]", "did you mean sweep.env.limit?"),
     ("env=corridor sweep.learning_rate=[-1,2]", "sweep.learning_rate=-1.0 is out of range"),
