@@ -60,7 +60,7 @@ class Campaign:
     folder: Path
     chance: random.Random
     kills: int = 0
-    while_training: int = 0  # after an update of its own, the others while a run starts
+    while_training: int = 0  # further than the run had ever been; the others while it starts or repeats what was lost
     before_any: int = 0  # kills before the first checkpoint
     in_a_checkpoint: int = 0  # while one was being written
     most_lost: int = 0  # updates between the last row of a killed run and its newest checkpoint
