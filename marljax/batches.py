@@ -40,7 +40,7 @@ def train(settings: Settings, console: Console) -> Ended:
     ranking.check_metric(settings)  # batches are always compared
     with ExitStack() as stack:
         folder = driver.entered(stack, settings, None)
-        driver.write_config(folder, settings)
+        hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
         return _one_after_the_other(settings, count, folder, console)
 
 

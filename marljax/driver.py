@@ -194,7 +194,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     """Fresh members, or those of the newest good checkpoint."""
     saved = folder / runfolder.CHECKPOINTS
     if not checkpoint.checkpoints(saved):
-        write_config(folder, settings)
+        hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
         members = trainer.init(*member_inputs(settings))
         return Run(settings, folder, trainer, members, no_best(members), 0)
     notes = checkpoint.newest_notes(saved)
@@ -206,11 +206,6 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
         say(console, f"warning: {warning}")
     best = hosts.fetched(restored.tree.best)
     return Run(settings, folder, trainer, restored.tree.members, best, restored.update)
-
-
-def write_config(folder: Path, settings: Settings) -> None:
-    """The resolved configuration, by the first process."""
-    hosts.together(lambda: runfolder.write_config(folder, settings.tree) if hosts.is_first() else None)
 
 
 def devices_of(trainer: Trainer) -> str:

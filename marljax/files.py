@@ -1,9 +1,12 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and what stands in them as JSON."""
 
 import contextlib
+import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from marljax.errors import UserError
 
@@ -29,3 +32,16 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def as_json(tree: Any, indent: int | None = None) -> str:
+    """Plain values as JSON that every reader takes; numbers that are not finite, for which it has no word, as ``null``."""
+    return json.dumps(_finite(tree), indent=indent, allow_nan=False)
+
+
+def _finite(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _finite(part) for name, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_finite(part) for part in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -67,6 +67,11 @@ def together(action: Callable[[], Result]) -> Result:
     return result  # type: ignore[return-value]
 
 
+def first_writes(action: Callable[[], None]) -> None:
+    """``action`` in the first process alone; a ``UserError`` there is one everywhere."""
+    together(action if is_first() else lambda: None)
+
+
 def first_does(action: Callable[[], Path]) -> Path:
     """The path that ``action`` gives in the first process; a ``UserError`` there is one everywhere."""
     if jax.process_count() == 1:

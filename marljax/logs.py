@@ -1,7 +1,6 @@
 """What a run writes while it goes on: rows of ``metrics.jsonl``, and Weights & Biases where it is asked for."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from marljax import hosts
 from marljax.environment import REPLAYED
 from marljax.errors import UserError
-from marljax.files import replacing
+from marljax.files import as_json, replacing
 from marljax.runfolder import METRICS
 from marljax.settings import Settings
 
@@ -171,8 +170,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _line(row: Row) -> str:
-    return json.dumps({key: _number(value) for key, value in row.items()}) + "\n"
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return as_json(row) + "\n"

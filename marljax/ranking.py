@@ -77,7 +77,7 @@ def judge(run: Run, console: Console) -> None:
         | {"metrics": {name: float(values[index].mean()) for name, values in played.items()}}
         for index, member in enumerate(settings.members)
     ]
-    hosts.together(lambda: runfolder.write_results(run.folder, {"members": members}) if hosts.is_first() else None)
+    hosts.first_writes(lambda: runfolder.write_results(run.folder, {"members": members}))
 
 
 def finish(settings: Settings, folder: Path, console: Console) -> None:

@@ -2,8 +2,6 @@
 
 import datetime
 import fcntl
-import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marljax.errors import UserError
-from marljax.files import replacing
+from marljax.files import as_json, replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 # Those parts of a configuration that are mappings.
@@ -111,14 +109,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
-    """The final evaluation; numbers that are not finite, for which JSON has no word, as ``null``."""
+    """The final evaluation."""
     with replacing(folder / RESULTS) as draft:
-        draft.write_text(json.dumps(_finite(results), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {name: _finite(part) for name, part in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_finite(part) for part in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+        draft.write_text(as_json(results, indent=1) + "\n")
