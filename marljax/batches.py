@@ -54,7 +54,7 @@ def _one_after_the_other(settings: Settings, count: int, folder: Path, console: 
         ended = driver.train(part, console, folder / runfolder.batch(index))
         if ended.status == "interrupted":
             return dataclasses.replace(ended, folder=folder)
-        if not (ended.folder / runfolder.RESULTS).exists():
+        if not hosts.largest((ended.folder / runfolder.RESULTS).exists()):  # all look before one of them writes
             ranking.judge(ended.run, console)
         statuses.append(ended.status)
         if ended.signal and index + 1 < count:  # it came in the last chunk
