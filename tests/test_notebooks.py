@@ -15,11 +15,12 @@ sys.path.append("site")
 
 def run(words, check):
     print("installs", words[-1])
-    pathlib.Path("site/marljax").mkdir(parents=True)
-    pathlib.Path("site/marljax/__init__.py").write_text("make = 1")
+    for name, text in {"marljax/__init__.py": "make = 1", "marljax-1.dist-info/METADATA": "Name: marljax\\nVersion: 1"}.items():
+        path = pathlib.Path("site", name)
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
 
 subprocess.run = run
-import marljax  # the empty folder, as a namespace
 """
 
 
