@@ -20,7 +20,6 @@ from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.ppo import Carry
 from marljax.rollout import TrainState, annealed, collect, start
-from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
 
@@ -79,7 +78,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     steps = steps._replace(reward=steps.reward * config.reward_scale)
     last_inputs = see(env, env_params, actors.env_state, actors.timestep)
     _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
-    advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
+    advantage, target = ppo.targets(config, env, learner.params, steps, inputs.local.alive, value, last_value[0])
     decides, valued = ppo.masks(config, env, inputs.local, last)
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
 
@@ -91,7 +90,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
     if config.normalize_observations:
         learner = learner.replace(params=update_stats(env, config, learner.params, inputs, last))
-    return TrainState(learner, actors), terms | episodes
+    return TrainState(learner, actors), terms | ppo.extremes(steps, batch) | episodes
 
 
 initial_carry = ppo.initial_carry
@@ -123,10 +122,8 @@ def rollout_policy(
     return head.action(sample)[0], Carry(actor_carry, critic_carry), record
 
 
-def values(
-    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Any, normalized: bool = False
-) -> tuple[Any, jax.Array]:
-    """The critic's memory and values [T, E, A], in reward units or in its own normalised ones."""
+def values(env: Environment, config: Config, params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
+    """The critic's memory and values [T, E, A] as its head gives them."""
     state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
     seen = critic_features(env, config, params, inputs.local)
     carry, value = apply_per_agent(
@@ -139,7 +136,7 @@ def values(
         inputs.local.first,
         inputs.local.alive,
     )
-    return carry, value if normalized or not config.normalize_values else params.value_stats.denormalize(value)
+    return carry, value
 
 
 def critic_features(env: Environment, config: Config, params: Params, local: learning.Inputs) -> jax.Array:
@@ -158,7 +155,7 @@ def evaluate_batch(
 ) -> ppo.Evaluation:
     """Replays the networks over a minibatch, with gradients."""
     _, head = ppo.policy(env, config, params, batch.inputs.local, carry.actor)
-    _, value = values(env, config, params, batch.inputs, carry.critic, normalized=True)
+    _, value = values(env, config, params, batch.inputs, carry.critic)
     return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
 
 

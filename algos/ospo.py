@@ -374,8 +374,11 @@ def fit(env: Environment, config: Config, learner: Learner, batch: Batch, key: j
         return jax.lax.scan(gradient_step, fitted, (parts, jax.random.split(key_loss, config.num_minibatches)))
 
     state = learner.opt_state
-    fitted = learner.params, state.adam, state.kl_coef
-    (params, adam, kl_coef), terms = jax.lax.scan(epoch, fitted, jax.random.split(key, config.num_epochs))
+    before = learner.params, state.adam, state.kl_coef
+    fitted, terms = jax.lax.scan(epoch, before, jax.random.split(key, config.num_epochs))
+    if config.normalize_observations:
+        fitted = ppo.after_first_rollout(learner, fitted, before)
+    params, adam, kl_coef = fitted
     named = dict(zip((*TERMS, "grad_norm"), terms.mean(axis=(0, 1)), strict=True)) | {"kl_coef": kl_coef}
     state = state._replace(adam=adam, kl_coef=kl_coef)
     return learner.replace(params=params, opt_state=state, updates=learner.updates + 1), named

@@ -23,7 +23,6 @@ from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
 from marljax.ppo import Carry
 from marljax.rollout import TrainState, annealed, collect, start
-from marljax.targets import gae
 from marljax.vector import VecState, vectorize
 
 Inputs = learning.Inputs
@@ -89,8 +88,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
     _, _, last_value = apply(env, config, learner.params, learning.inputs_of(actors.timestep), actors.carry)
-    last_value = in_reward_units(config, learner.params, last_value)
-    advantage, target = gae(steps, value, last_value[0], config.gamma, config.gae_lambda, config.death)
+    advantage, target = ppo.targets(config, env, learner.params, steps, inputs.alive, value, last_value[0])
     decides, valued = ppo.masks(config, env, inputs, last)
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
 
@@ -103,7 +101,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     if config.normalize_observations:
         obs_stats = ppo.updated_stats(env, config, learner.params.obs_stats, inputs, last)
         learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
-    return TrainState(learner, actors), terms | episodes
+    return TrainState(learner, actors), terms | ppo.extremes(steps, batch) | episodes
 
 
 initial_carry = ppo.initial_carry
@@ -118,7 +116,6 @@ def rollout_policy(
     inputs = learning.inputs_of(timestep)
     carry, head, value = apply(env, config, params, inputs, carry)
     sample = head.sample(key)
-    value = in_reward_units(config, params, value)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
     return head.action(sample)[0], carry, record
 
@@ -136,11 +133,6 @@ def apply(
     critic = critic_network(env, config)
     critic_carry, value = apply_per_agent(critic, params.critic, config.share_parameters, carry.critic, (), *seen)
     return Carry(actor_carry, critic_carry), head, value
-
-
-def in_reward_units(config: Config, params: Params, value: jax.Array) -> jax.Array:
-    """Undoes the normalisation of values."""
-    return params.value_stats.denormalize(value) if config.normalize_values else value
 
 
 def evaluate_batch(

@@ -12,7 +12,7 @@ n actions.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flashbax
 import flax.linen as nn
@@ -67,9 +67,11 @@ class Config(learning.LearningConfig):
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     td_lambda: float = traced(0.0, low=0.0, high=1.0)  # 0: one-step targets, 1: returns as far as the rollout goes
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
+    # False: the step limit ends an episode like any other end; see PPO's
+    bootstrap_limit: bool = static(True)
     double_q: bool = static(True)  # the network chooses the next action, and its older copy values it (van Hasselt et al. 2016)
     target_update: str = static("hard", choices=("hard", "polyak"))  # how that copy, the target network, follows
-    target_interval: int = static(20, low=1)  # hard: updates from one copy to the next, those before learning starts included
+    target_interval: int = static(20, low=1)  # hard: gradient steps from one copy to the next
     tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
     # Optimisation
     max_grad_norm: float = traced(10.0, low=0.0)  # global norm of all gradients together
@@ -148,6 +150,7 @@ class Sequence(NamedTuple):
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks, environments and an empty replay; the learner's part is the same on every shard of the data axis."""
     refuse(env, config)
+    config = fitting(env, config)
     key_agent, key_mixer, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
     zero = zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents))
@@ -163,6 +166,11 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     return TrainState(learner, actors.replace(carry=Carry(zero, Lasting(replay.experience))))
 
 
+def fitting(env: Environment, config: Config) -> Config:
+    """The config for this environment: of one agent there is nothing to mix."""
+    return config.replace(mixer="none") if env.num_agents == 1 and config.mixer != "none" else config
+
+
 def refuse(env: Environment, config: Config) -> None:
     """Raises ``UserError`` for environments whose actions or teams have no such values."""
     learning.refuse_items(env)
@@ -175,6 +183,7 @@ def refuse(env: Environment, config: Config) -> None:
 
 def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
     """One iteration: a rollout goes into the replay, gradient steps on what is drawn from it."""
+    config = fitting(env, config)
     learner, actors = state
     key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
     learner = learner.replace(key=key_next)
@@ -201,11 +210,12 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Learn.
     begins = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
     learner, terms = cond_any(begins, functools.partial(fit, env), skip_fit, config, learner, replay, key_fit)
-    learner = with_target_update(config, learner.replace(updates=learner.updates + 1))
+    learner = learner.replace(updates=learner.updates + 1)
     if config.normalize_observations:
         learner = learner.replace(params=updated_stats(learner.params, seen, last))
     actors = actors.replace(carry=Carry(actors.carry, Lasting(replay.experience)))
-    return TrainState(learner, actors), terms | {"epsilon": epsilon} | episodes
+    terms |= {"epsilon": epsilon, "max_reward": parallel.largest(jnp.max(jnp.abs(steps.reward * config.reward_scale)))}
+    return TrainState(learner, actors), terms | episodes
 
 
 def initial_carry(env: Environment, config: Config) -> Any:
@@ -314,9 +324,12 @@ class Mixer(nn.Module):
     """A team's value, monotonic in every agent's: one hidden layer, whose weights are made from the global state and not negative
     (Rashid et al. 2018, figure 2).
 
-    At first the weights lie around 1 / √width, so that small values are about added up, and ``scale`` says how much the state
-    changes that. A large scale multiplies values by the square of the state's norm.
+    At first the weights lie around 1 / √width, so that values are about added up, and ``scale`` says how much the state changes
+    that; a large scale multiplies values by the square of the state's norm. ELU has next to no slope for negative inputs, so a
+    bias of ``LIFT`` keeps them positive, and the offset takes it off again: the sum holds down to −LIFT · √width.
     """
+
+    LIFT: ClassVar[float] = 5.0
 
     width: int
     hypernet_width: int
@@ -334,10 +347,10 @@ class Mixer(nn.Module):
 
         around = 1 / self.width**0.5
         first = made(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
-        bias = dense(self.width, self.scale, "bias")(state)
+        bias = dense(self.width, self.scale, "bias", bias=self.LIFT)(state)
         hidden = nn.elu(jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias)
         second = made(self.width, self.hypernet_width, "second", around)
-        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset")
+        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset", -self.LIFT / around)
 
 
 def agent_network(env: Environment, config: Config) -> AgentNetwork:
@@ -409,7 +422,7 @@ def sampled(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Se
 
 # --- learning ----------------------------------------------------------------------------------------------------------
 
-TERMS = ("td_loss", "td_error", "chosen_value", "grad_norm")
+TERMS = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
 
 
 def skip_fit(
@@ -427,8 +440,8 @@ def fit(
     transform, params = learning.optimizer(config, learner.updates), learner.params
     loss = functools.partial(td_loss, env, config, params)
 
-    def gradient_step(fitted: tuple[dict[str, Any], dict[str, Any], Any], key: jax.Array):
-        trained, target, opt_state = fitted
+    def gradient_step(fitted: tuple[dict[str, Any], dict[str, Any], Any], given: tuple[jax.Array, jax.Array]):
+        (trained, target, opt_state), (key, number) = fitted, given
         batch = sampled(config, replay, parallel.fold_data(key))
         (_, terms), grads = jax.value_and_grad(loss, has_aux=True)(trained, target, batch)
         grads, terms = parallel.mean((grads, terms))
@@ -436,25 +449,19 @@ def fit(
         trained = optax.apply_updates(trained, updates)
         if config.target_update == "polyak":
             target = optax.incremental_update(trained, target, config.tau)
+        else:
+            target = optax.periodic_update(trained, target, number, config.target_interval)
         return (trained, target, opt_state), jnp.append(terms, optax.tree.norm(grads))
 
     optimisation: Optimisation = learner.opt_state
     fitted = ({"agent": params.agent, "mixer": params.mixer}, optimisation.target, optimisation.optimizer)
-    (trained, target, opt_state), terms = jax.lax.scan(gradient_step, fitted, jax.random.split(key, config.gradient_steps))
+    steps = config.gradient_steps
+    numbers = learner.updates * steps + jnp.arange(1, steps + 1)  # of gradient steps, those before learning starts included
+    (trained, target, opt_state), terms = jax.lax.scan(gradient_step, fitted, (jax.random.split(key, steps), numbers))
     learner = learner.replace(
         params=params._replace(**trained), opt_state=optimisation._replace(target=target, optimizer=opt_state)
     )
     return learner, dict(zip(TERMS, terms.mean(0), strict=True))
-
-
-def with_target_update(config: Config, learner: Learner) -> Learner:
-    """With hard targets, those of the learner become its networks every ``target_interval`` updates."""
-    if config.target_update == "polyak":
-        return learner
-    due = learner.updates % config.target_interval == 0
-    trained = {"agent": learner.params.agent, "mixer": learner.params.mixer}
-    target = jax.tree.map(lambda new, old: jnp.where(due, new, old), trained, learner.opt_state.target)
-    return learner.replace(opt_state=learner.opt_state._replace(target=target))
 
 
 def td_loss(
@@ -474,7 +481,7 @@ def td_loss(
     counts = ~batch.last[..., None] & (local.alive[:-1] if config.mixer == "none" else True)
     error = estimate - jax.lax.stop_gradient(td_target)
     means = [parallel.masked_mean(x, counts) for x in (jnp.square(error), jnp.abs(error), estimate)]
-    return means[0], jnp.stack(means)
+    return means[0], jnp.stack([*means, jnp.max(jnp.abs(estimate) * counts)])
 
 
 def at(values: jax.Array, action: jax.Array) -> jax.Array:
@@ -494,13 +501,17 @@ def mixed(config: Config, params: Params, weights: Any, values: jax.Array, state
 
 
 def targets(config: Config, batch: Sequence, value: jax.Array) -> jax.Array:
-    """TD(λ) targets [T, B, 1 or A] from values [T + 1, B, …]. A team's reward is the mean of those of the agents in it."""
+    """TD(λ) targets [T, B, 1 or A] from values [T + 1, B, …].
+
+    A team's reward is the sum over its agents, by their number; those that are not alive earn nothing. So what one of them earns
+    weighs the same whoever else is there.
+    """
     alive, reward = batch.seen.local.alive, batch.reward * config.reward_scale
     if config.mixer != "none":
-        reward = jnp.sum(reward * alive[:-1], -1, keepdims=True) / jnp.maximum(jnp.sum(alive[:-1], -1, keepdims=True), 1)
+        reward = jnp.mean(reward * alive[:-1], -1, keepdims=True)
         alive = jnp.ones((*alive.shape[:-1], 1), bool)
     step = Step(reward, alive[1:], batch.terminated, batch.cut)
-    _, td_target = gae(step, value[:-1], value[-1], config.gamma, config.td_lambda)
+    _, td_target = gae(step, value[:-1], value[-1], config.gamma, config.td_lambda, config.bootstrap_limit)
     return td_target
 
 

@@ -30,6 +30,8 @@ from marljax.train import LONGEST, Members, Trainer
 
 # Groups of a configuration.
 NUMBERS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", "env_params")
+# Of training: an untrained critic's values mean nothing. And by how much a critic may miss the largest value that there is.
+IMPOSSIBLE_AFTER, IMPOSSIBLE_BY = 0.05, 1.1
 MINUTES_WITH_REPLAY = 5.0  # between two checkpoints that hold a replay
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
@@ -63,6 +65,7 @@ class Run:
     members: Members
     best: Best
     update: int  # updates done
+    largest_reward: np.ndarray  # [S] absolute, since this process began; NaN of members that have been warned of
 
     @property
     def names(self) -> list[str]:
@@ -196,7 +199,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     if not checkpoint.checkpoints(saved):
         hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
         members = trainer.init(*member_inputs(settings))
-        return Run(settings, folder, trainer, members, no_best(members), 0)
+        return Run(settings, folder, trainer, members, no_best(members), 0, np.zeros(len(settings.members)))
     notes = checkpoint.newest_notes(saved)
     check_unchanged(folder, notes.get("settings", {}), settings)
     if (was := notes.get("devices", devices_of(trainer))) != devices_of(trainer):
@@ -205,7 +208,8 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     for warning in restored.warnings:
         say(console, f"warning: {warning}")
     best = hosts.fetched(restored.tree.best)
-    return Run(settings, folder, trainer, restored.tree.members, best, restored.update)
+    unknown = np.zeros(len(settings.members))
+    return Run(settings, folder, trainer, restored.tree.members, best, restored.update, unknown)
 
 
 def devices_of(trainer: Trainer) -> str:
@@ -276,6 +280,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         metrics = hosts.fetched(metrics)
         seconds, run.update = time.monotonic() - begun, min(before + chunk, total)
         report_divergence(run, frozen, progress.say)
+        report_impossible_values(run, metrics, progress.say)
         evaluated = due(before, run.update, evaluation.every, total)
         rows = rows_of(run, metrics, evaluate(run, evaluator) if evaluated else {})
         record(rows)
@@ -417,6 +422,31 @@ def report_divergence(run: Run, before: np.ndarray, tell: Callable[[str], None])
             f"{run.names[index]} diverged: {quantity} is not finite at update {update + 1}; "
             "it is frozen as it was before, and stands so in the checkpoints"
         )
+
+
+def report_impossible_values(run: Run, metrics: dict[str, np.ndarray], tell: Callable[[str], None]) -> None:
+    """Warns once of every member whose critic says more than any policy can earn: max |r| / (1 − γ).
+
+    Such values feed on themselves, as where final observations, which no return is known of, are bootstrapped from.
+    """
+    if not {"max_value", "max_reward"} <= metrics.keys():
+        return
+    rewards = np.nan_to_num(metrics["max_reward"]).max(-1)  # NaN after a divergence
+    run.largest_reward = np.maximum(run.largest_reward, rewards)
+    if run.update < IMPOSSIBLE_AFTER * run.trainer.num_updates:
+        return
+    gamma = hosts.fetched(run.members.config.gamma)
+    values = np.nan_to_num(metrics["max_value"][:, -1])
+    for index in np.flatnonzero((1.0 - gamma) * values > IMPOSSIBLE_BY * run.largest_reward):
+        reward, name = run.largest_reward[index], run.names[index]
+        if not reward:
+            continue
+        tell(
+            f"warning: {name} expects returns of {values[index]:.3g}, but no reward was larger than {reward:.3g}, which makes "
+            f"{reward / (1.0 - gamma[index]):.3g} at most; its values feed on themselves: lower algo.learning_rate or "
+            "algo.gamma, or take algo.bootstrap_limit=false"
+        )
+        run.largest_reward[index] = np.nan
 
 
 def save(run: Run) -> None:

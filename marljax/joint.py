@@ -29,7 +29,8 @@ class Joint(Wrapper):
 
     Observation [1, G]: the global state. Action: one entry per agent and part (``MultiDiscrete``), or the agents' continuous
     actions one after the other. Mask [1, A·n]: the agents' masks one after the other; an agent that is not alive has only the
-    noop. Reward [1]: the mean over the agents alive before the transition. The numbers and the metrics are those of ``env``, also
+    noop. Reward [1]: the sum over agents divided by how many there have been so far in the episode, so that its sum is
+    the mean of their returns where none comes later. The numbers and the metrics are those of ``env``, also
     ``return``: that of every agent over its presence, and then the mean, so that figures compare with those of other policies.
     """
 
@@ -100,12 +101,10 @@ class Joint(Wrapper):
     def transition(
         self, key: jax.Array, state: JointState, action: jax.Array, env_params: EnvParams
     ) -> tuple[JointState, Outcome]:
-        # only ``alive`` is used of these views: the compiler drops the rest
-        alive = self.env.observe(state.env, env_params).alive
         own = action.reshape(self.env.num_agents, *self.env.action_space.shape)
         after, outcome = self.env.transition(key, state.env, own, env_params)
-        present = state.present | self.env.observe(after, env_params).alive
-        mean = jnp.sum(outcome.reward * alive) / jnp.maximum(jnp.sum(alive), 1)
+        present = state.present | self.env.observe(after, env_params).alive  # the compiler drops the rest of this view
+        mean = jnp.sum(outcome.reward) / jnp.maximum(jnp.sum(state.present), 1)
         return JointState(after, state.returns + outcome.reward, present), outcome._replace(reward=mean[None])
 
     def observe(self, state: JointState, env_params: EnvParams) -> View:

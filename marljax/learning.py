@@ -4,7 +4,7 @@ steps.
 Axis letters: T time, E environments, A agents, O observation, n actions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -79,15 +79,21 @@ def inputs_of(timestep: TimeStep) -> Inputs:
 SCALED = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}
 
 
-def optimizer(config: LearningConfig, updates: jax.Array, parts: Sequence[str] = ()) -> optax.GradientTransformation:
-    """Adam or RAdam at this update's learning rate; gradients are clipped together, or those of each of ``parts`` apart."""
-    rate: Scalar = config.learning_rate
-    if config.anneal_learning_rate:
-        rate = rate * jnp.maximum(1.0 - updates / config.num_updates, 0.0)
+def optimizer(
+    config: LearningConfig, updates: jax.Array, rates: Mapping[str, Scalar] | None = None, clip_apart: bool = False
+) -> optax.GradientTransformation:
+    """Adam or RAdam at this update's learning rate.
+
+    ``rates`` gives the parts of the parameters, by name, learning rates of their own. Gradients are clipped to a global norm of
+    ``max_grad_norm``, of all together or with ``clip_apart`` of each part.
+    """
+    left = jnp.maximum(1.0 - updates / config.num_updates, 0.0) if config.anneal_learning_rate else 1.0
     clip, adam = optax.clip_by_global_norm(config.max_grad_norm), SCALED[config.optimizer](eps=config.adam_eps)
-    steps = (adam, optax.scale_by_learning_rate(rate))
     # flattened to one vector instead of many arrays: a fraction of the kernels, to compile and to run
-    if not parts:
-        return optax.flatten(optax.chain(clip, *steps))
-    apart = optax.partition(dict.fromkeys(parts, clip), {part: part for part in parts})
-    return optax.chain(apart, optax.flatten(optax.chain(*steps)))
+    if not rates:
+        return optax.flatten(optax.chain(clip, adam, optax.scale_by_learning_rate(config.learning_rate * left)))
+    labels = {part: part for part in rates}
+    scale = optax.partition({part: optax.scale_by_learning_rate(rate * left) for part, rate in rates.items()}, labels)
+    if not clip_apart:
+        return optax.chain(optax.flatten(optax.chain(clip, adam)), scale)
+    return optax.chain(optax.partition(dict.fromkeys(rates, clip), labels), optax.flatten(adam), scale)

@@ -56,6 +56,11 @@ def total(tree: Any) -> Any:
     return tree if data_size() == 1 else jax.lax.psum(tree, DATA)
 
 
+def largest(tree: Any) -> Any:
+    """Maximum over the data axis."""
+    return tree if data_size() == 1 else jax.lax.pmax(tree, DATA)
+
+
 def gather(x: jax.Array, axis: int) -> jax.Array:
     """The parts of all shards side by side along ``axis``."""
     return x if data_size() == 1 else jax.lax.all_gather(x, DATA, axis=axis, tiled=True)

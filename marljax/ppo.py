@@ -1,6 +1,6 @@
 """What the PPO family shares: hyperparameters, the clipped losses, and the passes over minibatches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,8 +16,9 @@ from marljax.learning import Inputs, LearningConfig, inputs_of, optimizer
 from marljax.networks import Actor, EncoderSizes, Sizes, agent_ids, apply_per_agent
 from marljax.networks import initial_carry as zero_carry
 from marljax.normalize import RunningStats
-from marljax.rollout import Learner
+from marljax.rollout import Learner, Step
 from marljax.spaces import Box, MultiDiscrete
+from marljax.targets import gae, with_death_masking
 
 ObsStats = RunningStats | dict[str, RunningStats]  # [O]; with an encoder of entities [width] by name, see ``entities``
 
@@ -51,8 +52,12 @@ class PPOConfig(SurrogateConfig):
     normalize_values: bool = static(True)  # the critic predicts returns scaled by their running mean and deviation
     value_horizon: int = static(0, low=0)  # updates that their mean and deviation look back on; 0: all
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
+    # False: the step limit ends an episode like any other end; for limits that belong to the task, and where what agents see at
+    # the limit is unlike what they see before it, so that nothing corrects the critic's extrapolation
+    bootstrap_limit: bool = static(True)
     # Losses and gradients
-    clip_apart: bool = static(False)  # max_grad_norm bounds actor and critic each; False: both together
+    clip_apart: bool = static(True)  # max_grad_norm bounds the gradients of actor and critic each; False: of both together
+    critic_learning_rate: float = traced(0.0, low=0.0)  # of a critic with a network of its own; 0: as learning_rate
     clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
     entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
     value_coef: float = traced(0.5, low=0.0)  # weight of the critic's loss
@@ -77,7 +82,7 @@ class ManyAgents(Hyperparameters):
 
     share_parameters: bool = static(True)  # False: every agent has networks of its own
     agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to the observation
-    death: str = static("terminal", choices=("terminal", "continue"))  # continue: dead agents stay in the critic's loss (Yu 2022)
+    death: str = static("terminal", choices=("terminal", "continue"))  # continue: the dead share team rewards on (Yu et al. 2022)
 
 
 class Carry(NamedTuple):
@@ -93,7 +98,7 @@ class Batch(NamedTuple):
     inputs: Any  # what the networks see
     sample: jax.Array  # [T, E, A, …] drawn action, before squashing
     log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
-    value: jax.Array  # [T, E, A] then, in reward units
+    value: jax.Array  # [T, E, A] then, as the critic's head gave it: normalised where values are
     decides: jax.Array  # [T, E, A] bool: alive in a running episode, and more than one action was available
     valued: jax.Array  # [T, E, A] bool: enters the critic's loss
     advantage: jax.Array  # [T, E, A]
@@ -187,16 +192,36 @@ def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) 
     return acts & has_choice, acts if config.death == "terminal" else jnp.broadcast_to(running, acts.shape)
 
 
-def parts(config: PPOConfig) -> Sequence[str]:
-    """Of the parameters, whose gradients are clipped each by itself."""
-    return ("actor", "critic") if config.clip_apart else ()
+def actor_critic_optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransformation:
+    """Of parameters {"actor": …, "critic": …}."""
+    own = jnp.asarray(config.critic_learning_rate)
+    rates = {"actor": config.learning_rate, "critic": jnp.where(own > 0.0, own, config.learning_rate)}
+    return optimizer(config, updates, rates, config.clip_apart)
 
 
 def new_learner(config: PPOConfig, params: Any, key: jax.Array, env_params: EnvParams) -> Learner:
     """A learner before its first update; ``params`` has ``actor`` and ``critic``, which are trained."""
     updates = jnp.zeros((), jnp.int32)
-    opt_state = optimizer(config, updates, parts(config)).init({"actor": params.actor, "critic": params.critic})
+    opt_state = actor_critic_optimizer(config, updates).init({"actor": params.actor, "critic": params.critic})
     return Learner(params, opt_state, updates, key, env_params)
+
+
+def targets(
+    config: PPOConfig, env: Environment, params: Any, steps: Step, alive: jax.Array, value: jax.Array, last_value: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Advantages and returns [T, E, A] in reward units, from values [T, E, A] and [E, A] as the critic's head gives them."""
+    if config.normalize_values:
+        value, last_value = params.value_stats.denormalize(value), params.value_stats.denormalize(last_value)
+    if config.death == "continue":
+        steps = with_death_masking(steps, alive, env.teams)
+    return gae(steps, value, last_value, config.gamma, config.gae_lambda, config.bootstrap_limit)
+
+
+def extremes(steps: Step, batch: "Batch") -> dict[str, jax.Array]:
+    """The largest absolute value and reward of a rollout; no policy is worth more than max |r| / (1 − γ)."""
+    value = jnp.where(batch.valued, batch.target - batch.advantage, 0.0)  # in reward units
+    found = {"max_value": jnp.max(jnp.abs(value)), "max_reward": jnp.max(jnp.abs(steps.reward))}
+    return parallel.largest(found)
 
 
 def initial_carry(env: Environment, config: PPOConfig) -> Any:
@@ -234,8 +259,9 @@ def surrogate(
 
     Ratios of new to old probability are clipped to 1 - ``low`` … 1 + ``high``.
     """
-    # A sample that leaves the loss may hold anything; exp of it must not reach the gradient as infinity times zero.
-    log_ratio = jnp.where(decides, log_ratio, 0.0)
+    # A sample that leaves the loss may hold anything, and a policy may move far; exp of either must not reach the gradient as
+    # infinity times zero. e^20 is clipped by any ``high`` and ``low`` anyway.
+    log_ratio = jnp.clip(jnp.where(decides, log_ratio, 0.0), -20.0, 20.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - low, 1.0 + high)
     shift = {
@@ -257,11 +283,11 @@ def _normalize_advantages(config: PPOConfig, batch: Batch) -> jax.Array:
 
 def _value_error(config: PPOConfig, value: jax.Array, batch: Batch, stats: RunningStats) -> jax.Array:
     """[T, E, A] in the critic's own scale, so that one coefficient suits all rewards."""
-    old, target = batch.value, batch.target
-    if config.normalize_values:
-        old, target = (old - stats.mean) / stats.std, (target - stats.mean) / stats.std
+    target = (batch.target - stats.mean) / stats.std if config.normalize_values else batch.target
     error = _huber(value - target, config.huber_delta)
     if config.clip_values:
+        # what the critic said itself, not that in reward units and back: ``stats`` have changed since, and it has not
+        old = batch.value
         near_old = old + jnp.clip(value - old, -config.clip_eps, config.clip_eps)
         error = jnp.maximum(error, _huber(near_old - target, config.huber_delta))
     return error
@@ -281,7 +307,7 @@ def explained_variance(batch: Batch) -> jax.Array:
         return parallel.mean(parallel.masked_mean(jnp.square(x - mean), batch.valued))
 
     spread = variance(batch.target)
-    return jnp.where(spread > 0.0, 1.0 - variance(batch.target - batch.value) / jnp.maximum(spread, 1e-8), 0.0)
+    return jnp.where(spread > 0.0, 1.0 - variance(batch.advantage) / jnp.maximum(spread, 1e-8), 0.0)
 
 
 TERMS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
@@ -298,7 +324,7 @@ def fit(
     """
     if config.core == "mlp":
         batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-    transform = optimizer(config, learner.updates, parts(config))
+    transform = actor_critic_optimizer(config, learner.updates)
 
     def loss(trained: Any, params: Any, batch: Batch, carry: Any, key: jax.Array):
         params = params._replace(**trained)
@@ -324,8 +350,16 @@ def fit(
         epoch, (learner.params, learner.opt_state), jax.random.split(key, config.num_epochs)
     )
     named = dict(zip((*TERMS, "grad_norm"), terms.mean(axis=(0, 1)), strict=True))
+    if config.normalize_observations:
+        params, opt_state = after_first_rollout(learner, (params, opt_state), (learner.params, learner.opt_state))
     learner = learner.replace(params=params, opt_state=opt_state, updates=learner.updates + 1)
     return learner, named | {"explained_variance": explained_variance(batch)}
+
+
+def after_first_rollout(learner: Learner, fitted: Any, before: Any) -> Any:
+    """``fitted``, but ``before`` in a run's first update: the policy saw that rollout unnormalised, and it only tells what to
+    normalise by."""
+    return jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), fitted, before)
 
 
 def minibatches(config: SurrogateConfig, batch: Any, carry: Any, key: jax.Array) -> tuple[Any, Any]:

@@ -101,3 +101,34 @@ class Aim(Environment):
 
     def global_state(self, state, env_params):
         return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Drift(Environment):
+    """An agent stands at x = 0 and may walk away for ever: x grows by one if it wants to, it earns −x, and a limit cuts every
+    episode off after 25 steps. The best return is 0.
+
+    Final observations lie further out than those that a critic learns from. Bootstrapped from, a value that is linear in x feeds
+    on itself: it grows with γ · x_T / x_(T−1) > 1, and the policy is paid for going where nothing corrects it.
+    """
+
+    num_agents = 1
+    action_space = Discrete(2)
+    observation_space = Box((1,))
+
+    @property
+    def default_params(self):
+        return None
+
+    def initial(self, key, env_params):
+        return jnp.zeros(2)  # x, steps
+
+    def transition(self, key, state, action, env_params):
+        state = state + jnp.stack([action[0], 1]).astype(jnp.float32)
+        return state, Outcome(-state[:1], jnp.array(False), state[1] >= 25)
+
+    def observe(self, state, env_params):
+        return View(state[:1, None], jnp.ones((1, 2), bool), jnp.ones(1, bool), {})
+
+    def global_state(self, state, env_params):
+        return state[:1]

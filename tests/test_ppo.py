@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import marljax
-from marljax import learning, parallel, ppo
+from marljax import parallel, ppo
 from marljax.algos import ippo
 from marljax.normalize import RunningStats
 
@@ -49,10 +49,10 @@ def test_losses_equal_the_formulas(clip_values, huber_delta):
     def huber(x):
         return np.where((huber_delta > 0) & (abs(x) > huber_delta), huber_delta * (abs(x) - huber_delta / 2), x**2 / 2)
 
-    old, target = (b.value - 0.5) / 2.0, (b.target - 0.5) / 2.0
+    target = (b.target - 0.5) / 2.0
     error = huber(e.value - target)
     if clip_values:
-        error = np.maximum(error, huber(old + np.clip(e.value - old, -0.2, 0.2) - target))
+        error = np.maximum(error, huber(b.value + np.clip(e.value - b.value, -0.2, 0.2) - target))
     assert float(terms["policy_loss"]) == pytest.approx(-surrogate[decides].mean(), rel=1e-4)
     assert float(terms["value_loss"]) == pytest.approx(error[valued].mean(), rel=1e-4)
     assert float(terms["entropy"]) == pytest.approx(e.entropy[decides].mean(), rel=1e-4)
@@ -68,6 +68,29 @@ def test_a_sample_outside_the_loss_may_hold_anything():
     wild = evaluation._replace(log_prob=jnp.where(batch.decides, evaluation.log_prob, 1e4))
     gradient = in_mesh(jax.grad(lambda evaluation: ppo.losses(config, evaluation, batch, stats)[0]))
     np.testing.assert_array_equal(gradient(wild).log_prob, gradient(evaluation).log_prob)
+
+
+@pytest.mark.parametrize("log_ratio", [100.0, -100.0])
+def test_a_ratio_that_overflows_leaves_the_gradient_finite(log_ratio):
+    batch, evaluation = random_batch()
+    config = ppo.PPOConfig(num_envs=4, rollout_length=3, num_minibatches=1)
+    far = evaluation._replace(log_prob=batch.log_prob + log_ratio)
+    gradient = in_mesh(jax.grad(lambda evaluation: ppo.losses(config, evaluation, batch, RunningStats.create(()))[0]))(far)
+    assert jax.tree.all(jax.tree.map(lambda x: bool(jnp.all(jnp.isfinite(x))), gradient))
+
+
+def test_clipped_values_start_where_the_critic_is():
+    """In the first gradient step the critic has not moved, so nothing is clipped, however far the statistics of returns have."""
+    batch, evaluation = random_batch()
+    config = ppo.PPOConfig(clip_values=True, num_envs=4, rollout_length=3, num_minibatches=1)
+    stats = RunningStats(jnp.array(30.0), jnp.array(100.0), jnp.array(1e4))  # of returns of 30 ± 10; before it they were 0 ± 1
+
+    def loss(value):
+        return ppo.losses(config, evaluation._replace(value=value), batch, stats)[0]
+
+    gradient = in_mesh(jax.grad(loss))(batch.value)
+    error = batch.value - (batch.target - 30.0) / 10.0
+    np.testing.assert_allclose(gradient, config.value_coef * error * batch.valued / batch.valued.sum(), rtol=1e-4)
 
 
 def test_advantages_normalised_per_agent():
@@ -104,17 +127,18 @@ def test_running_statistics_equal_those_of_all_samples():
     np.testing.assert_allclose(stats.denormalize(stats.normalize(kept)), kept, atol=1e-4)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_a_steep_actor_leaves_the_critics_gradient_alone_if_they_are_clipped_apart(apart):
+@pytest.mark.parametrize(("apart", "critic_rate"), [(True, 0.0), (True, 0.3), (False, 0.0), (False, 0.3)])
+def test_a_steep_actor_leaves_the_critics_gradient_alone_unless_they_are_clipped_together(apart, critic_rate):
     """Adam's first step is rate · g / (|g| + eps), with the gradient as it was clipped."""
-    config = ippo.Config(max_grad_norm=0.5, adam_eps=1.0, learning_rate=0.1, anneal_learning_rate=False, clip_apart=apart)
+    rates = {"learning_rate": 0.1, "critic_learning_rate": critic_rate, "anneal_learning_rate": False}
+    config = ippo.Config(max_grad_norm=0.5, adam_eps=1.0, clip_apart=apart, **rates)
     params = ippo.Params({"w": jnp.zeros(1)}, {"w": jnp.zeros(1)}, None, None)
     learner = ppo.new_learner(config, params, jax.random.key(0), None)
     gradients = {"actor": {"w": jnp.array([30.0])}, "critic": {"w": jnp.array([0.1])}}
-    steps, _ = learning.optimizer(config, learner.updates, ppo.parts(config)).update(gradients, learner.opt_state)
+    steps, _ = ppo.actor_critic_optimizer(config, learner.updates).update(gradients, learner.opt_state)
     actor, critic = 0.5, 0.1 if apart else 0.1 * 0.5 / 30
     np.testing.assert_allclose(steps["actor"]["w"], -0.1 * actor / (actor + 1), rtol=1e-4)
-    np.testing.assert_allclose(steps["critic"]["w"], -0.1 * critic / (critic + 1), rtol=1e-4)
+    np.testing.assert_allclose(steps["critic"]["w"], -(critic_rate or 0.1) * critic / (critic + 1), rtol=1e-4)
 
 
 def test_running_statistics_with_a_horizon_forget():

@@ -168,7 +168,7 @@ def test_targets_are_td_lambda_returns(mixer):
     earned = 2.0 * reward
     lives = alive[1:]
     if mixer != "none":
-        earned = earned.sum(-1, keepdims=True) / np.maximum(alive[:-1].sum(-1, keepdims=True), 1)
+        earned = earned.sum(-1, keepdims=True) / agents  # whoever has left: what one agent earns weighs the same
         lives = np.ones_like(lives[..., :1])
     expected = np.zeros(earned.shape)
     for t, row, agent in reversed(list(np.ndindex(*earned.shape))):
@@ -193,6 +193,25 @@ def test_a_team_is_worth_no_less_when_an_agent_is():
     assert (others < 0).any(), "the state's own part is free"
 
 
+def test_the_mixture_begins_as_the_sum_of_values_of_either_sign():
+    mixer = qmix.mixing_network(qmix.Config())
+    values = jnp.linspace(-8.0, 8.0, 50)[:, None] * jnp.array([1.0, 0.5, 1.5, 0.2])  # sums from −25.6 to 25.6
+    state = jax.random.normal(KEY, (50, 6))
+    weights = mixer.init(KEY, values, state)
+    mixed, slopes = jax.vmap(jax.value_and_grad(lambda value, state: mixer.apply(weights, value, state)[0]))(values, state)
+    np.testing.assert_allclose(mixed, values.sum(-1), atol=1.0)
+    np.testing.assert_allclose(slopes, 1.0, atol=0.1)
+
+
+def test_one_agent_is_mixed_with_nobody():
+    found = [
+        jax.jit(make_train(qmix, probes.Drift(), qmix.Config(**SMALL, mixer=mixer, total_steps=200)))(KEY)
+        for mixer in ("qmix", "vdn", "none")
+    ]
+    for other in found[:2]:
+        chex.assert_trees_all_equal(other.state.learner.params, found[2].state.learner.params)
+
+
 def test_exploration_stays_within_the_available_actions_and_is_even():
     mask = jnp.array([[True, False, True, True, False], [False, True, False, False, False]])
     values = jnp.array([[9.0, 99.0, 0.0, 0.0, 99.0], [0.0, -5.0, 1.0, 1.0, 1.0]])
@@ -210,7 +229,7 @@ def test_the_share_of_random_actions_falls_linearly():
 
 
 def test_targets_follow_as_told():
-    """Hard: equal every third update, and not between; with Polyak's averages they go a tenth of the way."""
+    """Hard: equal every sixth gradient step, and not between; with Polyak's averages they go a tenth of the way."""
 
     def distances(config):
         trainer = Trainer(qmix, Corridor(), config, parallel.make_mesh())
@@ -221,7 +240,8 @@ def test_targets_follow_as_told():
             found.append((before, jax.device_get(members.state.learner)))
         return found
 
-    for number, (_, after) in enumerate(distances(qmix.Config(**SMALL, target_interval=3, total_steps=200)), 1):
+    config = qmix.Config(**SMALL, gradient_steps=2, target_interval=6, total_steps=200)
+    for number, (_, after) in enumerate(distances(config), 1):
         same = jax.tree.map(np.array_equal, after.opt_state.target["agent"], after.params.agent)
         assert all(jax.tree.leaves(same)) == (number == 3)
     for before, after in distances(qmix.Config(**SMALL, target_update="polyak", tau=0.1, total_steps=200)):
@@ -272,7 +292,7 @@ def test_the_two_step_game(learner, answer):
     """Of Rashid et al. 2018: a sum of values settles for 7, a monotonic mixture finds 8."""
     algo, words = games.LEARNERS[learner]
     # half as many gradient steps again as in the table, at twice the rate: with half of them one seed in ten does not find 8
-    changed = {"total_steps": 60_000, "gradient_steps": 2, "target_interval": 10, "learning_rate": 2e-3}
+    changed = {"total_steps": 60_000, "gradient_steps": 2, "target_interval": 20, "learning_rate": 2e-3}
     run = settings.compose(algo, ["env=custom", *games.PLAYED["two-step"][0], *words])
     config = run.config.replace(**changed)
     params = jax.jit(jax.vmap(make_train(qmix, run.env, config)))(jax.random.split(KEY, 4)).state.learner.params
