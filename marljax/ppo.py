@@ -38,6 +38,7 @@ class PPOConfig(SurrogateConfig):
     agent_id: ClassVar[bool] = False
     death: ClassVar[str] = "terminal"
 
+    rollout_length: int = static(32, low=1)  # T, steps per environment between updates
     stagger: bool = static(False)  # first episodes are cut off at random, for environments whose episodes last equally long
     # Networks
     core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
@@ -56,6 +57,7 @@ class PPOConfig(SurrogateConfig):
     # the limit is unlike what they see before it, so that nothing corrects the critic's extrapolation
     bootstrap_limit: bool = static(True)
     # Losses and gradients
+    learning_rate: float = traced(2e-3, low=0.0)  # at first
     clip_apart: bool = static(True)  # max_grad_norm bounds the gradients of actor and critic each; False: of both together
     critic_learning_rate: float = traced(0.0, low=0.0)  # of a critic with a network of its own; 0: as learning_rate
     clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1

@@ -105,16 +105,16 @@ class Aim(Environment):
 
 @dataclasses.dataclass(frozen=True)
 class Drift(Environment):
-    """An agent stands at x = 0 and may walk away for ever: x grows by one if it wants to, it earns −x, and a limit cuts every
-    episode off after 25 steps. The best return is 0.
+    """An agent stands at x = 0 and may walk away: x grows by one if it wants to, and it earns −1 − x / 100. It sees x and the time,
+    and a limit cuts every episode off after 25 steps. The best return is −25.
 
-    Final observations lie further out than those that a critic learns from. Bootstrapped from, a value that is linear in x feeds
-    on itself: it grows with γ · x_T / x_(T−1) > 1, and the policy is paid for going where nothing corrects it.
+    No return is known of a final observation, and it is unlike those that a critic learns from. Bootstrapped from, values feed on
+    what the critic makes of it.
     """
 
     num_agents = 1
     action_space = Discrete(2)
-    observation_space = Box((1,))
+    observation_space = Box((2,))
 
     @property
     def default_params(self):
@@ -125,10 +125,10 @@ class Drift(Environment):
 
     def transition(self, key, state, action, env_params):
         state = state + jnp.stack([action[0], 1]).astype(jnp.float32)
-        return state, Outcome(-state[:1], jnp.array(False), state[1] >= 25)
+        return state, Outcome(-1.0 - state[:1] / 100, jnp.array(False), state[1] >= 25)
 
     def observe(self, state, env_params):
-        return View(state[:1, None], jnp.ones((1, 2), bool), jnp.ones(1, bool), {})
+        return View(state[None] / 25, jnp.ones((1, 2), bool), jnp.ones(1, bool), {})
 
     def global_state(self, state, env_params):
         return state[:1]

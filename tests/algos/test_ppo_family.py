@@ -65,6 +65,19 @@ NETWORKS = [
 ]
 
 
+def test_values_stay_possible_where_the_limit_is_an_end():
+    """Of ``Drift``: the worst return is −28.25. Bootstrapped from final observations values pass all that any policy can earn, at
+    worst 1.25 / (1 − γ), and the run says so."""
+    usual = dict(total_steps=150_000, num_envs=32, rollout_length=25, num_minibatches=2, hidden=(32, 32), learning_rate=1e-3)
+    metrics = {}
+    for bootstrap_limit in (False, True):
+        config = ippo.Config(**usual, bootstrap_limit=bootstrap_limit)
+        train = jax.jit(jax.vmap(make_train(ippo, probes.Drift(), config)))
+        metrics[bootstrap_limit] = jax.device_get(train(jax.random.split(jax.random.key(0), 4)).metrics)
+    assert metrics[False]["max_value"][:, -1].max() < 30
+    assert metrics[True]["max_value"].max() > 1.2 * 125
+
+
 def probe(algorithm):
     """Two agents, or for PPO one controller of both."""
     return marljax.joint(Probe()) if algorithm is single else Probe()
