@@ -42,7 +42,7 @@ class Config(learning.LearningConfig):
     # How much
     num_envs: int = static(8, low=1)  # E, over all devices
     rollout_length: int = static(32, low=1)  # T, steps per environment between updates, and of what is replayed
-    gradient_steps: int = static(1, low=1)  # per update
+    gradient_steps: int = static(2, low=1)  # per update
     batch_size: int = static(32, low=1)  # replayed rollouts per gradient step, over all devices
     learning_starts: int = static(5_000, low=0)  # steps of all environments before the first gradient step
     # Replay
@@ -54,7 +54,7 @@ class Config(learning.LearningConfig):
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
     hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that make its weights
     mixer_scale: float = static(0.01)  # of their initial weights
-    core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
+    core: str = static("gru", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((64, 64), low=1)  # widths of the agents' hidden layers
     activation: str = static("relu", choices=learning.ACTIVATIONS)  # of all hidden layers but the mixing network's
     share_parameters: bool = static(True)  # False: every agent has networks of its own
@@ -65,15 +65,16 @@ class Config(learning.LearningConfig):
     epsilon_decay: float = traced(0.1, low=0.0, high=1.0)  # share of training, from its first step, over which it falls
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
-    td_lambda: float = traced(0.0, low=0.0, high=1.0)  # 0: one-step targets, 1: returns as far as the rollout goes
+    td_lambda: float = traced(0.6, low=0.0, high=1.0)  # 0: one-step targets, 1: returns as far as the rollout goes
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
     # False: the step limit ends an episode like any other end; see PPO's
     bootstrap_limit: bool = static(True)
     double_q: bool = static(True)  # the network chooses the next action, and its older copy values it (van Hasselt et al. 2016)
     target_update: str = static("hard", choices=("hard", "polyak"))  # how that copy, the target network, follows
-    target_interval: int = static(20, low=1)  # hard: gradient steps from one copy to the next
+    target_interval: int = static(200, low=1)  # hard: gradient steps from one copy to the next
     tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
     # Optimisation
+    learning_rate: float = traced(2e-3, low=0.0)  # at first
     max_grad_norm: float = traced(10.0, low=0.0)  # global norm of all gradients together
 
     def __post_init__(self) -> None:

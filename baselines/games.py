@@ -151,8 +151,17 @@ VALUES = (
     "algo.epsilon_end=1",
     "algo.learning_rate=1e-3",
     "algo.target_interval=20",
+    "algo.gradient_steps=1",
+    "algo.core=mlp",
+    "algo.td_lambda=0",
 )
-GRADIENTS = ("algo.total_steps=200_000", "algo.num_envs=64", "algo.rollout_length=4", "algo.learning_rate=1e-3")
+GRADIENTS = (
+    "algo.total_steps=200_000",
+    "algo.num_envs=64",
+    "algo.rollout_length=4",
+    "algo.learning_rate=1e-3",
+    "algo.clip_apart=false",
+)
 LEARNERS = {
     "QMIX": ("qmix", (*VALUES, "algo.mixer=qmix")),
     "VDN": ("qmix", (*VALUES, "algo.mixer=vdn")),

@@ -35,6 +35,8 @@ def our_config(plan: Plan, mixer: str) -> qmix.Config:
     return qmix.Config(
         mixer=mixer,
         core="gru",
+        gradient_steps=1,
+        td_lambda=0.0,
         total_steps=theirs.num_updates * theirs.steps_per_update,
         num_envs=theirs.num_envs,
         rollout_length=theirs.num_steps,

@@ -105,8 +105,8 @@ class Aim(Environment):
 
 @dataclasses.dataclass(frozen=True)
 class Drift(Environment):
-    """An agent stands at x = 0 and may walk away: x grows by one if it wants to, and it earns −1 − x / 100. It sees x and the time,
-    and a limit cuts every episode off after 25 steps. The best return is −25.
+    """An agent stands at x = 0 and may walk away: x grows by one if it wants to, and it earns −1 − x / 100. It sees x and the
+    time, and a limit cuts every episode off after 25 steps. The best return is −25.
 
     No return is known of a final observation, and it is unlike those that a critic learns from. Bootstrapped from, values feed on
     what the critic makes of it.

@@ -413,3 +413,22 @@ def test_wandb_out_of_reach_is_one_line(tmp_path, monkeypatch):
         train(tmp_path, "seeds=3", "chunk=2", "wandb.mode=online")
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_values_that_nobody_can_earn_are_warned_of_once():
+    """With rewards of at most 2 and γ = 0.9 no policy is worth more than 20, as members 0 and 2 say; 1 − γ is member 1's own."""
+    config = SimpleNamespace(gamma=np.array([0.9, 0.99, 0.9]))
+    run = SimpleNamespace(
+        members=SimpleNamespace(config=config),
+        trainer=SimpleNamespace(num_updates=100),
+        largest_reward=np.zeros(3),
+        names=["seed 0", "seed 1", "seed 2"],
+        update=0,
+    )
+    told = []
+    for value, reward in ((90.0, 0.1), (21.0, 2.0), (30.0, 1.0), (40.0, 1.0)):  # a chunk each; the first is too early
+        run.update += 4
+        metrics = {"max_value": np.array([[value], [30.0], [np.nan]]), "max_reward": np.array([[reward], [1.0], [2.0]])}
+        driver.report_impossible_values(run, metrics, told.append)
+    assert len(told) == 1
+    assert all(word in told[0] for word in ("seed 0", "30", "20 at most", "bootstrap_limit=false"))

@@ -103,7 +103,7 @@ def first_values(algorithm, config, params, variant):
     env_state, timestep = vec.reset(jax.random.key(1), env_params)
     decide = functools.partial(rollout(algorithm), env, config, params, env_params)
     _, _, record = decide(jax.random.key(0), env_state, timestep, carry)
-    return record[-1], timestep.obs
+    return params.value_stats.denormalize(record[-1]), timestep.obs
 
 
 def rollout(algorithm):
@@ -213,7 +213,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network):
         nothing = jnp.zeros_like(log_prob)
         batch = ppo.Batch(inputs, sample, log_prob, value, nothing, nothing, nothing, nothing)
         again = (mappo if algorithm is mappo else single).evaluate_batch(env, config, learner.params, batch, actors.carry, key)
-        return jnp.exp(again.log_prob - log_prob), learner.params.value_stats.denormalize(again.value) - value
+        return jnp.exp(again.log_prob - log_prob), again.value - value
 
     everywhere = jax.sharding.PartitionSpec()
     program = jax.shard_map(replay, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
