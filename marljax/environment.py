@@ -36,7 +36,8 @@ class View(NamedTuple):
     """What can be seen in one state."""
 
     obs: Any  # [A, O], or a pytree of arrays with leading [A], but for a part named ``shared``, which all agents see alike
-    # [A, n] bool (discrete), or [A, 1] all true (continuous); [A, d], of d numbers, where some agents have no use for all of them
+    # [A, n] bool (discrete), or [A, 1] all true (continuous). Where agents' continuous actions have different widths: [A, d],
+    # false for padding, which means nothing
     action_mask: jax.Array
     alive: jax.Array  # [A] bool: the agent exists
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only

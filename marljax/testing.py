@@ -395,8 +395,9 @@ def _check_seen(env: Environment, seen: Seen, check: Check) -> None:
     check(all(((colour >= 0) & (colour <= 1)).all() for colour in colours), "a colour of the scene lies outside of [0, 1]")
     mask = np.asarray(seen.timestep.action_mask)
     if isinstance(env.action_space, Box):
-        whole = mask.all() if mask.shape[-1] == 1 else mask.any(axis=-1)[np.asarray(seen.timestep.alive)].all()
-        check(whole, "the action mask of a continuous action has to be [A, 1] all true, or leave every agent some number")
+        check(mask.shape[-1] > 1 or mask.all(), "the action mask of a continuous action has to be all true, but for padding")
+        usable = mask.any(axis=-1)[np.asarray(seen.timestep.alive)].all()
+        check(usable, "an agent that is alive has only padding in the mask of its continuous action")
         return
     offsets = np.cumsum((0, *_parts(env.action_space)))[:-1]
     choice = np.asarray(np.logical_or.reduceat(mask, offsets, axis=-1).all(axis=-1))
