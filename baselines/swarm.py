@@ -200,8 +200,8 @@ does the same with a force, each drone towards the landmark nearest to it.
 ## Learned policies
 
 {seeds} seeds each (0–{last_seed}) of `python algos/{algorithm}.py env=swarm env.preset=…` with its tuned values
-(`configs/tuned/{algorithm}_swarm.yaml`, coverage: `tuned=coverage env.limit=truncate`), greedy policies of the best evaluation, on the
-same scenarios.
+(`configs/tuned/{algorithm}_swarm.yaml`, coverage: `tuned=coverage env.limit=truncate`), greedy policies of the best evaluation,
+on the same scenarios.
 
 {learned}
 
