@@ -396,7 +396,7 @@ def _check_seen(env: Environment, seen: Seen, check: Check) -> None:
     mask = np.asarray(seen.timestep.action_mask)
     if isinstance(env.action_space, Box):
         check(mask.shape[-1] > 1 or mask.all(), "the action mask of a continuous action has to be all true, but for padding")
-        usable = mask.any(axis=-1)[np.asarray(seen.timestep.alive)].all()
+        usable = np.asarray(mask.any(axis=-1))[np.asarray(seen.timestep.alive)].all()
         check(usable, "an agent that is alive has only padding in the mask of its continuous action")
         return
     offsets = np.cumsum((0, *_parts(env.action_space)))[:-1]
