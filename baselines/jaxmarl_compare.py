@@ -10,15 +10,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from marljax import registry
+import marljax
 from marljax.algos import ippo
 from marljax.baselines import jaxmarl_ippo as rival
 from marljax.baselines import tables, versus
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
 from marljax.baselines.versus import Plan, Side, difference
-from marljax.environment import Environment, Outcome
+from marljax.environment import Environment
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "MPE_simple_spread_v3"
@@ -67,19 +65,8 @@ def their_env() -> Any:
 
 
 def our_env(limit_ends: bool = False) -> Environment:
-    """JaxMARL's environment as ours; with ``limit_ends`` its step limit terminates, as JaxMARL's loop takes it."""
-    kind = registry.environment_class(f"jaxmarl/{NAME}")
-    if not limit_ends:
-        return kind()
-
-    @dataclasses.dataclass(frozen=True)
-    class LimitEnds(kind):  # type: ignore[misc, valid-type]
-        def transition(self, key: jax.Array, state: Any, action: jax.Array, env_params: Any) -> tuple[Any, Outcome]:
-            state, outcome = super().transition(key, state, action, env_params)
-            ended = outcome.terminated | outcome.truncated
-            return state, outcome._replace(terminated=ended, truncated=outcome.truncated & False)
-
-    return LimitEnds()
+    """JaxMARL's environment as ours; with ``limit_ends``, the default, its step limit terminates, as JaxMARL's loop takes it."""
+    return marljax.make(f"jaxmarl/{NAME}", limit="end" if limit_ends else "truncate")
 
 
 def sides(plan: Plan) -> dict[str, Side]:
@@ -159,8 +146,9 @@ IPPO at JaxMARL's settings: {envs} environments × {length} steps, {steps:,} ste
 of 4 minibatches, γ 0.99, λ 0.95, clip 0.2 (values too), entropy 0.01, value 0.5, gradient norm 0.5, two tanh layers of {hidden}
 (its configuration file has also had ten times as many steps at a tenth of the learning rate).
 *JaxMARL's loop*: the algorithm of its script, written anew against its API (`baselines/jaxmarl_ippo.py`). *Through the
-adapter*: `algos/ippo.py` on `marljax.make("jaxmarl/{name}")`; the time limit is bootstrapped, and one step in 27 restarts an
-episode. *The limit as an end*: the same, but nothing is bootstrapped there, which is how JaxMARL's loop takes it.
+adapter*: `algos/ippo.py` on `marljax.make("jaxmarl/{name}", limit="truncate")`; the time limit is bootstrapped,
+and one step in 27 restarts an episode. *The limit as an end*: the same with `limit="end"`, the adapter's default: nothing is
+bootstrapped there, which is how JaxMARL's loop takes it.
 
 ## Returns
 

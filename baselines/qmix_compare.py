@@ -17,6 +17,7 @@ from marljax.baselines import tables, versus
 from marljax.baselines.jaxmarl_compare import their_env
 from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
 from marljax.baselines.versus import Plan, Side
+from marljax.environment import Environment
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "MPE_simple_spread_v3"
@@ -60,10 +61,15 @@ def our_config(plan: Plan, mixer: str) -> qmix.Config:
     )
 
 
+def our_env() -> Environment:
+    """JaxMARL's environment as ours, as it was when the figures were made: the value of a final observation is bootstrapped."""
+    return marljax.make(f"jaxmarl/{NAME}", limit="truncate")
+
+
 def sides(plan: Plan, mixer: str) -> dict[str, Side]:
     """Both loops by name."""
     return {
-        "ours": versus.ours(qmix, marljax.make(f"jaxmarl/{NAME}"), our_config(plan, mixer)),
+        "ours": versus.ours(qmix, our_env(), our_config(plan, mixer)),
         "theirs": versus.theirs(rival, their_env(), their_config(plan, mixer)),
     }
 
@@ -86,7 +92,7 @@ def returns_table(cells: Cells, plan: Plan = PLAN) -> str:
         for name, title in titles(mixer).items():
 
             def compute(mixer: str = mixer, name: str = name) -> Figures:
-                return versus.returns(plan, sides(plan, mixer)[name], marljax.make(f"jaxmarl/{NAME}"))
+                return versus.returns(plan, sides(plan, mixer)[name], our_env())
 
             done = cells.get(f"returns {mixer} {name}", about(plan, mixer), compute)
             if done is None:
@@ -122,8 +128,9 @@ Made by `python baselines/qmix_compare.py`; {versions}.
 MPE simple_spread (`jaxmarl/{name}`, three agents, 26 steps) at the settings of JaxMARL's `qmix_rnn` and `vdn_rnn`: {envs}
 environments × {length} steps between gradient steps on {batch} rollouts, {steps:,} steps, RAdam at {rate:g} annealed to 0,
 γ {gamma:g}, ε from 1 to 0.05 over a tenth of training, a GRU of {hidden}. *JaxMARL's loop*: the algorithm of its scripts, written
-anew against its API (`baselines/jaxmarl_qmix.py`). Three things differ: our mixing network begins near a sum of the agents'
-values, theirs near 0; ours learns from the last step of a rollout too; and replayed rollouts of ours begin with the memory that
+anew against its API (`baselines/jaxmarl_qmix.py`). Four things differ: our mixing network begins near a sum of the agents'
+values, theirs near 0; ours learns from the last step of a rollout too; ours bootstraps the value of a final observation
+(`limit="truncate"`), theirs takes the step limit as an end; and replayed rollouts of ours begin with the memory that
 the GRU had then, theirs with none, because each begins with an episode.
 
 ## Returns

@@ -4,6 +4,7 @@ A *cell* is one measurement with a name, kept as a JSON file; a command that fil
 missing, and a training that was stopped goes on from its last checkpoint.
 """
 
+import ast
 import importlib.metadata
 import json
 import platform
@@ -71,7 +72,21 @@ def agree(kept: Any, now: Any) -> bool:
     """Whether all that a kept cell depended on is still so; settings that came later are left out."""
     if isinstance(kept, dict) and isinstance(now, dict):
         return all(name in now and agree(value, now[name]) for name, value in kept.items())
+    if isinstance(kept, str) and isinstance(now, str) and kept != now:
+        before, after = _arguments(kept), _arguments(now)
+        return bool(before) and agree(before, after)
     return bool(kept == now)
+
+
+def _arguments(text: str) -> dict[str, str]:
+    """What is called and with which keywords, of an environment written as ``Name(option=value)``; {} for any other text."""
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return {}
+    if not isinstance(call, ast.Call):
+        return {}
+    return {"": ast.unparse(call.func)} | {str(word.arg): ast.unparse(word.value) for word in call.keywords}
 
 
 def file_name(title: str) -> str:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, Outcome, View
+from marljax.environment import LIMITS, Environment, Outcome, View
 from marljax.envs.collective_aggregation import Aggregation, AggregationParams
 from marljax.envs.collective_kuramoto import FREQUENCIES, Kuramoto, KuramotoParams
 from marljax.envs.collective_neighbours import METHODS, Search, default_window
@@ -56,7 +56,7 @@ class CollectiveState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Collective(Environment):
-    """A population of equal particles, all of them agents; an episode is cut off after ``duration`` steps.
+    """A population of equal particles, all of them agents; an episode lasts ``duration`` steps.
 
     Options:
 
@@ -71,6 +71,7 @@ class Collective(Environment):
     - ``window``: with sorted, particles that a chunk looks at; 0: room for three times what an even spread has there.
     - ``bins``: with vicsek, of the histogram in an observation; 0: none.
     - ``grid``: centres per axis of the global state.
+    - ``limit``: after ``duration`` steps an episode is terminated (end), for the task is that long, or truncated (truncate).
 
     Tasks; actions lie in [-1, 1]:
 
@@ -136,6 +137,7 @@ class Collective(Environment):
     window: int = 0
     bins: int = 8
     grid: int = 4
+    limit: str = "end"
 
     figures: ClassVar[tuple[str, ...]] = ("polarisation", "order", "distance", "local_polarisation", "effort")
     alarms: ClassVar[Mapping[str, str]] = {"overflow": "particles near one another found no room; raise env.window"}
@@ -148,6 +150,7 @@ class Collective(Environment):
             "control": (self.control, CONTROLS),
             "frequencies": (self.frequencies, FREQUENCIES),
             "neighbours": (self.neighbours, METHODS),
+            "limit": (self.limit, LIMITS),
         }
         for option, (value, known) in choices.items():
             if value not in known:
@@ -230,7 +233,8 @@ class Collective(Environment):
             effort=tally.effort + jnp.mean(jnp.square(action)),
             missed=tally.missed + task.missed(particles),
         )
-        outcome = Outcome(self._reward(task, particles, action, env_params), jnp.array(False), step >= env_params.duration)
+        over, truncates = step >= env_params.duration, self.limit == "truncate"
+        outcome = Outcome(self._reward(task, particles, action, env_params), over & (not truncates), over & truncates)
         return CollectiveState(particles, step, tally), outcome
 
     def _reward(self, task: Task, particles: Particles, action: jax.Array, env_params: Numbers) -> jax.Array:

@@ -16,7 +16,7 @@ from flax import struct
 from marljax.batch import batch_last
 from marljax.draws import batch_last as draws_last
 from marljax.draws import flat, row
-from marljax.environment import Environment, Outcome, View
+from marljax.environment import LIMITS, Environment, Outcome, View
 from marljax.envs import swarm_body, swarm_point
 from marljax.envs import swarm_contacts as contacts
 from marljax.envs import swarm_scenarios as scenarios
@@ -52,8 +52,8 @@ class SwarmState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Swarm(Environment):
-    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; after 15 s (coverage: 5 s) the episode is cut
-    off for all. ``SwarmParams`` changes these times.
+    """Every 10 ms each drone sets the thrust of its motors, or every 50 ms a force; an episode lasts 15 s (coverage: 5 s).
+    ``SwarmParams`` changes these times.
 
     Options:
 
@@ -65,6 +65,8 @@ class Swarm(Environment):
     - ``dynamics``: ``quadrotor``, whose action is the thrust of each motor from none (−1) to full (1), or ``point2d`` and
       ``point3d``, double integrators, whose action is a force along each axis.
     - ``task``: ``goals``, one for each drone, or ``landmarks`` (point masses only), each of which wants some drone near it.
+    - ``limit``: after its time an episode is truncated (``truncate``: drones are to fly on), or terminated (``end``: the task is
+      that long, as with ``coverage``).
 
     Observation of a drone, in m, m/s and rad/s, with the sensors' noise; D dimensions:
 
@@ -89,6 +91,7 @@ class Swarm(Environment):
     neighbours: int = -1  # K that a drone sees; -1: the preset's
     dynamics: str = ""  # quadrotor, point2d or point3d; empty: the preset's
     task: str = ""  # goals or landmarks; empty: the preset's
+    limit: str = ""  # truncate or end; empty: the preset's
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("success", "return", "distance", "collision", "crash", "deadlock")
@@ -103,12 +106,12 @@ class Swarm(Environment):
         if self.preset not in tuple(PRESETS):
             raise unknown("preset of swarm", str(self.preset), PRESETS)
         usual = PRESETS[self.preset]
-        for option, none in (("drones", 0), ("obstacles", -1), ("dynamics", ""), ("task", "")):
+        for option, none in (("drones", 0), ("obstacles", -1), ("dynamics", ""), ("task", ""), ("limit", "")):
             if getattr(self, option) == none:
                 object.__setattr__(self, option, getattr(usual, option))
         if self.neighbours == -1 and isinstance(self.drones, int):
             object.__setattr__(self, "neighbours", max(0, min(usual.neighbours, self.drones - 1)))
-        for option, known in (("dynamics", tuple(DYNAMICS)), ("task", TASKS)):
+        for option, known in (("dynamics", tuple(DYNAMICS)), ("task", TASKS), ("limit", LIMITS)):
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of swarm", str(getattr(self, option)), known)
         for option, least in (("drones", 1), ("obstacles", 0), ("neighbours", 0)):
@@ -227,7 +230,8 @@ class Swarm(Environment):
         move = functools.partial(self._transition, jax.random.key_impl(key))
         body, tally, reward = batch_last(move)(*given, env_params)
         after = state.replace(body=body, goal=goal, sensed=sensed.reshape(SENSED, -1), tally=tally, step=step)
-        return after, Outcome(reward, jnp.array(False), step >= env_params.duration)
+        over, truncates = step >= env_params.duration, self.limit == "truncate"
+        return after, Outcome(reward, over & (not truncates), over & truncates)
 
     def _goal(self, goals: Goals, time: jax.Array) -> jax.Array:
         """[3, N] m."""

@@ -81,6 +81,7 @@ class Preset(NamedTuple):
     drones: int = 8
     seconds: float = 15.0
     neighbours: int = 2
+    limit: str = "truncate"
 
 
 _BETWEEN = {"spread": 0.1, "weights": RewardWeights(near=4.0)}
@@ -92,7 +93,7 @@ PRESETS = {
     "obstacles": Preset(AMONG_OBSTACLES, 16, numbers=_BETWEEN),
     "obstacles_random": Preset(("obstacles_random",), 16, numbers=_BETWEEN),
     "obstacles_same": Preset(("obstacles_same",), 16, numbers=_BETWEEN),
-    "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, 5, 5.0, 4),
+    "coverage": Preset(("obstacles_random",), 0, "point2d", "landmarks", _COVERAGE, 5, 5.0, 4, "end"),
 }
 
 

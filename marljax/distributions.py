@@ -144,34 +144,72 @@ class MultiCategorical:
 
 class SquashedGaussian:
     """tanh of a diagonal Gaussian; parameters [..., 2 d]: means and log standard deviations; samples [..., d] are taken before
-    tanh, actions are [..., *shape]."""
+    tanh, actions are [..., *shape].
 
-    def __init__(self, outputs: jax.Array, shape: tuple[int, ...]):
+    A mask [..., d] names the numbers that an agent has; the others are padding: 0 in samples and actions, and in no probability,
+    entropy or divergence. A mask [..., 1] stands for all of them.
+    """
+
+    def __init__(self, outputs: jax.Array, shape: tuple[int, ...], mask: jax.Array):
         self._shape = shape
         self._mean, log_std = jnp.split(outputs, 2, -1)
-        self._inner = _distrax().MultivariateNormalDiag(self._mean, jnp.exp(jnp.clip(log_std, -5.0, 2.0)))
+        std = jnp.exp(_bounded(log_std))
+        self._own = mask if mask.shape[-1] == self._mean.shape[-1] > 1 else None
+        if self._own is not None:  # N(0, 1) in the place of padding, whose samples are 0, adds a constant
+            self._mean, std = jnp.where(self._own, self._mean, 0.0), jnp.where(self._own, std, 1.0)
+        self._inner = _distrax().MultivariateNormalDiag(self._mean, std)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        return self._inner.sample(seed=key)
+        return self._without_padding(self._inner.sample(seed=key))
+
+    def _without_padding(self, sample: jax.Array) -> jax.Array:
+        return sample if self._own is None else jnp.where(self._own, sample, 0.0)
 
     def mode(self) -> jax.Array:
         return self._mean
 
     def log_prob(self, sample: jax.Array) -> jax.Array:
+        sample = self._without_padding(sample)
         # log(1 - tanh²(x)) = 2 (log 2 - x - softplus(-2x)), exact where tanh has saturated (Haarnoja et al. 2018, appendix C).
         log_det = 2.0 * (jnp.log(2.0) - sample - jax.nn.softplus(-2.0 * sample))
-        return self._inner.log_prob(sample) - log_det.sum(-1)
+        log_prob = self._inner.log_prob(sample) - log_det.sum(-1)
+        if self._own is None:
+            return log_prob
+        return log_prob + 0.5 * math.log(2.0 * math.pi) * jnp.sum(~self._own, axis=-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
         """One-sample estimate; the squashed Gaussian has no closed form."""
         return -self.log_prob(self.sample(key))
 
     def action(self, sample: jax.Array) -> jax.Array:
-        return jnp.tanh(sample).reshape(*sample.shape[:-1], *self._shape)
+        return jnp.tanh(self._without_padding(sample)).reshape(*sample.shape[:-1], *self._shape)
 
     def kl(self, other: "SquashedGaussian") -> jax.Array:
         """Of the Gaussians: squashing changes nothing."""
         return self._inner.kl_divergence(other._inner)
+
+
+LOG_STD = (-5.0, 2.0)  # the bounds of log standard deviations
+
+
+@jax.custom_vjp
+def _bounded(log_std: jax.Array) -> jax.Array:
+    """``log_std`` clipped to ``LOG_STD``. Outside, a gradient passes if descending it leads back inside; that of ``jnp.clip``
+    would be 0, and a standard deviation that got there would stay for good."""
+    return jnp.clip(log_std, *LOG_STD)
+
+
+def _bounded_forward(log_std: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _bounded(log_std), log_std
+
+
+def _bounded_backward(log_std: jax.Array, grad: jax.Array) -> tuple[jax.Array]:
+    low, high = LOG_STD
+    outwards = (log_std < low) & (grad > 0.0) | (log_std > high) & (grad < 0.0)
+    return (jnp.where(outwards, 0.0, grad),)
+
+
+_bounded.defvjp(_bounded_forward, _bounded_backward)
 
 
 def num_outputs(space: Space) -> int:
@@ -193,4 +231,4 @@ def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribut
         case MultiDiscrete(nvec=nvec):
             return MultiCategorical(outputs, mask, nvec)
         case Box():
-            return SquashedGaussian(outputs, space.shape)
+            return SquashedGaussian(outputs, space.shape, mask)

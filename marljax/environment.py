@@ -6,6 +6,7 @@ Axis letters: A agents, E environments, O observation, n actions.
 import abc
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +20,7 @@ from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
 
 State = Any  # an environment's own record of arrays
 EnvParams = Any  # an environment's numbers: a pytree of arrays
+LIMITS = ("end", "truncate")  # what an option ``limit`` makes of a step limit: the task ends there, or is only cut off
 REPLAYED = "replayed"  # a metric: 1 where an episode did not start afresh, so that its figures say nothing of the task
 
 
@@ -34,7 +36,9 @@ class View(NamedTuple):
     """What can be seen in one state."""
 
     obs: Any  # [A, O], or a pytree of arrays with leading [A], but for a part named ``shared``, which all agents see alike
-    action_mask: jax.Array  # [A, n] bool (discrete), or [A, 1] all true (continuous)
+    # [A, n] bool (discrete), or [A, 1] all true (continuous). Where agents' continuous actions have different widths: [A, d],
+    # false for padding, which means nothing
+    action_mask: jax.Array
     alive: jax.Array  # [A] bool: the agent exists
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
 
@@ -80,7 +84,7 @@ class TimeStep(struct.PyTreeNode):
     """
 
     obs: Any  # see ``View``
-    action_mask: jax.Array  # [A, n] bool
+    action_mask: jax.Array  # [A, n] bool, see ``View``
     reward: jax.Array  # [A] of the transition into this state; 0 at a first timestep
     first: jax.Array  # bool: an episode starts here
     terminated: jax.Array  # bool
@@ -319,6 +323,13 @@ def available(mask: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.any(mask & (action[..., None] == jnp.arange(mask.shape[-1])), axis=-1)
 
 
+def without_padding(space: Box, mask: jax.Array, action: jax.Array) -> jax.Array:
+    """Continuous actions […, *shape] with 0 for the numbers that ``mask`` […, d] leaves out; a mask […, 1] leaves out none."""
+    if mask.shape[-1] != math.prod(space.shape):
+        return action
+    return jnp.where(mask.reshape(action.shape), action, 0.0)
+
+
 def is_shared(path: tuple[Any, ...]) -> bool:
     """Whether a leaf of an observation, by its path in the tree, belongs to the part that has no agent axis."""
     return bool(path) and getattr(path[0], "key", getattr(path[0], "name", None)) == "shared"
@@ -338,7 +349,7 @@ def flat_observation(obs: Any, shape: tuple[int, ...]) -> jax.Array:
 
 
 def allowed_actions(env: Environment, view: View | TimeStep) -> jax.Array:
-    """[A, n] bool: the action mask, of an agent that is not alive the noop only; [A, 1] all true for continuous actions."""
+    """[A, n] bool: the action mask, of an agent that is not alive the noop only; of continuous actions as the view has it."""
     match env.action_space:
         case Box():
             return view.action_mask
@@ -351,7 +362,7 @@ def allowed_actions(env: Environment, view: View | TimeStep) -> jax.Array:
 
 
 def num_actions(space: Space) -> int:
-    """Width of the action mask: n for discrete spaces, 1 for continuous ones."""
+    """Width of the action mask: n for discrete spaces, 1 for continuous ones that are not padded (see ``View``)."""
     match space:
         case Discrete(n=n):
             return n

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from marljax.distributions import MANY, Categorical, distribution
 from marljax.draws import flat
-from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.environment import Environment, EnvParams, TimeStep, without_padding
 from marljax.overrides import Overrides, overridden
 from marljax.spaces import Discrete, MultiDiscrete
 from marljax.vector import VecState, vectorize
@@ -48,7 +48,8 @@ class RandomPolicy:
             return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry
         if isinstance(space, MultiDiscrete):
             return distribution(space, jnp.zeros(timestep.action_mask.shape), timestep.action_mask).sample(key), carry
-        return jax.random.uniform(key, (*timestep.alive.shape, *space.shape), minval=space.low, maxval=space.high), carry
+        action = jax.random.uniform(key, (*timestep.alive.shape, *space.shape), minval=space.low, maxval=space.high)
+        return without_padding(space, timestep.action_mask, action), carry
 
 
 @dataclasses.dataclass(frozen=True)

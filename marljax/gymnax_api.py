@@ -103,7 +103,8 @@ class ToGymnax(environment.Environment):
         return _observation(self.env.observe(state.env, self._numbers(params)))
 
     def action_mask(self, state: ApiState, params: ApiParams | None = None) -> jax.Array:
-        """[n] bool, the actions that are available in a state; those of K parts side by side; [1] true for continuous ones."""
+        """[n] bool, the actions that are available in a state; those of K parts side by side; of continuous ones [1] true, or
+        [n] false where they are padding."""
         view = self.env.observe(state.env, self._numbers(self.default_params if params is None else params))
         return allowed_actions(self.env, view)[0]
 

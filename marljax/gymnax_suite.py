@@ -124,7 +124,7 @@ class Gymnax(Environment):
 
     @property
     def default_params(self) -> EnvParams:
-        return self._theirs.env.default_params
+        return self._theirs.env_params
 
     def longest(self, env_params: EnvParams) -> Any:
         return getattr(env_params, LIMIT, None)
@@ -177,6 +177,7 @@ class Theirs:
     """One of gymnax's environments, and the shapes that its arrays have here."""
 
     env: Any
+    env_params: EnvParams  # the default ones
     action_space: Discrete | Box  # ours
     categories: int | None  # n, where an observation is a whole number below n
     obs_size: int  # flat
@@ -193,9 +194,10 @@ class Theirs:
 def theirs(name: str, options: suite.Options) -> Theirs:
     """The environment with these options, one for equal options; traces its reset and one step."""
     env = _made(name, options)
-    env_params = env.default_params
     try:
-        obs_space, their_space = env.observation_space(env_params), env.action_space(env_params)
+        with jax.ensure_compile_time_eval():  # gymnax makes new arrays at each call; they stay arrays, whatever is being traced
+            env_params = env.default_params
+            obs_space, their_space = env.observation_space(env_params), env.action_space(env_params)
         action_space = _action_space(name, their_space)
         obs, state = jax.eval_shape(env.reset_env, jax.random.key(0), env_params)
         action = jnp.zeros(their_space.shape, their_space.dtype)
@@ -206,7 +208,7 @@ def theirs(name: str, options: suite.Options) -> Theirs:
         raise suite.refusal("gymnax", name, options, error) from error
     categories = int(obs_space.n) if isinstance(obs_space, spaces.Discrete) else None
     size = categories or sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(obs))
-    return Theirs(env, action_space, categories, size, state)
+    return Theirs(env, env_params, action_space, categories, size, state)
 
 
 def _made(name: str, options: suite.Options) -> Any:

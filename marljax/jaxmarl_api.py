@@ -10,7 +10,16 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, TimeStep, View, allowed_actions, flat_observation, num_actions
+from marljax.environment import (
+    Environment,
+    EnvParams,
+    TimeStep,
+    View,
+    allowed_actions,
+    flat_observation,
+    num_actions,
+    without_padding,
+)
 from marljax.errors import UserError, in_short
 from marljax.jaxmarl_library import quiet
 from marljax.spaces import Box, Discrete, MultiDiscrete, Space
@@ -84,12 +93,14 @@ class ToJaxMARL(MultiAgentEnv):
 
     @functools.partial(jax.jit, static_argnums=0)
     def get_avail_actions(self, state: ApiState) -> ByAgent:
-        """[n] bool per agent, of a ``MultiDiscrete`` action its parts' masks side by side; an absent agent has the noop only."""
+        """[n] bool per agent, of a ``MultiDiscrete`` action its parts' masks side by side; an absent agent has the noop only. Of
+        a continuous action an array of its shape, false where it is padding."""
         view = self.env.observe(state.env, self.env_params)
         space = self.env.action_space
+        mask = allowed_actions(self.env, view)
         if isinstance(space, Box):
-            return self._by_agent(jnp.ones((self.num_agents, *space.shape), bool))
-        return self._by_agent(allowed_actions(self.env, view))
+            mask = without_padding(space, mask, jnp.ones((self.num_agents, *space.shape))) > 0
+        return self._by_agent(mask)
 
     @functools.partial(jax.jit, static_argnums=0)
     def get_world_state(self, state: ApiState) -> jax.Array:

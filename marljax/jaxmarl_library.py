@@ -44,6 +44,7 @@ class Family(NamedTuple):
 
     limit: str | None = None  # attribute of the environment with the step limit; None: episodes have none
     counter: str = "step"  # path to the count of steps in its state
+    unit: str = ""  # attribute with how many steps the counter takes for one, where it does
     limit_first: bool = False  # the limit is tested before the step is counted: an episode lasts one step longer
     over: Callable[[Any, jax.Array], jax.Array] | None = None  # (state, reward [A]) → an end at the limit is not for the limit
     noop: Callable[[Any], int] = lambda env: 0  # the action that does the least
@@ -104,7 +105,7 @@ FAMILIES: dict[str, Family] = {
     "switch_riddle": Family(limit="max_steps", over=lambda state, reward: jnp.any(reward != 0)),
     "overcooked": Family(limit="max_steps", noop=lambda env: 4, named={"layout": "cramped_room"}),
     "overcooked_v2": Family(limit="max_steps", noop=lambda env: 4),
-    "coin_game": Family(limit="num_outer_steps", counter="outer_t", noop=lambda env: 4),
+    "coin_game": Family(limit="num_outer_steps", counter="outer_t", unit="num_inner_steps", noop=lambda env: 4),
     "hanabi": Family(noop=lambda env: int(env.num_moves) - 1),
 }  # fmt: skip
 
@@ -186,7 +187,12 @@ class Theirs:
     @property
     def differ(self) -> bool:
         """Whether agents have observations or actions of different sizes."""
-        return len(set(self.obs_sizes)) > 1 or len({width(space) for space in self.spaces}) > 1
+        return len(set(self.obs_sizes)) > 1 or self.padded
+
+    @property
+    def padded(self) -> bool:
+        """Whether agents have actions of different sizes."""
+        return len({width(space) for space in self.spaces}) > 1
 
     @property
     def discrete(self) -> bool:

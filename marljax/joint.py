@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, Outcome, State, View, allowed_actions, num_actions
+from marljax.environment import Environment, EnvParams, Outcome, State, View, allowed_actions
 from marljax.errors import UserError
 from marljax.scene import Scene
 from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
@@ -29,9 +29,10 @@ class Joint(Wrapper):
 
     Observation [1, G]: the global state. Action: one entry per agent and part (``MultiDiscrete``), or the agents' continuous
     actions one after the other. Mask [1, A·n]: the agents' masks one after the other; an agent that is not alive has only the
-    noop. Reward [1]: the sum over agents divided by how many there have been so far in the episode, so that its sum is
-    the mean of their returns where none comes later. The numbers and the metrics are those of ``env``, also
-    ``return``: that of every agent over its presence, and then the mean, so that figures compare with those of other policies.
+    noop. For continuous actions [1, 1] all true, or [1, A·d] where some agents' are padded. Reward [1]: the sum over agents
+    divided by how many there have been so far in the episode, so that its sum is the mean of their returns where none comes
+    later. The numbers and the metrics are those of ``env``, also ``return``: that of every agent over its presence, and then the
+    mean, so that figures compare with those of other policies.
     """
 
     own_return: ClassVar[bool] = True  # type: ignore[misc]
@@ -114,7 +115,7 @@ class Joint(Wrapper):
             obs=self.env.global_state(state.env, env_params)[None],
             action_mask=self._mask(view),
             alive=jnp.ones(1, bool),
-            metrics=view.metrics | {"return": mean},
+            metrics=view.metrics if self.env.own_return else view.metrics | {"return": mean},
         )
 
     def global_state(self, state: JointState, env_params: EnvParams) -> jax.Array:
@@ -131,10 +132,11 @@ class Joint(Wrapper):
         return JointState(state, jnp.zeros(self.env.num_agents), self.env.observe(state, env_params).alive)
 
     def _mask(self, view: View) -> jax.Array:
-        """[1, A·n]; for continuous actions [1, 1]."""
-        if isinstance(self.env.action_space, Box):
+        """[1, A·n]; for continuous actions that are not padded [1, 1]."""
+        mask = allowed_actions(self.env, view)
+        if isinstance(self.env.action_space, Box) and mask.shape[-1] == 1:
             return jnp.ones((1, 1), bool)
-        return allowed_actions(self.env, view).reshape(1, num_actions(self.action_space))
+        return mask.reshape(1, -1)
 
     def _global_shape(self) -> tuple[int, ...]:
         def vector(key: jax.Array) -> Any:

@@ -5,6 +5,7 @@ Axis letters: T time, E environments, A agents, K parts of a multi-discrete acti
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax import entities
-from marljax.environment import Environment, EnvParams, TimeStep, is_shared, num_actions
+from marljax.environment import Environment, EnvParams, TimeStep, is_shared, num_actions, without_padding
 from marljax.errors import UserError
 from marljax.scene import kinds
 from marljax.spaces import Box, Discrete, MultiDiscrete
@@ -122,7 +123,7 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check
     """Trees, shapes and dtypes, by abstract evaluation; returns whether there is a scene."""
     action = _action_shape(env)
     state, reset = _abstract(env, "reset", env.reset, key, env_params)
-    expected = _expected(env)
+    expected = _expected(env, reset)
     difference = shape_difference(expected, {name: getattr(reset, name) for name in expected})
     check(not difference, f"the timestep does not follow the spaces: {difference}")
     sized = all(leaf.shape == () for leaf in jax.tree.leaves(reset.metrics))
@@ -219,9 +220,13 @@ def _abstract(env: Environment, what: str, function: Callable, *args: Any) -> An
         raise AssertionError(f"{type(env).__name__}: {what} cannot be compiled: {reason}") from error
 
 
-def _expected(env: Environment) -> dict[str, Any]:
-    """What a timestep's fields look like; the part ``shared`` of an observation has no agent axis."""
+def _expected(env: Environment, reset: TimeStep) -> dict[str, Any]:
+    """What a timestep's fields look like; the part ``shared`` of an observation has no agent axis. The mask of continuous actions
+    has one of two widths: ``reset`` tells which."""
     agents, real = env.num_agents, jnp.zeros(()).dtype
+    actions, space = num_actions(env.action_space), env.action_space
+    if isinstance(space, Box) and reset.action_mask.shape[-1:] == (math.prod(space.shape),):
+        actions = math.prod(space.shape)
 
     def leaf(path: tuple, box: Box) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(box.shape if is_shared(path) else (agents, *box.shape), real)
@@ -229,7 +234,7 @@ def _expected(env: Environment) -> dict[str, Any]:
     flag = jax.ShapeDtypeStruct((), bool)
     return {
         "obs": jax.tree_util.tree_map_with_path(leaf, env.observation_space),
-        "action_mask": jax.ShapeDtypeStruct((agents, num_actions(env.action_space)), bool),
+        "action_mask": jax.ShapeDtypeStruct((agents, actions), bool),
         "reward": jax.ShapeDtypeStruct((agents,), real),
         "alive": jax.ShapeDtypeStruct((agents,), bool),
         "first": flag,
@@ -300,7 +305,8 @@ def sample_action(env: Environment, key: jax.Array, action_mask: jax.Array) -> j
     """A uniform action of every agent [A, …], among those that ``action_mask`` [A, n] allows."""
     space = env.action_space
     if isinstance(space, Box):
-        return jax.random.uniform(key, (env.num_agents, *space.shape), minval=-1.0, maxval=1.0)
+        action = jax.random.uniform(key, (env.num_agents, *space.shape), minval=-1.0, maxval=1.0)
+        return without_padding(space, action_mask, action)
     allowed = _by_part(space, action_mask)
     action = jnp.argmax(jnp.where(allowed, jax.random.uniform(key, allowed.shape), -1.0), axis=-1)
     return action[:, 0] if isinstance(space, Discrete) else action
@@ -320,10 +326,10 @@ def _by_part(space: Discrete | MultiDiscrete, action_mask: jax.Array) -> jax.Arr
 
 
 def allowed_only(env: Environment, action: jax.Array, action_mask: jax.Array) -> jax.Array:
-    """The action with noop in the place of what the mask forbids."""
+    """The action with noop, or 0, in the place of what the mask forbids."""
     space = env.action_space
     if isinstance(space, Box):
-        return action
+        return without_padding(space, action_mask, action)
     parts = action.reshape(env.num_agents, -1, 1)
     allowed = jnp.take_along_axis(_by_part(space, action_mask), parts, axis=-1)
     return jnp.where(allowed, parts, env.noop).reshape(action.shape)
@@ -389,7 +395,9 @@ def _check_seen(env: Environment, seen: Seen, check: Check) -> None:
     check(all(((colour >= 0) & (colour <= 1)).all() for colour in colours), "a colour of the scene lies outside of [0, 1]")
     mask = np.asarray(seen.timestep.action_mask)
     if isinstance(env.action_space, Box):
-        check(mask.all(), "the action mask of a continuous action has to be all true")
+        check(mask.shape[-1] > 1 or mask.all(), "the action mask of a continuous action has to be all true, but for padding")
+        usable = np.asarray(mask.any(axis=-1))[np.asarray(seen.timestep.alive)].all()
+        check(usable, "an agent that is alive has only padding in the mask of its continuous action")
         return
     offsets = np.cumsum((0, *_parts(env.action_space)))[:-1]
     choice = np.asarray(np.logical_or.reduceat(mask, offsets, axis=-1).all(axis=-1))

@@ -266,7 +266,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         changed, env_params = overridden(config, numbers, overrides or {})
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
-            env.check_params(jax.device_get(env_params))
+            with jax.ensure_compile_time_eval():  # under jax.jit what checks compute would be traced, too
+                env.check_params(jax.device_get(env_params))
         everywhere = PartitionSpec()
         return jax.shard_map(body, mesh=mesh, in_specs=(everywhere,) * 3, out_specs=everywhere, check_vma=False)(
             key, as_traced(changed), as_traced_params(env_params)

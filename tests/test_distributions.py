@@ -73,6 +73,52 @@ def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():
     assert float(jnp.tanh(samples).mean()) == pytest.approx(float(np.trapezoid(density * actions, actions)), abs=0.01)
 
 
+def test_padding_is_in_no_probability_entropy_or_divergence():
+    """As the head of the numbers that an agent has, whatever the network says of the others."""
+    mask = jnp.array([[True, True, True], [True, False, True]])
+    outputs, others = jax.random.normal(jax.random.key(0), (2, 2, 6))
+    padded, other = (distribution(Box((3,), -1.0, 1.0), rows, mask) for rows in (outputs, others))
+    sample = padded.sample(jax.random.key(1))
+    for values in (sample, padded.mode(), padded.action(sample), padded.action(jnp.ones((2, 3)))):
+        np.testing.assert_array_equal(values[1, 1], 0.0)
+    for row, kept in enumerate(([0, 1, 2], [0, 2])):
+        columns = np.array([*kept, *(3 + np.array(kept))])
+        space, whole = Box((len(kept),), -1.0, 1.0), jnp.ones(1, bool)
+        narrow, narrow_other = (distribution(space, rows[row, columns], whole) for rows in (outputs, others))
+        own = sample[row, np.array(kept)]
+        np.testing.assert_allclose(padded.log_prob(sample)[row], narrow.log_prob(own), rtol=1e-5)
+        np.testing.assert_allclose(padded.kl(other)[row], narrow.kl(narrow_other), rtol=1e-5)
+        np.testing.assert_allclose(padded.entropy(jax.random.key(1))[row], -narrow.log_prob(own), rtol=1e-5)
+
+    def spread(outputs):
+        head = distribution(Box((3,), -1.0, 1.0), outputs, mask)
+        return jnp.sum(head.log_prob(sample) + head.entropy(jax.random.key(1)) + head.kl(other))
+
+    gradient = jax.grad(spread)(outputs)
+    np.testing.assert_array_equal(gradient[1, jnp.array([1, 4])], 0.0)
+    assert (np.delete(np.asarray(gradient).ravel(), [7, 10]) != 0).all()
+
+
+@pytest.mark.parametrize("start", [-9.0, 5.0])
+def test_a_standard_deviation_out_of_bounds_learns_its_way_back(start):
+    """Towards samples of deviation 1; a gradient that leads further out does not pass, one inside is as it always was."""
+    samples = jax.random.normal(jax.random.key(0), (256, 1))
+
+    def loss(outputs, samples):
+        head = distribution(Box((1,), -1.0, 1.0), outputs, jnp.ones(1, bool))
+        return -jnp.mean(jax.vmap(head.log_prob)(samples))
+
+    outputs = jnp.array([0.0, start])
+    for _ in range(100):
+        outputs -= 0.1 * jnp.sign(jax.grad(loss)(outputs, samples))
+    assert abs(outputs[1]) < 0.3
+    far = samples[:1] * 1e6 if start > 0 else jnp.zeros((1, 1))  # of these the likeliest deviation lies further out
+    assert jax.grad(loss)(jnp.array([0.0, start]), far)[1] == 0.0
+    inside = jnp.array([0.3, -0.5])
+    density = lambda outputs: -jnp.mean(jax.scipy.stats.norm.logpdf(samples, outputs[0], jnp.exp(outputs[1])))  # noqa: E731
+    np.testing.assert_allclose(jax.grad(loss)(inside, samples), jax.grad(density)(inside), rtol=1e-4)
+
+
 def test_saturated_actions_keep_their_log_probability():
     """A sample far out has tanh = 1 exactly in float32; its ratio to itself is still 1 and its gradient finite."""
 

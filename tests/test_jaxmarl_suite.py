@@ -35,7 +35,8 @@ SLOW = [
     ("jaxnav", {"max_steps": 20}),
 ]
 ALIKE = ("MPE_simple_spread_v3", "SMAX", "overcooked_v2")  # others of their family stand for them in check_env
-QUICK = [("switch_riddle", {"num_agents": 4}), ("MPE_simple_speaker_listener_v4", {"max_steps": 8})]
+PADDED = ("MPE_simple_speaker_listener_v4", {"max_steps": 8, "action_type": "Continuous"})  # actions of 3 and of 5 numbers
+QUICK = [("switch_riddle", {"num_agents": 4}), ("MPE_simple_speaker_listener_v4", {"max_steps": 8}), PADDED]
 CASES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 NUM_STEPS = 50  # enough for an episode of every case
 
@@ -78,7 +79,8 @@ def their_action(env, action):
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_step_is_theirs_to_the_end_of_the_episode(name, options):
-    ours, own = marljax.make(f"jaxmarl/{name}", **options), theirs(name, options)
+    ours, own = marljax.make(f"jaxmarl/{name}", **options, limit="truncate"), theirs(name, options)
+    env_params = ours.default_params.replace(shaped_reward=0.0) if ours.own_return else ours.default_params
 
     @jax.jit
     def play(key):
@@ -88,7 +90,7 @@ def test_a_step_is_theirs_to_the_end_of_the_episode(name, options):
             key_action, key_step = jax.random.split(key)
             state, timestep, their_state = carry
             action = sample_action(ours, key_action, timestep.action_mask)
-            state, timestep = ours.step(key_step, state, action)
+            state, timestep = ours.step(key_step, state, action, env_params)
             with quiet():
                 their_obs, their_state, reward, done, _ = own.step_env(key_step, their_state, their_action(own, action))
             world = ours.global_state(state, ours.default_params)
@@ -104,6 +106,8 @@ def test_a_step_is_theirs_to_the_end_of_the_episode(name, options):
     length = int(np.argmax(ended)) + 1
     assert ended.any()
     np.testing.assert_array_equal((timestep.terminated | timestep.truncated)[:length], ended[:length])
+    longest = ours.longest(env_params)
+    assert (length == longest) if timestep.truncated[length - 1] else (longest is None or length <= longest)
     for index, agent in enumerate(own.agents):
         size = their_first[agent].size
         np.testing.assert_array_equal(first.obs[index, :size], their_first[agent].ravel())
@@ -127,9 +131,10 @@ def end_of_episode(env, action, key=0):
     return bool(timestep.terminated), bool(timestep.truncated), steps
 
 
-def test_the_step_limit_truncates_and_everything_else_terminates():
-    riddle = marljax.make("jaxmarl/switch_riddle")
+def test_the_step_limit_truncates_if_asked_to_and_everything_else_terminates():
+    riddle = marljax.make("jaxmarl/switch_riddle", limit="truncate")
     nothing, tell = 0, 2
+    assert end_of_episode(marljax.make("jaxmarl/switch_riddle"), nothing) == (True, False, 6)
     assert end_of_episode(riddle, nothing) == (False, True, 6)
     assert end_of_episode(riddle, tell) == (True, False, 1)
     # The last step allowed: who tells then ends the episode, the limit does not.
@@ -140,7 +145,14 @@ def test_the_step_limit_truncates_and_everything_else_terminates():
         assert (bool(timestep.terminated), bool(timestep.truncated)) == (terminated, not terminated)
         assert timestep.alive.all()
     # JaxMARL's MPE tests its limit before it counts the step.
-    assert end_of_episode(marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8), 0) == (False, True, 9)
+    for limit in ("end", "truncate"):
+        env = marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8, limit=limit)
+        assert end_of_episode(env, 0) == (limit == "end", limit == "truncate", 9)
+        assert env.longest(env.default_params) == 9
+    assert marljax.make("jaxmarl/coin_game", num_inner_steps=3, num_outer_steps=4).longest(()) == 12
+    assert marljax.make("jaxmarl/hanabi").longest(()) is None
+    with pytest.raises(UserError, match="limit of switch_riddle 'ends'; did you mean end"):
+        marljax.make("jaxmarl/switch_riddle", limit="ends")
 
 
 def test_agents_with_different_spaces_are_padded_and_told_apart():
@@ -225,33 +237,69 @@ def test_options_that_only_python_can_give_are_refused_too():
         registry.make("jaxmarl/MPE_simple_facmac_3a_v1", num_landmarks=3)
 
 
+def test_a_shaped_reward_falls_to_0_over_half_of_training():
+    env = marljax.make("jaxmarl/overcooked")
+    for numbers, left in (
+        ({}, (1, 0.5, 0, 0)),
+        ({"shaped_reward": 4.0, "shaped_until": 1.0}, (4, 3, 2, 0)),
+        ({"shaped_until": 0.0}, (1,) * 4),
+    ):
+        env_params = env.default_params.replace(**numbers)
+        found = [env.anneal(env_params, jnp.float32(progress)).shaped_reward for progress in (0.0, 0.25, 0.5, 1.0)]
+        np.testing.assert_allclose(found, left)
+    with pytest.raises(UserError, match="shaped_until=2 of overcooked is out of range"):
+        env.check_params(env.default_params.replace(shaped_until=2.0))
+    assert marljax.make("jaxmarl/switch_riddle").anneal((), jnp.float32(0.5)) == ()
+
+
+def fed(monkeypatch, max_steps):
+    """Overcooked, as ours and as theirs, that pays 20 whenever the first agent interacts: random play never delivers anything."""
+    own = theirs("overcooked", {"max_steps": max_steps})
+
+    def step_env(self, key, state, actions):
+        obs, state, reward, done, info = type(own).__base__.step_env(self, key, state, actions)
+        return obs, state, {agent: value + 20.0 * (actions["agent_0"] == 5) for agent, value in reward.items()}, done, info
+
+    own.__class__ = type("Fed", (type(own),), {"step_env": step_env})
+    monkeypatch.setattr(jaxmarl_library, "_make", lambda name, options: own)
+    return marljax.make("jaxmarl/overcooked", max_steps=max_steps), own
+
+
 @pytest.mark.slow
-def test_shaped_rewards_are_a_number_of_the_environment():
-    env, own = marljax.make("jaxmarl/overcooked", max_steps=80), theirs("overcooked", {"max_steps": 80})
-    env_params = env.default_params
-    assert env_params.shaped_reward == 0.0
+def test_a_shaped_reward_is_added_and_the_return_is_without_it(monkeypatch):
+    """Alone, and of all agents as one."""
+    env, own = fed(monkeypatch, 79)
+    env_params = env.default_params.replace(shaped_reward=2.0)
+    vecs = [marljax.vectorize(one, 1) for one in (env, marljax.joint(env))]
 
     @jax.jit
     @jax.vmap
     def play(key):
-        def step(state, key):
+        def step(states, key):
             action = jax.random.randint(key, (2,), 0, 6)
-            _, _, reward, _, info = own.step_env(key, state.inner, dict(zip(own.agents, action, strict=True)))
+            inner = jax.tree.map(lambda leaf: leaf[0], states[0].env.inner)
+            _, _, reward, _, info = own.step_env(key, inner, dict(zip(own.agents, action, strict=True)))
             shaped, plain = (jnp.stack([by[agent] for agent in own.agents]) for by in (info["shaped_reward"], reward))
-            state, timestep = env.step(key, state, action, env_params.replace(shaped_reward=2.0))
-            return state, (timestep.reward, plain, shaped)
+            given = action[None], action[None, None]
+            after = [vec.step(key, *one, env_params) for vec, *one in zip(vecs, states, given, strict=True)]
+            return [state for state, _ in after], ([timestep for _, timestep in after], plain, shaped)
 
-        return jax.lax.scan(step, env.reset(key)[0], jax.random.split(key, 80))[1]
+        return jax.lax.scan(step, [vec.reset(key, env_params)[0] for vec in vecs], jax.random.split(key, 79))[1]
 
-    reward, plain, shaped = play(jax.random.split(jax.random.key(0), 32))
-    np.testing.assert_allclose(reward, plain + 2.0 * shaped)
+    timesteps, plain, shaped = play(jax.random.split(jax.random.key(0), 32))
+    np.testing.assert_allclose(timesteps[0].reward[:, :, 0], plain + 2.0 * shaped)
     assert shaped.sum() > 0
+    assert plain.sum() > 0
+    for timestep in timesteps:
+        assert timestep.last[:, -1].all()
+        np.testing.assert_allclose(timestep.metrics["return"][:, -1, 0], plain.sum(1).mean(-1))
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param(ippo, marks=pytest.mark.slow), mappo], ids=["ippo", "mappo"])
 def test_training_runs(algorithm):
     env = marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8)
-    config = algorithm.Config(total_steps=128, num_envs=4, rollout_length=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+    sizes = {"num_envs": 4, "rollout_length": 16, "num_epochs": 1, "num_minibatches": 2, "hidden": (8,)}
+    config = algorithm.Config(total_steps=256, stagger=True, **sizes)
     result = jax.jit(marljax.make_train(algorithm, env, config))(jax.random.key(0))
     assert int(result.diverged_at) == -1
     np.testing.assert_array_equal(result.metrics["sum_length"], 9 * result.metrics["episodes"])

@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import Corridor, Points
+from toys import Corridor, Padded, Points
 
 import marljax
 from marljax.errors import UserError
+from marljax.evaluate import RandomPolicy
 from marljax.spaces import Box, MultiDiscrete
 from marljax.testing import check_env
 
 
-@pytest.mark.parametrize("env", [Corridor(), Points()], ids=repr)
+@pytest.mark.parametrize("env", [Corridor(), Points(), Padded()], ids=repr)
 def test_conformance(env):
     check_env(marljax.joint(env), num_steps=40)
 
@@ -30,6 +31,23 @@ def test_spaces_and_identity():
     assert joint != marljax.joint(Corridor(length=5))
     nested = marljax.joint(joint)
     assert nested.action_space == joint.action_space
+
+
+def test_padding_is_masked_everywhere():
+    """What an agent has no use for is 0 in random actions, and false in the masks of all agents as one and of other APIs."""
+    env = Padded()
+    usable = np.array([[True, True], [True, False]])
+    state, timestep = env.reset(jax.random.key(0))
+    action, _ = RandomPolicy(env)(jax.random.key(1), state, timestep, ())
+    np.testing.assert_array_equal(action != 0, usable)
+    joint = marljax.joint(env)
+    np.testing.assert_array_equal(joint.reset(jax.random.key(0))[1].action_mask, usable.reshape(1, 4))
+    np.testing.assert_array_equal(marljax.joint(Points()).reset(jax.random.key(0))[1].action_mask, [[True]])
+    single = marljax.to_gymnax(joint)
+    np.testing.assert_array_equal(single.action_mask(single.reset(jax.random.key(0), single.default_params)[1]), usable.ravel())
+    several = marljax.to_jaxmarl(env)
+    masks = several.get_avail_actions(several.reset(jax.random.key(0))[1])
+    np.testing.assert_array_equal([masks[agent] for agent in several.agents], usable)
 
 
 def test_reward_is_the_mean_over_the_agents_present_and_absent_slots_have_the_noop():

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import Corridor, CorridorParams, Crowd, Points
+from toys import Corridor, CorridorParams, Crowd, Padded, Points
 
 from marljax.spaces import Box, Part
 from marljax.testing import check_env
 
 
 @pytest.mark.parametrize(
-    "env", [Corridor(), Corridor(preset="slow", agents=1), Corridor(compete=True), Points(), Crowd()], ids=repr
+    "env", [Corridor(), Corridor(preset="slow", agents=1), Corridor(compete=True), Points(), Padded(), Crowd()], ids=repr
 )
 def test_correct_environments_pass(env):
     assert check_env(env, num_steps=40) is None
@@ -133,6 +133,11 @@ class IgnoresMask(Corridor):
         return after, outcome._replace(reward=outcome.reward - 0.1 * (action == 1) * state.alive)
 
 
+class UsesPadding(Padded):
+    def transition(self, key, state, action, env_params):
+        return Points.transition(self, key, state, action, env_params)
+
+
 class ActingGhost(Corridor):
     def observe(self, state, env_params):
         view = super().observe(state, env_params)
@@ -232,6 +237,7 @@ BROKEN = {
     NanState: "the state holds NaN in x",
     OutOfBounds: r"obs spans \[.*\], outside of observation_space \[0, 1\]",
     IgnoresMask: "an unavailable action does not act as the noop: timestep.reward differs",
+    UsesPadding: "an unavailable action does not act as the noop: state.y differs",
     ActingGhost: "the action of an agent that is not alive matters: state.arrived differs",
     PaidGhost: "an agent that was not alive got a reward",
     EmptyMask: "an agent that is alive has no available action",

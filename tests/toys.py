@@ -162,6 +162,22 @@ class Points(Environment):
 
 
 @dataclasses.dataclass(frozen=True)
+class Padded(Points):
+    """``Points`` of which only the first can move along y: the second number of the others' actions is padding."""
+
+    @property
+    def usable(self) -> jax.Array:
+        """[A, 2] bool."""
+        return jnp.stack([jnp.ones(self.agents, bool), jnp.arange(self.agents) == 0], axis=-1)
+
+    def transition(self, key: jax.Array, state: PointsState, action: jax.Array, env_params: dict) -> tuple[PointsState, Outcome]:
+        return super().transition(key, state, jnp.where(self.usable, action, 0.0), env_params)
+
+    def observe(self, state: PointsState, env_params: dict) -> View:
+        return super().observe(state, env_params)._replace(action_mask=self.usable)
+
+
+@dataclasses.dataclass(frozen=True)
 class Crowd(Points):
     """``Points`` that see one another within 1 and a beacon: entities of two kinds, one of them in two parts."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import marljax
 from marljax import stats, targets
 from marljax.baselines import jaxmarl_compare as compare
 from marljax.baselines import jaxmarl_ippo as rival
@@ -40,6 +41,7 @@ def test_their_advantages_are_ours_where_every_end_is_terminal():
 
 def test_the_limit_can_be_an_end():
     env = compare.our_env(limit_ends=True)
+    assert env == marljax.make(f"jaxmarl/{compare.NAME}")
     state, _ = jax.jit(env.reset)(jax.random.key(0))
     state = state.replace(inner=state.inner.replace(step=jnp.array(25)))
     step = jax.random.key(1), state, jnp.zeros(3, int)

@@ -10,6 +10,7 @@ from rich.console import Console
 from marljax import UserError, stats
 from marljax.baselines import tables
 from marljax.baselines.tables import Cells, markdown_table, mean_interval, rate_interval, rate_spread, summarise
+from marljax.envs.collective import Collective
 
 
 def test_a_cell_is_computed_once_and_kept(tmp_path):
@@ -34,6 +35,11 @@ def test_a_cell_outlives_a_new_setting_but_no_changed_one(tmp_path):
     for about in ({"algo": {"gamma": 0.8, "new": 1}, "seeds": 5}, {"algo": {"gamma": 0.9}}):
         with pytest.raises(UserError, match="other settings"):
             cells.get("mappo", about, lambda: {})
+    kept = cells.get("align", {"env": str(Collective(agents=9)).replace(", limit='end'", "")}, lambda: {"return": [2.0]})
+    assert cells.get("align", {"env": str(Collective(agents=9))}, lambda: {}) == kept
+    for env in (Collective(agents=8), Collective(agents=9, bins=0), "Collective"):
+        with pytest.raises(UserError, match="other settings"):
+            cells.get("align", {"env": str(env)}, lambda: {})
 
 
 def test_a_cell_that_fails_leaves_nothing(tmp_path):

@@ -375,15 +375,16 @@ def test_a_global_reward_is_that_of_all(task):
     np.testing.assert_allclose(reward, (-judged if task == "aggregation" else judged) - 0.3 * control, atol=1e-5)
 
 
-@pytest.mark.parametrize("duration", [6, 7])
-def test_figures_are_means_over_the_second_half(duration):
-    env = marljax.make("collective", task="aggregation", agents=20)
+@pytest.mark.parametrize(("duration", "limit"), [(6, "end"), (7, "truncate")])
+def test_figures_are_means_over_the_second_half(duration, limit):
+    env = marljax.make("collective", task="aggregation", agents=20, limit=limit)
     numbers = env.default_params.replace(duration=duration)
     state, _ = env.reset(KEY, numbers)
     distances = []
     for _ in range(duration):
         state, timestep = env.step(KEY, state, jnp.full((20, 2), 0.5), numbers)
         distances.append(float(timestep.metrics["distance_end"]))
-    assert bool(timestep.truncated)
+    assert (bool(timestep.terminated), bool(timestep.truncated)) == (limit == "end", limit == "truncate")
+    assert marljax.make("collective").limit == "end"
     assert float(timestep.metrics["distance"]) == pytest.approx(np.mean(distances[duration // 2 :]), rel=1e-5)
     assert float(timestep.metrics["effort"]) == pytest.approx(0.5, rel=1e-5)

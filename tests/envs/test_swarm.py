@@ -104,6 +104,32 @@ def test_a_perfect_hover_returns_what_the_reference_says(env):
     assert metrics["distance"][-1] < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("options", "terminated"),
+    [
+        ({"preset": "coverage"}, True),
+        ({"preset": "coverage", "limit": "truncate"}, False),
+        ({"preset": "open", "dynamics": "point2d"}, False),
+        ({"preset": "open", "dynamics": "point2d", "limit": "end"}, True),
+    ],
+    ids=str,
+)
+def test_the_time_is_up_by_termination_where_the_task_is_that_long(options, terminated):
+    env = Swarm(**options, drones=2)
+    state, _ = env.reset(jax.random.key(0))
+    state = state.replace(step=jnp.asarray(env.default_params.duration - 2, jnp.int32))
+    for is_last in (False, True):
+        state, timestep = env.step(jax.random.key(1), state, jnp.zeros((2, 2)))
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (is_last and terminated, is_last and not terminated)
+
+
+def test_a_preset_only_fills_in_the_limit_that_is_not_given():
+    assert Swarm(preset="coverage") == Swarm(preset="coverage", limit="end") != Swarm(preset="coverage", limit="truncate")
+    assert dataclasses.replace(Swarm(), preset="coverage").limit == "truncate"
+    with pytest.raises(UserError, match="unknown limit of swarm 'cut'"):
+        Swarm(limit="cut")
+
+
 def test_rewards_are_those_of_the_formula(env, step):
     """Against NumPy: motion and place, proximity, new contacts of drones and with obstacles."""
     place = apart(6, 1.0)
