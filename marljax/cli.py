@@ -174,10 +174,8 @@ def train(algo: str, words: Sequence[str]) -> int:
     screen = Console(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        say(
-            screen,
-            f"stopped after {fields.counted(ended.run.update, 'update')}; continue with {runfolder.resume_word(ended.folder)}",
-        )
+        word = runfolder.resume_word(ended.folder)
+        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with {word}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -247,6 +245,8 @@ def _load(folder: Path, options: Options, env_changes: dict[str, Any], seed: int
     loaded = trained.load_members(folder, options.which, options.trial, options.trust, repeated)
     for line in loaded.warnings:
         print(f"warning: {line}", file=sys.stderr)
+    if env_changes.get("target") == loaded.settings.tree["env"].get("target"):  # repeated, not changed
+        env_changes = {key: value for key, value in env_changes.items() if key != "target"}
     return trained.with_env(loaded.settings, env_changes), loaded.params, loaded.index_of(seed, folder)
 
 

@@ -279,7 +279,7 @@ def changed(folder: Path, notes: dict[str, Any], settings: Settings) -> dict[str
         raise UserError(f"{folder}: the settings in its checkpoints are not what marljax writes; they nest too deep") from error
     lines = {name: f"{name} was {was} and is {now.get(name)}" for name, was in before.items() if was != now.get(name)}
     added = [name for name in now if name.startswith(ENV) and name not in before and now[name] is not None]
-    return lines | {name: f"{name} was not set and is {now[name]}" for name in added}
+    return {name: f"{name} was not set and is {now[name]}" for name in added} | lines
 
 
 def no_best(members: Members) -> Best:

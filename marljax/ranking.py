@@ -113,9 +113,8 @@ def is_judged(part: Settings, folder: Path) -> bool:
     try:
         members = json.loads(contents(folder / runfolder.RESULTS))["members"]
         found = [(member["trial"], member["seed"], type(member["diverged"])) for member in members]
-        numbers = [
-            value for member in members for value in (member["metrics"][part.run.search.metric], *member["metrics"].values())
-        ]
+        ranked_by = [member["metrics"][part.run.search.metric] for member in members]
+        numbers = [*ranked_by, *(value for member in members for value in member["metrics"].values())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     whole = found == [(member.trial, member.seed, bool) for member in part.members]
