@@ -212,7 +212,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
         say(console, f"warning: going on on {devices_of(trainer)} instead of {was}; numbers may differ")
     restored = checkpoint.restore(saved, shapes, purpose_of(settings))
     rows = logs.altered(folder, restored.notes.get("metrics"), restored.update)
-    for warning in (*restored.warnings, ahead, rows):
+    for warning in (*restored.warnings, ahead and f"{ahead}; going on from there", rows):
         if warning:
             say(console, f"warning: {warning}")
     best = hosts.fetched(restored.tree.best)

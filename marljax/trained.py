@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from marljax import checkpoint, fields, parallel, runfolder, settings
 from marljax import trust as trusting
-from marljax.driver import Best, best_or_last, changed, purpose_of, saved_shapes
+from marljax.driver import Best, ahead_of, best_or_last, changed, purpose_of, saved_shapes
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.evaluate import LearnedPolicy
@@ -138,14 +138,20 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
     """
     trainer = Trainer(part.algorithm, part.training_env, part.config, parallel.make_mesh())
     parts = ("best", "members.state.learner.params")
-    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, saved_shapes(trainer, part), purpose_of(part), parts)
+    saved, shapes = folder / runfolder.CHECKPOINTS, saved_shapes(trainer, part)
+    ahead = ahead_of(folder, part, shapes.members, checkpoint.checkpoints(saved))
+    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts)
     lines = changed(folder, restored.notes, part)
     for name, line in lines.items():
         if not name.startswith("env_params."):
             raise UserError(f"{folder}: {line}; set it back in {runfolder.CONFIG}")
     mine = [index for index, member in enumerate(part.members) if member.trial == trial]
     both = (restored.tree.members.state.learner.params, restored.tree.best)
-    return *jax.tree.map(lambda leaf: np.asarray(leaf)[mine], both), restored.update, [*restored.warnings, *lines.values()]
+    return (
+        *jax.tree.map(lambda leaf: np.asarray(leaf)[mine], both),
+        restored.update,
+        [*restored.warnings, *([ahead] if ahead else []), *lines.values()],
+    )
 
 
 def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:

@@ -193,7 +193,11 @@ def test_what_was_trained_here_needs_no_word_until_it_is_moved_or_edited(custom,
 
 def test_batches_of_ones_own_environment_are_resumed_without_a_word(tmp_path):
     ended = train(*CUSTOM, f"runs={tmp_path}", "sweep.learning_rate=[0.1,0.2]", "search.batches=2")
+    results = ended.folder / "batch_0" / "results.json"
+    judged = results.read_text()
+    results.write_text(judged[:-9])  # and what is damaged there is made again
     assert resume(ended.folder).status == "finished"
+    assert results.read_text() == judged
     assert marljax.load(ended.folder, trial=1).update <= 40
 
 
@@ -345,10 +349,12 @@ def test_a_run_that_had_got_further_says_so(received, capsys, known):
         (received / ".saved").unlink()
         (saved / "00000036").rename(old)
         (old / checkpoint.MANIFEST).write_text(json.dumps(checkpoint.sealed(manifest | {"update": 12})))
+    told = "had a checkpoint of update 40" if known else "has rows up to update 40"
+    with pytest.warns(UserWarning, match=told):
+        marljax.load(received)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "run_chunks", lambda *_: "finished")
         resume(received)
-    told = "had a checkpoint of update 40" if known else "has rows up to update 40"
     assert f"{told}, and" in capsys.readouterr().out
 
 
