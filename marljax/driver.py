@@ -272,7 +272,8 @@ def changed(folder: Path, notes: dict[str, Any], settings: Settings) -> dict[str
     everything that is set stands there.
     """
     saved = notes.get("settings")
-    groups = [group for group in NUMBERS_DEPEND_ON if group in saved] if isinstance(saved, dict) else []
+    saved = saved if isinstance(saved, dict) else {}
+    groups = [group for group in NUMBERS_DEPEND_ON if group in saved]
     try:
         before, now = (fields.flatten({group: tree[group] for group in groups}) for tree in (saved, settings.tree))
     except RecursionError as error:
