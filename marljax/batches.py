@@ -10,12 +10,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from marljax import driver, fields, hosts, memory, ranking, runfolder
+from marljax import driver, fields, hosts, memory, ranking, runfolder, trust
 from marljax.driver import Ended, Status
 from marljax.errors import UserError
 from marljax.parallel import SEED
 from marljax.progress import say
-from marljax.settings import Settings, batch_of
+from marljax.settings import Settings, batch_of, run_defaults
 from marljax.train import Trainer
 
 SHARE = 0.8  # of the memory that is left, which a program may take; evaluation and checkpoints have the rest
@@ -28,7 +28,8 @@ def train(settings: Settings, console: Console) -> Ended:
     """
     if settings.run.search.batch is not None:
         whole = Path(str(settings.run.resume)).parent
-        raise UserError(f"{settings.run.resume} is one batch of several; resume={whole} goes on with all of them")
+        raise UserError(f"{settings.run.resume} is one batch of several; {runfolder.resume_word(whole)} goes on with all of them")
+    _say_what_is_not_taken(settings, console)
     ranking.check_metric(settings)
     count = settings.run.search.batches or (1 if settings.run.resume else least(settings, console))
     if count == 1:
@@ -41,7 +42,20 @@ def train(settings: Settings, console: Console) -> Ended:
     with ExitStack() as stack:
         folder = driver.entered(stack, settings, None)
         hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
+        trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
         return _one_after_the_other(settings, count, folder, console)
+
+
+def _say_what_is_not_taken(settings: Settings, console: Console) -> None:
+    """That a run which was not trained here may not send anything to the account that it names."""
+    if settings.run.resume is None:
+        return
+    folder = Path(settings.run.resume)
+    named = runfolder.read_config(folder).get(trust.WANDB)
+    if named not in (None, run_defaults()[trust.WANDB], settings.tree[trust.WANDB]) and not trust.is_marked(
+        folder, trust.WANDB, named
+    ):
+        say(console, f"warning: {folder} was not trained here by you, and wandb.* in its config.yaml is not taken; give it anew")
 
 
 def _one_after_the_other(settings: Settings, count: int, folder: Path, console: Console) -> Ended:
@@ -54,7 +68,7 @@ def _one_after_the_other(settings: Settings, count: int, folder: Path, console: 
         ended = driver.train(part, console, folder / runfolder.batch(index))
         if ended.status == "interrupted":
             return dataclasses.replace(ended, folder=folder)
-        if not hosts.largest((ended.folder / runfolder.RESULTS).exists()):  # all look before one of them writes
+        if not hosts.largest(ranking.is_judged(part, ended.folder)):  # all look before one of them writes
             ranking.judge(ended.run, console)
         statuses.append(ended.status)
         if ended.signal and index + 1 < count:  # it came in the last chunk

@@ -9,7 +9,8 @@ import hashlib
 import json
 import logging
 import os
-import shutil
+import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import numpy as np
 
 from marljax import hosts
 from marljax.errors import UserError
+from marljax.files import DRAFT, contents
+from marljax.runfolder import REMOVED, discard
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
 MANIFEST, ARRAYS, SEAL = "manifest.json", "arrays", "checksum"
@@ -55,8 +58,8 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
     ``tree`` is a pytree of arrays (typed PRNG keys included); ``notes`` are further plain values for the manifest. Raises
     ``UserError`` when the files cannot be written; what was there before stays.
     """
-    target = folder / f"{update:08d}"
-    draft = folder / f".writing-{update:08d}"
+    target = folder / _folder_name(update)
+    draft = folder / f"{DRAFT}{target.name}"
     hosts.first_does(lambda: _begun(draft))
     try:
         _write_arrays(draft / ARRAYS, _arrays(tree))
@@ -69,7 +72,7 @@ def _begun(draft: Path) -> Path:
     """An empty folder to write to."""
     try:
         draft.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
+        discard(draft)
         draft.mkdir()
     except OSError as error:
         raise _unwritten(draft, error) from error
@@ -87,7 +90,7 @@ def _completed(draft: Path, target: Path, tree: Any, purpose: Purpose, keep: int
         if target.exists():
             _remove(target)
         draft.rename(target)
-        for old in [path for path in checkpoints(folder) if path.name <= target.name][keep:]:
+        for old in [path for path in checkpoints(folder) if int(path.name) <= update][keep:]:
             _remove(old)
     except OSError as error:
         raise _unwritten(target, error) from error
@@ -113,6 +116,7 @@ def restore(folder: Path, template: Any, purpose: Purpose, parts: Sequence[str] 
     for path in found:
         try:
             manifest = read_manifest(path)
+            _check_name(path, manifest["update"])
             _check_purpose(path, manifest, purpose)
             _check_structure(path, manifest["structure"], structure(template))
             _check_files(path, manifest["files"])
@@ -130,7 +134,12 @@ def checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints, newest first."""
     if not folder.is_dir():
         return []
-    return sorted((path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)
+    found = [path for path in folder.iterdir() if re.fullmatch(r"[0-9]{8,}", path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def _folder_name(update: int) -> str:
+    return f"{update:08d}"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -139,14 +148,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises ``DamagedError`` if it cannot be read, ``UserError`` if it is another program's or another format.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads(contents(path / MANIFEST))
+        changed = isinstance(manifest, dict) and SEAL in manifest and sealed(manifest) != manifest  # those of before have no seal
     except FileNotFoundError as error:
         raise DamagedError(f"it has no {MANIFEST}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"its {MANIFEST} is not readable") from error
     if not isinstance(manifest, dict) or not _KINDS.keys() - {"notes"} <= manifest.keys():
         raise DamagedError(f"its {MANIFEST} is not complete")
-    if SEAL in manifest and sealed(manifest) != manifest:  # those of before have none
+    if changed:
         raise DamagedError(f"its {MANIFEST} has changed since it was written")
     if manifest["format"] != FORMAT:
         raise UserError(f"{path} has checkpoint format {manifest['format']}, this marljax reads format {FORMAT}; use its version")
@@ -239,6 +249,12 @@ def _orbax() -> Any:
     return orbax.checkpoint
 
 
+def _check_name(path: Path, update: int) -> None:
+    """An older checkpoint may have been copied over a newer one."""
+    if path.name != _folder_name(update):
+        raise DamagedError(f"it is the checkpoint of update {update}; rename it to {_folder_name(update)} to go on from there")
+
+
 def _check_purpose(path: Path, manifest: dict[str, Any], purpose: Purpose) -> None:
     for name, wanted in dataclasses.asdict(purpose).items():
         found = manifest["purpose"].get(name)
@@ -270,13 +286,34 @@ def _checksum(path: Path) -> str:
 
 
 def _check_files(path: Path, checksums: dict[str, str]) -> None:
+    """Whether the files are those that were written; only regular ones in the checkpoint's folder are read at all."""
+    root = path.resolve()
+    _check_kinds(root)
     for name, checksum in checksums.items():
         try:
-            found = _checksum(path / name)
+            file = (root / name).resolve()
+            if not file.is_relative_to(root):
+                raise DamagedError(f"{name} lies outside of it")
+            found = _checksum(file)
         except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise DamagedError(f"{name} is missing or not readable") from error
         if found != checksum:
             raise DamagedError(f"{name} has changed since it was written")
+
+
+def _check_kinds(root: Path) -> None:
+    """Nothing but folders, regular files and links to those: reading a device or a pipe might never end."""
+    for place, folders, files in os.walk(root):
+        for name in (*folders, *files):
+            file = Path(place, name)
+            try:
+                target, mode = file.resolve(strict=True), file.stat().st_mode
+            except (OSError, RuntimeError) as error:  # RuntimeError: links that go round
+                raise DamagedError(f"{file.relative_to(root)} is missing or not readable") from error
+            if not target.is_relative_to(root):
+                raise DamagedError(f"{file.relative_to(root)} is a link to outside of it")
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise DamagedError(f"{file.relative_to(root)} is not a regular file")
 
 
 def _flush(folder: Path) -> None:
@@ -291,10 +328,10 @@ def _flush(folder: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Deletes a checkpoint; it disappears from the list at once, whatever happens during the deletion."""
-    gone = path.with_name(f".deleting-{path.name}")
-    shutil.rmtree(gone, ignore_errors=True)
+    gone = path.with_name(f"{REMOVED}{path.name}")
+    discard(gone)
     path.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    discard(gone)
 
 
 def _version() -> str:

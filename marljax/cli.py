@@ -36,6 +36,7 @@ Plays episodes that neither training nor its evaluations have seen, the same for
   suite=0          which set of episodes; no two have one in common
   which=best       best or last parameters of every seed
   trial=…          which setting of a sweep (default: the best)
+  trust=true       import env.target of a run that was not trained here: it may run any code
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
 REPLAY_HELP = """usage: marljax replay <run folder> [key=value …]
@@ -46,6 +47,7 @@ Writes one episode of the trained policy as an animation.
   seed=…           which seed of the run (default: the one with the best evaluation)
   which=best       best or last parameters
   trial=…          which setting of a sweep (default: the best)
+  trust=true       import env.target of a run that was not trained here: it may run any code
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
 
@@ -58,6 +60,7 @@ class EvaluateOptions:
     suite: int = 0
     which: Which = "best"
     trial: int | None = None
+    trust: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,7 @@ class ReplayOptions:
     seed: int | None = None
     which: Which = "best"
     trial: int | None = None
+    trust: bool = False
 
 
 Options = TypeVar("Options", EvaluateOptions, ReplayOptions)
@@ -108,8 +112,9 @@ def guarded(command: Callable[[], int]) -> int:
 
 def find_own_modules() -> None:
     """Lets ``env.target`` name a module in the current folder, after everything that is installed."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    from marljax import registry
+
+    registry.OWN_FOLDERS[:] = [os.getcwd()]
 
 
 def enable_compilation_cache() -> None:
@@ -163,13 +168,14 @@ def train(algo: str, words: Sequence[str]) -> int:
     wanted = settings.compose(algo, words)
     enable_compilation_cache()
 
-    from marljax import batches, hosts, ranking, report
+    from marljax import batches, hosts, ranking, report, runfolder
     from marljax.progress import say
 
     screen = Console(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
+        word = runfolder.resume_word(ended.folder)
+        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with {word}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -235,7 +241,12 @@ def _load(folder: Path, options: Options, env_changes: dict[str, Any], seed: int
     enable_compilation_cache()
     from marljax import trained
 
-    loaded = trained.load_members(folder, options.which, options.trial)
+    repeated = {f"env.{key}": value for key, value in env_changes.items()}
+    loaded = trained.load_members(folder, options.which, options.trial, options.trust, repeated)
+    for line in loaded.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    if env_changes.get("target") == loaded.settings.tree["env"].get("target"):  # repeated, not changed
+        env_changes = {key: value for key, value in env_changes.items() if key != "target"}
     return trained.with_env(loaded.settings, env_changes), loaded.params, loaded.index_of(seed, folder)
 
 
@@ -245,7 +256,8 @@ def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path
 
     folder, *rest = words
     _reject_flags(rest)
-    if "=" in folder:
+    key = folder.partition("=")[0]
+    if "=" in folder and (key in fields.names(kind) or key.startswith("env.")) and not Path(folder).is_dir():
         raise UserError(f"name the run folder first, then {folder}")
     values, env_changes = {}, {}
     for key, value in settings.parse(rest).items():

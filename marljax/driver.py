@@ -8,7 +8,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,14 +18,15 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import checkpoint, fields, hosts, memory, parallel, runfolder
+from marljax import checkpoint, fields, hosts, logs, memory, parallel, runfolder, trust
 from marljax.checkpoint import Purpose
 from marljax.environment import lasting_parts
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator
 from marljax.logs import MetricsFile, Row, WandbRuns, summarise
+from marljax.overrides import ENV
 from marljax.progress import LiveProgress, headline, say
-from marljax.settings import CUSTOM, Settings
+from marljax.settings import CUSTOM, Settings, run_defaults
 from marljax.train import LONGEST, Members, Trainer
 
 # Groups of a configuration.
@@ -99,6 +100,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
     with ExitStack() as stack:
         folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
+        trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
         wandb = hosts.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
@@ -196,20 +198,56 @@ def opened(settings: Settings) -> Iterator[Path]:
 def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) -> Run:
     """Fresh members, or those of the newest good checkpoint."""
     saved = folder / runfolder.CHECKPOINTS
-    if not checkpoint.checkpoints(saved):
-        hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
+    found = checkpoint.checkpoints(saved)
+    shapes = saved_shapes(trainer, settings)
+    ahead = ahead_of(folder, settings, shapes.members, found)
+    if not found:
+        if ahead:
+            raise UserError(f"{ahead}; put {saved} back, or start a new run")
+        if (folder / runfolder.CONFIG).exists():
+            say(console, "nothing was saved yet; starting from the beginning")
+        hosts.first_writes(lambda: begin(folder, settings))
         members = trainer.init(*member_inputs(settings))
         return Run(settings, folder, trainer, members, no_best(members), 0, np.zeros(len(settings.members)))
     notes = checkpoint.newest_notes(saved)
-    check_unchanged(folder, notes.get("settings", {}), settings)
+    check_unchanged(folder, notes, settings)
     if (was := notes.get("devices", devices_of(trainer))) != devices_of(trainer):
         say(console, f"warning: going on on {devices_of(trainer)} instead of {was}; numbers may differ")
-    restored = checkpoint.restore(saved, saved_shapes(trainer, settings), purpose_of(settings))
-    for warning in restored.warnings:
-        say(console, f"warning: {warning}")
+    restored = checkpoint.restore(saved, shapes, purpose_of(settings))
+    rows = logs.altered(folder, restored.notes.get("metrics"), restored.update)
+    for warning in (*restored.warnings, ahead and f"{ahead}; going on from there", rows):
+        if warning:
+            say(console, f"warning: {warning}")
     best = hosts.fetched(restored.tree.best)
     unknown = np.zeros(len(settings.members))
     return Run(settings, folder, trainer, restored.tree.members, best, restored.update, unknown)
+
+
+def begin(folder: Path, settings: Settings) -> None:
+    """What stands in a run folder before its first row."""
+    runfolder.write_config(folder, settings.tree)
+    runfolder.note_saved(folder, 0)
+
+
+def ahead_of(folder: Path, settings: Settings, members: Members, found: Sequence[Path]) -> str | None:
+    """Where a run had got further than its newest checkpoint can be: what says so.
+
+    A kill costs what came after the newest checkpoint, at most an interval and a chunk. More is missing where checkpoints were
+    deleted, or where old ones were put in their place.
+    """
+    newest, saved = int(found[0].name) if found else 0, runfolder.last_saved(folder)
+    there = f"the newest that is there is of update {newest}" if found else "there is none"
+    if saved is not None and saved > newest:
+        return f"{folder} had a checkpoint of update {saved}, and {there}"
+    if not found and (folder / runfolder.RESULTS).exists():
+        return f"{folder} has results of a run that has ended, but no checkpoint"
+    if saved is not None or settings.run.checkpoint.minutes or lasting_parts(members.state):
+        return None
+    rows = max((row["update"] for row in logs.read_rows(folder)), default=0)
+    total = settings.config.num_updates
+    interval = max(settings.run.checkpoint.every * total, 1) if settings.run.checkpoint.every else total
+    chunk = settings.run.chunk or chunk_length(total)
+    return f"{folder} has rows up to update {rows}, and of its checkpoints {there}" if rows - newest > interval + chunk else None
 
 
 def devices_of(trainer: Trainer) -> str:
@@ -225,17 +263,28 @@ def saved_shapes(trainer: Trainer, settings: Settings) -> Saved:
     return Saved(members, Best(members.state.learner.params, score, update))
 
 
-def check_unchanged(folder: Path, saved: dict[str, Any], settings: Settings) -> None:
-    """Refuses a run whose ``config.yaml`` was edited: it would go on as another one.
+def check_unchanged(folder: Path, notes: dict[str, Any], settings: Settings) -> None:
+    """Refuses a run whose ``config.yaml`` was edited: it would go on as another one."""
+    for line in changed(folder, notes, settings).values():
+        raise UserError(f"{folder}: {line}; set it back, or start a new run")
 
-    ``saved`` is the configuration in a checkpoint; what it does not have was no setting then, and is not compared.
+
+def changed(folder: Path, notes: dict[str, Any], settings: Settings) -> dict[str, str]:
+    """By name, what was another setting when a checkpoint with these notes was saved, and what it was.
+
+    What the checkpoint's configuration does not have was no setting then, and is not compared; only of the environment
+    everything that is set stands there.
     """
+    saved = notes.get("settings")
+    saved = saved if isinstance(saved, dict) else {}
     groups = [group for group in NUMBERS_DEPEND_ON if group in saved]
-    before, now = (fields.flatten({group: tree[group] for group in groups}) for tree in (saved, settings.tree))
-    for name, was in before.items():
-        given = now.get(name)
-        if was != given:
-            raise UserError(f"{folder}: {name} was {was} and is {given}; set it back, or start a new run")
+    try:
+        before, now = (fields.flatten({group: tree[group] for group in groups}) for tree in (saved, settings.tree))
+    except RecursionError as error:
+        raise UserError(f"{folder}: the settings in its checkpoints are not what marljax writes; they nest too deep") from error
+    lines = {name: f"{name} was {was} and is {now.get(name)}" for name, was in before.items() if was != now.get(name)}
+    added = [name for name in now if name.startswith(ENV) and name not in before and now[name] is not None]
+    return {name: f"{name} was not set and is {now[name]}" for name in added} | lines
 
 
 def no_best(members: Members) -> Best:
@@ -457,11 +506,13 @@ def save(run: Run) -> None:
         "best_update": run.best.update.tolist(),
         "settings": run.settings.tree,
         "devices": devices_of(run.trainer),
+        "metrics": logs.fingerprint(run.folder),
     }
     keep = run.settings.run.checkpoint.keep
     checkpoint.save(
         run.folder / runfolder.CHECKPOINTS, run.update, Saved(run.members, run.best), purpose_of(run.settings), keep, notes
     )
+    hosts.first_writes(lambda: runfolder.note_saved(run.folder, run.update))
 
 
 class Stopper:

@@ -1,14 +1,19 @@
 """Files written whole or not at all, and what stands in them as JSON."""
 
 import contextlib
+import errno
 import json
 import math
 import os
+import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from marljax.errors import UserError
+
+DRAFT = ".writing-"  # how the names of unfinished files and folders begin; those of a process that was killed stay
 
 
 @contextlib.contextmanager
@@ -22,9 +27,10 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
         raise UserError(f"cannot write {path}: its name has to end in {' or '.join(suffixes)}")
     if "\0" in str(path):
         raise UserError(f"cannot write {str(path)!r}: no file has such a name; choose another")
-    draft = path.with_name(f".{path.stem}.writing{path.suffix}")
+    draft = path.with_name(f"{DRAFT}{secrets.token_hex(4)}-{path.name}")
     try:
-        draft.touch()
+        # A name that nobody can foresee, and a file that was not there: a link laid in its place would be followed.
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield draft
         os.replace(draft, path)
     except OSError as error:
@@ -32,6 +38,20 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def contents(path: Path) -> bytes:
+    """Everything in a regular file; ``OSError`` for anything else, since a device or a pipe may have no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def as_json(tree: Any, indent: int | None = None) -> str:

@@ -1,5 +1,6 @@
 """What a run writes while it goes on: rows of ``metrics.jsonl``, and Weights & Biases where it is asked for."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from marljax import hosts
 from marljax.environment import REPLAYED
 from marljax.errors import UserError
-from marljax.files import as_json, replacing
+from marljax.files import as_json, contents, replacing
 from marljax.runfolder import METRICS
 from marljax.settings import Settings
 
@@ -70,12 +71,38 @@ class MetricsFile:
 def read_rows(folder: Path) -> list[Row]:
     """The rows of a run's ``metrics.jsonl``; lines that a kill has cut, or that are damaged, are left out."""
     try:
-        lines = (folder / METRICS).read_bytes().split(b"\n")
+        lines = contents(folder / METRICS).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UserError(f"cannot read {folder / METRICS}: {error.strerror}; move it away or check its rights") from error
     return [row for row in map(_row, lines) if row is not None]
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """Of the rows written so far, for a checkpoint to hold."""
+    try:
+        rows = contents(folder / METRICS)
+    except OSError:
+        rows = b""
+    return {"bytes": len(rows), "sha256": hashlib.sha256(rows).hexdigest()}
+
+
+def altered(folder: Path, kept: Any, update: int) -> str | None:
+    """What to say where the rows up to a checkpoint are not those that stood there when it was saved.
+
+    ``kept`` is the ``fingerprint`` in the checkpoint; without one only a missing file is noticed.
+    """
+    try:
+        rows = contents(folder / METRICS)
+    except FileNotFoundError:
+        return f"{folder / METRICS} is missing; the learning curve has nothing up to update {update}"
+    except OSError:
+        return None  # whoever reads the rows says so
+    known = isinstance(kept, dict) and type(kept.get("bytes")) is int
+    if not known or hashlib.sha256(rows[: kept["bytes"]]).hexdigest() == kept.get("sha256"):
+        return None
+    return f"{folder / METRICS} is not what it was at update {update}; its rows are taken as they stand"
 
 
 def _row(line: bytes) -> Row | None:

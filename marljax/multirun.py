@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marljax.errors import UserError
+from marljax.settings import LITERAL
 from marljax.sweep import KEY
 
 FLAGS = ("-m", "--multirun")
@@ -69,7 +70,9 @@ def _check(algo: str, words: Sequence[str]) -> None:
 
 
 def _values(word: str) -> list[str]:
-    """A word of several values as one for each; the values of ``sweep.*`` are those of one run."""
+    """A word of several values as one for each; the values of ``sweep.*`` are those of one run, and a path is one."""
+    if word.partition("=")[0] in LITERAL:
+        return [word]
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -90,8 +93,20 @@ def _hidden(word: str) -> str:
     key, equals, value = word.partition("=")
     if _is_hydras(word):
         return word
+    if key in LITERAL and value != "null":
+        value = _quoted(word)
     value = f"'{value}'" if key.startswith(KEY) and value[:1] not in ("[", "'", '"') else value  # of one run, not of several
     return f"+{_OURS}{key.replace('.', _DOT)}{equals}{value}"
+
+
+def _quoted(word: str) -> str:
+    """The path in a word, so that Hydra takes it as it stands."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    from marljax import settings
+
+    (path,) = settings.parse([word]).values()
+    return QuotedString(path, Quote.single).with_quotes()
 
 
 def _plain(word: str) -> str | None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from marljax import fields, hosts, report, runfolder, stats
 from marljax.driver import Run, best_or_last
 from marljax.errors import UserError, unknown
+from marljax.files import contents
 from marljax.progress import say
 from marljax.settings import Settings, batch_of
 from marljax.stats import Estimate
@@ -107,6 +108,19 @@ def judged(folder: Path, batches: int) -> list[Played]:
     return [member | {"metrics": {name: _number(value) for name, value in member["metrics"].items()}} for member in members]
 
 
+def is_judged(part: Settings, folder: Path) -> bool:
+    """Whether ``judge`` has left results of all members in the folder of a batch, and they can be read."""
+    try:
+        members = json.loads(contents(folder / runfolder.RESULTS))["members"]
+        found = [(member["trial"], member["seed"], type(member["diverged"])) for member in members]
+        ranked_by = [member["metrics"][part.run.search.metric] for member in members]
+        numbers = [*ranked_by, *(value for member in members for value in member["metrics"].values())]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    whole = found == [(member.trial, member.seed, bool) for member in part.members]
+    return whole and all(value is None or isinstance(value, int | float) for value in numbers)
+
+
 def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
@@ -172,7 +186,7 @@ def draw(
     say(console, f"drawing the sweep: {path}")
     levels = {name: figures[metric] for name, figures in references.items() if metric in figures}
     sweep_picture(ranks, path, metric=metric, references=levels, title=settings.title.replace("_", " on ", 1))
-    policy = trained.load(folder, trial=ranks[0].trial)
+    policy = trained.load(folder, trial=ranks[0].trial, trust=True)  # this command trained it
     say(console, f"drawing an episode of trial {ranks[0].trial}, seed {policy.seed}: {folder / runfolder.EPISODE}")
     own, charts = trained.of_trial(settings, ranks[0].trial), folder / runfolder.CHARTS
     try:

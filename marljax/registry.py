@@ -2,12 +2,15 @@
 
 import dataclasses
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
 from marljax.environment import Environment
 from marljax.errors import UserError, unknown
 
+CUSTOM = "custom"  # env=custom env.target=package.module:Class
+OWN_FOLDERS: list[str] = []  # where command lines find the modules of targets, after everything that is installed
 ENVIRONMENTS: dict[str, str] = {
     "merge": "marljax.envs.merge:Merge",
     "smax": "marljax.envs.smax:Smax",
@@ -51,6 +54,17 @@ def load_class(target: str) -> type[Environment]:
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise UserError(f"{target} does not implement {', '.join(missing)}; see marljax.Environment for what each does")
     return found
+
+
+def import_target(target: str) -> ModuleType:
+    """The module of a ``package.module:Class`` that a user named, on a command line perhaps from the current folder.
+
+    That folder joins ``sys.path`` only now: it may hold anything, and packages try to import others that are not installed.
+    """
+    if target.count(":") != 1:
+        raise UserError(f"'{target}' does not name a class; write package.module:Class")
+    sys.path.extend(folder for folder in OWN_FOLDERS if folder not in sys.path)
+    return _imported(target.partition(":")[0])
 
 
 def _imported(name: str) -> ModuleType:

@@ -127,7 +127,10 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
     curve = run.folder / runfolder.CURVE
     title = run.settings.title.replace("_", " on ", 1)
     say(console, f"drawing the learning curve: {curve}")
-    learning_curve(read_rows(run.folder), curve, references=references, title=title, units=run.settings.env.units)
+    try:
+        learning_curve(read_rows(run.folder), curve, references=references, title=title, units=run.settings.env.units)
+    except UserError as error:
+        say(console, f"no learning curve: {error}")
     index = int(np.argmax(run.best.score))
     best = jax.tree.map(lambda leaf: leaf[index], params)
     say(console, f"drawing an episode of {run.names[index]}: {run.folder / runfolder.EPISODE}")

@@ -2,6 +2,8 @@
 
 import datetime
 import fcntl
+import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,12 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marljax.errors import UserError
-from marljax.files import as_json, replacing
+from marljax.files import DRAFT, as_json, contents, replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 # Those parts of a configuration that are mappings.
 GROUPS = ("algo", "env", "env_params", "sweep", "search", "eval", "checkpoint", "failure_replay", "mesh", "hosts", "wandb")
 CURVE, SWEEP, EPISODE, CHARTS, LOCK = "curve.png", "sweep.png", "episode.gif", "episode.png", ".lock"
+SAVED = ".saved"  # holds the update of the last checkpoint that was written here, 0 before the first
+WRITTEN = (CONFIG, METRICS, RESULTS, CURVE, SWEEP, EPISODE, CHARTS, SAVED)  # by training
+REMOVED = ".deleting-"  # how the names of checkpoints begin that are being deleted
 
 Which = Literal["best", "last"]  # of the parameters of a run
 
@@ -31,13 +36,18 @@ def create(root: Path, title: str, name: str | None) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError as error:
             if name is not None or not folder.parent.is_dir():
-                raise UserError(f"{folder} exists already; choose another name=, or resume={folder}") from error
+                raise UserError(f"{folder} exists already; choose another name=, or {resume_word(folder)}") from error
             continue
         except (OSError, ValueError) as error:  # a name that no file system takes is a ValueError
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot make the run folder {folder}: {reason}; choose another with runs=<folder>") from error
         return folder
     raise UserError(f"a hundred runs named {stem} stand in {root / title}; choose a name=")
+
+
+def resume_word(folder: Path) -> str:
+    """``resume=<folder>`` as it can be pasted into a shell."""
+    return shlex.quote(f"resume={folder}")
 
 
 def batch(index: int) -> str:
@@ -55,20 +65,67 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
-    """Keeps the folder, which is made where there is none, to one writer; the lock ends with the process, however that ends."""
+    """Keeps the folder, which is made where there is none, to one writer; the lock ends with the process, however that ends.
+
+    What killed runs have left half-written or half-deleted is cleared away. Raises ``UserError`` for a folder that leads the
+    writer elsewhere by links.
+    """
     try:
         folder.mkdir(exist_ok=True)
-        file = (folder / LOCK).open("a")
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise UserError(f"cannot write to the run folder {folder}: {error.strerror}; check its rights") from error
-    with file:
+        raise UserError(f"cannot write to the run folder {folder}: {error.strerror}; check its rights and {LOCK}") from error
+    with open(descriptor, "rb", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"another process is training in {folder}; wait for it or stop it") from error
-        except OSError:  # a file system without locks
-            pass
+        except OSError:  # a file system without locks: what looks left may be another process's
+            alone = False
+        else:
+            alone = True
+        _check_links(folder)
+        if alone:
+            _clear(folder)
         yield folder
+
+
+def _check_links(folder: Path) -> None:
+    """A linked folder would have checkpoints written, and old ones deleted, outside of the run's own."""
+    for path in (folder / CHECKPOINTS, folder / "wandb", *folder.glob("batch_*")):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, and a run writes nothing outside its own folder; put the folder itself there")
+
+
+def _clear(folder: Path) -> None:
+    """Removes drafts of what training writes, and checkpoints that were being written or deleted."""
+    drafts = [path for path in folder.glob(f"{DRAFT}*") if path.name.endswith(tuple(f"-{name}" for name in WRITTEN))]
+    halves = [path for start in (DRAFT, REMOVED) for path in (folder / CHECKPOINTS).glob(f"{start}*")]
+    for path in (*drafts, *halves):
+        discard(path)
+
+
+def discard(path: Path) -> None:
+    """Deletes a file, a folder with all in it, or a link but not what it leads to, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def note_saved(folder: Path, update: int) -> None:
+    """Remembers that the newest checkpoint is of this update: so it is noticed when checkpoints are lost or put back."""
+    with replacing(folder / SAVED) as draft:
+        draft.write_text(f"{update}\n", encoding="utf-8")
+
+
+def last_saved(folder: Path) -> int | None:
+    """The update of the last checkpoint that was written here, 0 before the first; None where that is not known."""
+    try:
+        return int(contents(folder / SAVED))
+    except (OSError, ValueError):
+        return None
 
 
 def remove(folder: Path, *parents: Path) -> None:
@@ -92,11 +149,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        tree = yaml.safe_load((folder / CONFIG).read_text())
+        tree = yaml.safe_load(contents(folder / CONFIG).decode())
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not a run folder: it has no {CONFIG}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: bytes that are no text, a name that no file can have
         raise UserError(f"{folder / CONFIG} is not readable: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise UserError(f"{folder / CONFIG} is not readable: its settings are nested too deep") from error
     if not isinstance(tree, dict) or not {"algo_name", "env_name", "algo", "env"} <= tree.keys():
         raise UserError(f"{folder / CONFIG} is not the configuration of a marljax run")
     for name in ("algo_name", "env_name"):

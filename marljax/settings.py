@@ -7,9 +7,10 @@ defaults in ``configs/config.yaml``.
 
 import dataclasses
 import inspect
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -17,22 +18,23 @@ from typing import Any, Literal
 import numpy as np
 
 import marljax.configs
-from marljax import fields, registry, sweep
+from marljax import fields, registry, sweep, trust
 from marljax.config import LARGEST, divide
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError, unknown
 from marljax.hosts import Hosts
 from marljax.overrides import ENV
+from marljax.registry import CUSTOM
 from marljax.runfolder import check_name
 from marljax.sweep import KEY, Member, Method
 from marljax.trees import strong
 
-CUSTOM = "custom"  # env=custom env.target=package.module:Class
 MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
 STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
 FILLED_IN = ("search.batch", "search.tried")  # by the run
 # What has no influence on the numbers, or as little as another machine.
-CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb", "devices", "mesh", "distributed", "hosts")
+CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb", "devices", "mesh", "distributed", "hosts", "trust")
+LITERAL = ("runs", "resume", "name", "out")  # paths, taken as they stand: none of their characters mean anything
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +128,7 @@ class RunSettings:
     checkpoint: Checkpointing
     mesh: Mesh
     wandb: Wandb
+    trust: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -370,6 +373,7 @@ def environment_class(env_name: str, target: Any) -> type[Environment]:
         return registry.environment_class(env_name)
     if not isinstance(target, str):
         raise UserError(f"env={CUSTOM} needs env.target=package.module:Class")
+    registry.import_target(target)
     return registry.load_class(target)
 
 
@@ -380,6 +384,10 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
 
     changes: dict[str, Any] = {}
     for word in words:
+        key, _, value = word.partition("=")
+        if key in LITERAL and "=" in word:
+            changes[key] = _literal(value)
+            continue
         try:
             override = OverridesParser.create().parse_override(word)
         except HydraException as error:
@@ -388,6 +396,20 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"'{word}': settings can be changed, not removed")
         changes[override.key_or_group] = _swept(word, override) if override.is_sweep_override() else _plain(override.value())
     return changes
+
+
+def _literal(text: str) -> str | None:
+    """A path as it was written; one in quotes, as ``-m`` hands them on, without them, and ``null`` for none."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if text == "null":
+        return None
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        with suppress(HydraException):
+            return str(_plain(OverridesParser.create().parse_override(f"x={text}").value()))
+    # No shell expands a quoted ~, and a folder of that name is deleted at the risk of everything.
+    return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text
 
 
 def _swept(word: str, override: Any) -> str:
@@ -403,7 +425,13 @@ def _swept(word: str, override: Any) -> str:
 def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     from marljax.runfolder import read_config
 
-    tree = read_config(Path(str(changes["resume"])))
+    folder = Path(str(changes["resume"]))
+    tree = read_config(folder)
+    repeatable = trust.targets(tree)
+    # What a stranger's configuration asks for is not sent anywhere.
+    if not trust.is_marked(folder, trust.WANDB, tree.get(trust.WANDB)):
+        tree[trust.WANDB] = run_defaults()[trust.WANDB]
+    tree["trust"] = False  # for the user to say, not for the folder
     if tree["algo_name"] != algo:
         raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")
     known = fields.key_paths(RunSettings)
@@ -411,12 +439,16 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if key in ("algo", "env"):
             if value != tree[f"{key}_name"]:
                 raise UserError(f"{changes['resume']} was trained with {key}={tree[f'{key}_name']}, not with {value}")
+        elif key in repeatable:
+            if value != repeatable[key]:
+                raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {fields.shown(value)}")
         elif key not in known and not key.startswith(("algo.", "env.", KEY)):
             raise fields.unknown_setting(key, known)
         elif key.split(".")[0] not in CHANGEABLE_ON_RESUME:
             raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")
         else:
             _put(tree, key, value)
+    trust.check(folder, tree, changes, tree["trust"] is True)
     return tree
 
 
@@ -451,11 +483,14 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
             composed = hydra_compose("config", overrides=overrides)
         OmegaConf.set_struct(composed, False)
         for key, value in changes.items():
+            if key in LITERAL:
+                continue
             if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a number
                 composed.env[key.removeprefix("env.")] = value
             else:
                 OmegaConf.update(composed, key, value)
-        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+        whole = OmegaConf.to_container(composed, resolve=True)
+        return whole | {key: changes[key] for key in LITERAL if key in changes}  # type: ignore[operator, return-value]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"cannot compose the settings: {str(error).splitlines()[0]}") from error
 

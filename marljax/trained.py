@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -12,10 +13,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from marljax import checkpoint, fields, parallel, runfolder, settings
-from marljax.driver import Best, best_or_last, purpose_of, saved_shapes
+from marljax import trust as trusting
+from marljax.driver import Best, ahead_of, best_or_last, changed, purpose_of, saved_shapes
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.evaluate import LearnedPolicy
+from marljax.files import contents
 from marljax.overrides import ENV, overridden
 from marljax.runfolder import Which
 from marljax.settings import Settings
@@ -48,15 +51,21 @@ class TrainedPolicy:
         return self.algorithm.initial_carry(self.env, self.config)
 
 
-def load(run: str | Path, seed: int | None = None, which: Which = "best", trial: int | None = None) -> TrainedPolicy:
+def load(
+    run: str | Path, seed: int | None = None, which: Which = "best", trial: int | None = None, trust: bool = False
+) -> TrainedPolicy:
     """The policy of a run folder: ``policy = marljax.load("runs/mappo_merge/…")``.
 
     ``seed`` chooses among the seeds of the run, by default the one with the best evaluation; ``which`` is ``"best"`` (the
     evaluated parameters with the highest return) or ``"last"`` (those of the newest checkpoint); ``trial`` is the number of a
-    setting of a sweep, by default the best. Raises ``UserError`` where the folder is not a run's, its checkpoints are damaged, or
-    they were made for another version of the environment.
+    setting of a sweep, by default the best. ``trust=True`` lets a run that was not trained on this machine by this user import
+    the ``env.target`` of its configuration, which may run any code. A damaged checkpoint is passed over with a warning. Raises
+    ``UserError`` where the folder is not a run's, its checkpoints are damaged, they were made for another version of the
+    environment, or its configuration was edited.
     """
-    members = load_members(Path(run), which, trial)
+    members = load_members(Path(run), which, trial, trust)
+    for line in members.warnings:
+        warnings.warn(line, stacklevel=2)
     index = members.index_of(seed, Path(run))
     chosen, score = members.settings, members.best.score[index]
     took_best = which == "best" and np.isfinite(score)
@@ -79,6 +88,7 @@ class Loaded(NamedTuple):
     params: Any  # [S, …]
     best: Best
     update: int  # of the newest checkpoint
+    warnings: tuple[str, ...] = ()  # a line for each checkpoint that was passed over, and for numbers that have changed
 
     def index_of(self, seed: int | None, folder: Path) -> int:
         """Which member has the seed; for None the one with the best evaluation."""
@@ -88,21 +98,27 @@ class Loaded(NamedTuple):
         return int(np.argmax(self.best.score)) if seed is None else seeds.index(seed)
 
 
-def load_members(folder: Path, which: Which, trial: int | None = None) -> Loaded:
+def load_members(
+    folder: Path, which: Which, trial: int | None = None, trust: bool = False, repeated: Mapping[str, Any] | None = None
+) -> Loaded:
     """Parameters of every seed of a run, of one setting where it is a sweep.
 
-    A seed that was never evaluated has no best parameters; its last ones stand in.
+    A seed that was never evaluated has no best parameters; its last ones stand in. ``trust`` and ``repeated``, settings by key as
+    the user gave them, are for ``trust.check``.
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
-    whole = settings.from_tree(runfolder.read_config(folder))
+    tree = runfolder.read_config(folder)
+    trusting.check(folder, tree, repeated or {}, trust)
+    whole = settings.from_tree(tree)
     trial = chosen_trial(folder, whole, trial)
     found = [_load_batch(place, part, trial) for place, part in batches(folder, whole) if part.has_trial(trial)]
     if not found:
         raise UserError(f"{folder} has no trial {trial}: it is one of several batches, and others trained that")
     last, best = (jax.tree.map(lambda *leaves: np.concatenate(leaves), *side) for side in list(zip(*found, strict=True))[:2])
+    told = tuple(line for *_, lines in found for line in lines)
     params = best_or_last(best, last) if which == "best" else last
-    return Loaded(of_trial(whole, trial), params, best, min(update for _, _, update in found))
+    return Loaded(of_trial(whole, trial), params, best, min(update for _, _, update, _ in found), told)
 
 
 def batches(folder: Path, whole: Settings) -> list[tuple[Path, Settings]]:
@@ -114,14 +130,28 @@ def batches(folder: Path, whole: Settings) -> list[tuple[Path, Settings]]:
     return [(folder / runfolder.batch(index), settings.batch_of(whole, index, count)) for index in range(count)]
 
 
-def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, int]:
-    """Newest and best parameters of those members of a batch that are of one setting, and the update of the checkpoint."""
+def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, int, list[str]]:
+    """Newest and best parameters of those members of a batch that are of one setting, the checkpoint's update, warnings.
+
+    Raises ``UserError`` where the settings are not those that were trained; numbers of the environment alone may differ, with a
+    warning, since they come from its code and may have other last digits on another machine.
+    """
     trainer = Trainer(part.algorithm, part.training_env, part.config, parallel.make_mesh())
     parts = ("best", "members.state.learner.params")
-    restored = checkpoint.restore(folder / runfolder.CHECKPOINTS, saved_shapes(trainer, part), purpose_of(part), parts)
+    saved, shapes = folder / runfolder.CHECKPOINTS, saved_shapes(trainer, part)
+    ahead = ahead_of(folder, part, shapes.members, checkpoint.checkpoints(saved))
+    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts)
+    lines = changed(folder, restored.notes, part)
+    for name, line in lines.items():
+        if not name.startswith("env_params."):
+            raise UserError(f"{folder}: {line}; set it back in {runfolder.CONFIG}")
     mine = [index for index, member in enumerate(part.members) if member.trial == trial]
     both = (restored.tree.members.state.learner.params, restored.tree.best)
-    return *jax.tree.map(lambda leaf: np.asarray(leaf)[mine], both), restored.update
+    return (
+        *jax.tree.map(lambda leaf: np.asarray(leaf)[mine], both),
+        restored.update,
+        [*restored.warnings, *([ahead] if ahead else []), *lines.values()],
+    )
 
 
 def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
@@ -132,8 +162,8 @@ def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     if trial is not None or count == 1:
         return trial or 0
     try:
-        return int(json.loads((folder / runfolder.RESULTS).read_text())["settings"][0]["trial"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        return int(json.loads(contents(folder / runfolder.RESULTS))["settings"][0]["trial"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise UserError(f"{folder} has not ranked its settings yet; choose one with trial=0 to {count - 1}") from error
 
 

@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import os
+import tempfile
 from importlib.metadata import version
 
 # The tests compile far more than they compute: without LLVM's optimiser and with XLA's older code generator they take a third of
@@ -11,3 +12,5 @@ if version("jaxlib").startswith("0.10."):
     FLAGS["--xla_cpu_use_fusion_emitters"] = "false"
 given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(f"{name}={value}" for name, value in FLAGS.items() if name not in given)]).strip()
+# Runs leave marks in the user's state folder; those of tests stay out of it.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marljax-state-")

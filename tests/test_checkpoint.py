@@ -53,6 +53,15 @@ def test_only_the_newest_are_kept_and_later_damaged_ones_do_not_count(folder):
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+def test_long_runs_keep_the_order_of_their_checkpoints(folder):
+    for update in (99_999_999, 100_000_000):
+        checkpoint.save(folder, update, tree(update % 7), PURPOSE, keep=2)
+    assert [int(path.name) for path in checkpoint.checkpoints(folder)] == [100_000_000, 99_999_999]
+    (folder / "2024").mkdir()
+    (folder / "²").mkdir()
+    assert checkpoint.restore(folder, tree(), PURPOSE).update == 100_000_000
+
+
 def flip_a_byte(path):
     largest = max(
         (file for file in path.rglob("*") if file.is_file() and file.name != checkpoint.MANIFEST), key=lambda f: f.stat().st_size
