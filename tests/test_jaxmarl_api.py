@@ -138,7 +138,7 @@ def test_sizes_that_jaxmarls_scripts_read_reach_through_wrappers():
     wrapped = SMAXLogWrapper(LogWrapper(marljax.to_jaxmarl(env)))
     own = jaxmarl.make("HeuristicEnemySMAX", scenario=jaxmarl.environments.smax.map_name_to_scenario("5m_vs_6m"))
     assert (wrapped.num_allies, wrapped.num_agents) == (own.num_allies, own.num_agents) == (5, 5)
-    obs, _ = wrapped.reset(jax.random.PRNGKey(0))
+    obs, _ = jax.eval_shape(wrapped.reset, jax.random.PRNGKey(0))
     assert obs["world_state"].shape == (wrapped.state_size,) == (wrapped.world_state_size,)
     assert wrapped.name.lower().startswith("smax")  # what CTRolloutManager goes by
     both = marljax.to_jaxmarl(marljax.make("smax", scenario="5m_vs_6m", mode="self_play"))

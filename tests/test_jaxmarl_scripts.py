@@ -356,7 +356,7 @@ def q_config(mixer):
 @pytest.mark.parametrize(("name", "mixer"), [("merge", "vdn"), ("smax", "qmix"), ("ride_dispatch", "qmix")])
 def test_qmix_and_vdn_rnn(name, mixer, tmp_path):
     """The use of ``QLearning/qmix_rnn.py`` and ``vdn_rnn.py``, which ``jaxmarl_qmix`` has, too: ``batch_reset`` for every
-    rollout, ``get_valid_actions`` of ``env_state.env_state``, ``batch_step``, whole rollouts in a buffer, safetensors at the end."""
+    rollout, ``get_valid_actions`` of ``env_state.env_state``, ``batch_step``, whole rollouts in a buffer, and safetensors."""
     env, config = logged(name), q_config(mixer)
     start = jax.jit(functools.partial(jaxmarl_qmix.init, env, config))(jax.random.PRNGKey(3))
     key = jax.random.PRNGKey(4)
