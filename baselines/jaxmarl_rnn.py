@@ -157,12 +157,15 @@ def label(params: Any) -> Any:
 
 
 class Trainer:
-    """``init(key)`` and ``update(state)``; both may be vmapped over seeds."""
+    """``init(key)`` and ``update(state)``; both may be vmapped over seeds.
 
-    def __init__(self, settings: Settings) -> None:
+    ``env``: JaxMARL's API within ``SMAXLogWrapper``, with ``get_avail_actions`` and ``world_state``; default: SMAX's battle
+    ``settings.scenario``.
+    """
+
+    def __init__(self, settings: Settings, env: Any = None) -> None:
         self.settings = settings
-        scenario = map_name_to_scenario(settings.scenario)
-        self.env = SMAXLogWrapper(HeuristicEnemySMAX(scenario=scenario))
+        self.env = SMAXLogWrapper(HeuristicEnemySMAX(scenario=map_name_to_scenario(settings.scenario))) if env is None else env
         self.agents = self.env.agents
         self.num_actors = settings.num_envs * len(self.agents)
         self.network = Network(settings.width, self.env.action_spaces[self.agents[0]].n, settings.central)

@@ -4,6 +4,7 @@ against it.
 Axis letters: A agents, O observation, K parts of a multi-discrete action, n actions.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 from marljax.environment import Environment, EnvParams, TimeStep, View, allowed_actions, flat_observation, num_actions
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, in_short, unknown
 from marljax.spaces import Box, Discrete, MultiDiscrete
 from marljax.vector import NEVER
 
@@ -56,10 +57,15 @@ class ToGymnax(environment.Environment):
     """An environment of one agent as gymnax's ``Environment``; made by ``to_gymnax``.
 
     Observations are one flat vector [O], rewards are scalars. Actions are an integer, [K] integers (of the agents of a joint
-    environment, one after the other), or real numbers in [−1, 1]. gymnax's own ``step`` restarts a finished episode at once, by
-    ``reset_env``, and leaves its last observation in ``info["final_observation"]``; ``step_env`` does not. An episode is either
-    terminated or truncated, never both. ``info`` has the environment's metrics and ``discount``. gymnax has no masks: ask
-    ``action_mask(state)``, where ``state`` is ``log_state.env_state`` under gymnax's ``LogWrapper``.
+    environment, one after the other), or real numbers in [−1, 1]. Loops such as PureJaxRL's, which read ``action_space(…).n``,
+    take one integer or real numbers, not [K]: give them ``marljax.joint(env, flat=True)`` where n to the power of A is small,
+    otherwise there is none that they can take.
+
+    ``step`` gives six values, as in gymnax 1.x: gymnax's own restarts a finished episode at once, by ``reset_env``, and leaves
+    its last observation in ``info["final_observation"]``; ``step_env`` does not. An episode is either terminated or truncated,
+    never both. ``info`` has the environment's metrics and ``discount``. gymnax has no masks: ask ``action_mask(state)``, where
+    ``state`` is ``log_state.env_state`` under gymnax's ``LogWrapper``. All of gymnax 1.x's wrappers fit; for loops that unpack
+    five values see ``ToLegacyGymnax``.
     """
 
     def __init__(self, env: Environment, env_params: EnvParams) -> None:
@@ -92,7 +98,13 @@ class ToGymnax(environment.Environment):
         self, key: jax.Array, state: ApiState, action: Any, params: ApiParams
     ) -> tuple[jax.Array, ApiState, jax.Array, jax.Array, dict[str, jax.Array]]:
         """One decision, without a restart; consumes ``key`` as ``env.step`` does."""
-        after, timestep = self.env.step(key, state.env, jnp.asarray(action)[None], self._numbers(params))
+        action = jnp.asarray(action)
+        if isinstance(self.env.action_space, MultiDiscrete) and not jnp.issubdtype(action.dtype, jnp.integer):
+            raise UserError(
+                f"{self.name} got actions of {action.dtype} and takes integers, one for each agent; for a loop that has no such"
+                " actions give marljax.joint(env, flat=True)"
+            )
+        after, timestep = self.env.step(key, state.env, action[None], self._numbers(params))
         now = ApiState(state.time + 1, after, timestep.terminated, timestep.truncated)
         info = timestep.metrics | {"discount": self.discount(now, params)}
         return _observation(timestep), now, timestep.reward[0], timestep.terminated, info
@@ -139,12 +151,59 @@ class ToGymnax(environment.Environment):
         return self.env.numbers(params.env_params)
 
 
+class ToLegacyGymnax(ToGymnax):
+    """``ToGymnax`` as gymnax 0.x's ``Environment``; made by ``to_gymnax(env, api="0.x")``.
+
+    ``step`` and ``step_env`` give (obs, state, reward, done, info), where ``done`` is terminated or truncated, as are
+    ``is_terminal`` and a ``discount`` of 0. ``step`` restarts a finished episode at once, with the same random numbers as that
+    of gymnax 1.x, and does not keep its last observation; ``info`` has ``terminated`` and ``truncated`` beside the metrics. So
+    rejax 0.1 and PureJaxRL take it, and PureJaxRL's own wrappers and those of gymnax 0.x. Those of gymnax 1.x expect six values.
+    """
+
+    @functools.partial(jax.jit, static_argnames=("self",))
+    def step(  # type: ignore[override]
+        self, key: jax.Array, state: ApiState, action: Any, params: ApiParams | None = None
+    ) -> tuple[jax.Array, ApiState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        params = self.default_params if params is None else params
+        key_step, key_reset = jax.random.split(key)
+        obs, state, reward, done, info = self.step_env(key_step, state, action, params)
+        fresh = self.reset_env(key_reset, params)
+        obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), fresh, (obs, state))
+        return obs, state, reward, done, info
+
+    def step_env(
+        self, key: jax.Array, state: ApiState, action: Any, params: ApiParams
+    ) -> tuple[jax.Array, ApiState, jax.Array, jax.Array, dict[str, jax.Array]]:
+        """One decision, without a restart; consumes ``key`` as ``env.step`` does."""
+        obs, state, reward, terminated, info = super().step_env(key, state, action, params)
+        truncated = self.is_truncated(state, params)
+        return obs, state, reward, terminated | truncated, info | {"terminated": terminated, "truncated": truncated}
+
+    def is_terminal(self, state: ApiState, params: ApiParams) -> jax.Array:
+        return self.is_terminated(state, params) | self.is_truncated(state, params)
+
+    def discount(self, state: ApiState, params: ApiParams) -> jax.Array:
+        return 1.0 - self.is_terminal(state, params)
+
+    def get_obs(self, state: ApiState, params: ApiParams | None = None, key: Any = None) -> jax.Array:
+        """[O], what is seen in a state."""
+        return self.observe(key, state, None, self.default_params if params is None else params)
+
+
+APIS = {"1.x": ToGymnax, "0.x": ToLegacyGymnax}
+
+
 def _observation(seen: TimeStep | View) -> jax.Array:
     return flat_observation(seen.obs, (1,))[0]
 
 
-def to_gymnax(env: Environment, env_params: EnvParams | None = None) -> ToGymnax:
-    """``env``, which has one agent, through gymnax's API: see ``ToGymnax``.
+def to_gymnax(env: Environment, env_params: EnvParams | None = None, api: str = "1.x") -> ToGymnax:
+    """``env``, which has one agent, through gymnax's API.
+
+    Args:
+        env: of several agents give ``marljax.joint(env)``, or ``marljax.joint(env, flat=True)`` for loops that take one integer.
+        env_params: its numbers; default: ``env.default_params``.
+        api: ``1.x``: ``step`` gives six values, see ``ToGymnax``; ``0.x``: five, for rejax and PureJaxRL, see ``ToLegacyGymnax``.
 
     Example:
         env = LogWrapper(marljax.to_gymnax(marljax.joint(marljax.make("merge"))))
@@ -152,7 +211,7 @@ def to_gymnax(env: Environment, env_params: EnvParams | None = None) -> ToGymnax
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, env.default_params)
 
     Raises:
-        UserError: for what is no environment, for one of several agents, and for numbers that it cannot have.
+        UserError: for what is no environment, for one of several agents, for numbers that it cannot have, and another ``api``.
     """
     if not isinstance(env, Environment):
         raise UserError(f"to_gymnax got {in_short(env)}; give an environment, such as marljax.joint(marljax.make('merge'))")
@@ -160,4 +219,6 @@ def to_gymnax(env: Environment, env_params: EnvParams | None = None) -> ToGymnax
         raise UserError(f"{type(env).__name__} has {env.num_agents} agents and gymnax's have one; give marljax.joint(env)")
     env_params = env.numbers(env_params)
     env.check_params(jax.device_get(env_params))
-    return ToGymnax(env, env_params)
+    if api not in APIS:
+        raise unknown("api of to_gymnax", str(api), APIS)
+    return APIS[api](env, env_params)

@@ -47,6 +47,17 @@ class ToJaxMARL(MultiAgentEnv):
     team's reward on.) Observations are one flat vector per agent, what the agents share included, and the dictionary holds
     ``world_state``, the global state, as SMAX's does. ``info`` has the environment's metrics, ``terminated`` and ``truncated``,
     all [A], since JaxMARL's loops expect that shape.
+
+    JaxMARL's training scripts run on it as they are where actions are ``Discrete``: put ``to_jaxmarl(env)`` in the place of the
+    environment that they make. ``state_size`` and ``num_allies`` (agents of the first team) are there for the world-state wrapper
+    of ``mappo_rnn_smax.py``, with any of our environments. What the wrappers make of an environment hangs on its ``name``:
+
+    - of ``smax`` ``CTRolloutManager``, and so every Q-learning script, takes masks, ``world_state``, and the first agent's reward
+      as the team's; ``SMAXLogWrapper`` takes a reward of 1 or more at the end for a win. Both want ``dead=stay``, the default:
+      with ``dead=leave`` the dead are not paid, nor is the team once its first agent is dead.
+    - of others ``CTRolloutManager`` takes all observations side by side as the state, the sum of the rewards as the team's, and
+      every action as available; an unavailable one acts as the noop. Masks are used once
+      ``manager.get_valid_actions = jax.vmap(env.get_avail_actions)`` is set.
     """
 
     def __init__(self, env: Environment, env_params: EnvParams) -> None:
@@ -57,6 +68,8 @@ class ToJaxMARL(MultiAgentEnv):
         self.observation_spaces = dict.fromkeys(self.agents, observation)
         self.action_spaces = {agent: _space(env.action_space) for agent in self.agents}
         self.world_state_size: int = shapes[0]["world_state"].size
+        self.state_size = self.world_state_size  # SMAX's name for it
+        self.num_allies = env.teams.count(env.teams[0])
 
     @property
     def name(self) -> str:

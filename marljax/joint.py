@@ -1,18 +1,22 @@
 """A one-team environment presented as one agent, for central controllers and single-agent libraries."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
-from marljax.environment import Environment, EnvParams, Outcome, State, View, allowed_actions
+from marljax.environment import Environment, EnvParams, Outcome, State, View, allowed_actions, available, num_actions
 from marljax.errors import UserError
 from marljax.scene import Scene
 from marljax.spaces import Box, Discrete, MultiDiscrete, Part, Space
 from marljax.wrapper import Wrapper
+
+MOST_FLAT = 4096  # joint actions with ``flat``: each is an output of a network, and there are n to the power of A
 
 
 class JointState(struct.PyTreeNode):
@@ -33,7 +37,13 @@ class Joint(Wrapper):
     divided by how many there have been so far in the episode, so that its sum is the mean of their returns where none comes
     later. The numbers and the metrics are those of ``env``, also ``return``: that of every agent over its presence, and then the
     mean, so that figures compare with those of other policies.
+
+    With ``flat`` the action is one integer instead (``Discrete``), for algorithms that take a single choice, as DQN and many PPO
+    loops do: ``jnp.ravel_multi_index`` of the agents' actions, the last agent's counting in ones. Mask [1, n^A]: the product of
+    the agents' masks; if the action of any agent is unavailable, all have the noop. There are at most 4,096 such actions.
     """
+
+    flat: bool = False
 
     own_return: ClassVar[bool] = True  # type: ignore[misc]
 
@@ -41,6 +51,17 @@ class Joint(Wrapper):
         if self.env.competitive:
             raise UserError(
                 f"{type(self.env).__name__} has {len(set(self.env.teams))} teams; joint takes an environment of one team"
+            )
+        if not self.flat:
+            return
+        if isinstance(self.env.action_space, Box):
+            raise UserError(f"flat=True of joint is for discrete actions, and those of {type(self.env).__name__} are continuous")
+        sizes = self._sizes
+        if math.prod(sizes) > MOST_FLAT:
+            counted = f"{sizes[0]}^{len(sizes)}" if len(set(sizes)) == 1 else "×".join(map(str, sizes))
+            raise UserError(
+                f"{type(self.env).__name__} has {counted} joint actions, more than the {MOST_FLAT:,} that flat=True of"
+                " joint takes; leave it out, or take fewer agents"
             )
 
     @property
@@ -61,14 +82,21 @@ class Joint(Wrapper):
 
     @property
     def action_space(self) -> Space:
-        agents = self.env.num_agents
         match self.env.action_space:
-            case Discrete(n=n):
-                return MultiDiscrete((n,) * agents)
-            case MultiDiscrete(nvec=nvec):
-                return MultiDiscrete(nvec * agents)
             case Box(shape=shape, low=low, high=high):
-                return Box((agents * math.prod(shape),), low, high)
+                return Box((self.env.num_agents * math.prod(shape),), low, high)
+        return Discrete(math.prod(self._sizes)) if self.flat else MultiDiscrete(self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Actions of each agent, or of each of its parts."""
+        space = self.env.action_space
+        own = space.nvec if isinstance(space, MultiDiscrete) else (num_actions(space),)
+        return own * self.env.num_agents
+
+    @property
+    def noop(self) -> int:
+        return int(np.ravel_multi_index([self.env.noop] * len(self._sizes), self._sizes)) if self.flat else self.env.noop
 
     @property
     def observation_space(self) -> Box:
@@ -102,6 +130,10 @@ class Joint(Wrapper):
     def transition(
         self, key: jax.Array, state: JointState, action: jax.Array, env_params: EnvParams
     ) -> tuple[JointState, Outcome]:
+        if self.flat:
+            mask = self._mask(self.env.observe(state.env, env_params))
+            action = jnp.where(available(mask, action), action, self.noop)
+            action = jnp.stack(jnp.unravel_index(action, self._sizes), axis=-1)
         own = action.reshape(self.env.num_agents, *self.env.action_space.shape)
         after, outcome = self.env.transition(key, state.env, own, env_params)
         present = state.present | self.env.observe(after, env_params).alive  # the compiler drops the rest of this view
@@ -132,11 +164,15 @@ class Joint(Wrapper):
         return JointState(state, jnp.zeros(self.env.num_agents), self.env.observe(state, env_params).alive)
 
     def _mask(self, view: View) -> jax.Array:
-        """[1, A·n]; for continuous actions that are not padded [1, 1]."""
+        """[1, A·n], or with ``flat`` [1, n^A]; for continuous actions that are not padded [1, 1]."""
         mask = allowed_actions(self.env, view)
         if isinstance(self.env.action_space, Box) and mask.shape[-1] == 1:
             return jnp.ones((1, 1), bool)
-        return mask.reshape(1, -1)
+        row = mask.reshape(1, -1)
+        if not self.flat:
+            return row
+        parts = jnp.split(row, np.cumsum(self._sizes)[:-1], axis=1)
+        return functools.reduce(lambda mask, part: (mask[:, :, None] & part[:, None]).reshape(1, -1), parts)
 
     def _global_shape(self) -> tuple[int, ...]:
         def vector(key: jax.Array) -> Any:
@@ -146,6 +182,10 @@ class Joint(Wrapper):
         return jax.eval_shape(vector, jax.random.key(0)).shape
 
 
-def joint(env: Environment) -> Joint:
-    """A one-team environment as one agent: see ``Joint``. Raises ``UserError`` for more than one team."""
-    return Joint(env)
+def joint(env: Environment, flat: bool = False) -> Joint:
+    """A one-team environment as one agent: see ``Joint``.
+
+    Raises:
+        UserError: for more than one team; with ``flat`` for continuous actions, and for more than 4,096 joint ones.
+    """
+    return Joint(env, flat)

@@ -1,5 +1,7 @@
 """Our environments behind gymnax's API: its wrappers and loops see the very same episodes."""
 
+import copy
+
 import gymnax
 import gymnax.wrappers
 import jax
@@ -11,6 +13,7 @@ from gymnax.experimental.rollout import RolloutWrapper
 from toys import Bumps, Corridor, Points
 
 import marljax
+from marljax.baselines import purejaxrl_ppo
 from marljax.gymnax_api import MultiDiscreteBox
 
 NUM_ENVS, NUM_STEPS = 3, 60
@@ -229,3 +232,124 @@ def test_our_own_numbers_are_no_gymnax_params():
     _, state = env.reset(jax.random.key(0))
     with pytest.raises(marljax.UserError, match=r"Bumps got actions of shape \[1, 2\]; give \[1\]"):
         env.step(jax.random.key(0), state, jnp.zeros(2, jnp.int32))
+
+
+@pytest.mark.parametrize("limit", [5, 2**31 - 1], ids=["cut off", "whole"])
+def test_the_old_api_gives_the_same_episodes_in_five_values(limit):
+    env = marljax.joint(Corridor(), flat=True)
+    new, old = marljax.to_gymnax(env), marljax.to_gymnax(env, api="0.x")
+    params = new.default_params.replace(max_steps_in_episode=limit)
+
+    @jax.jit
+    def play(key):
+        def step(states, key):
+            action = new.action_space(params).sample(key)
+            six, five = new.step(key, states[0], action, params), old.step(key, states[1], action, params)
+            one = old.step_env(key, states[1], action, params)
+            return (six[1], five[1]), (six, five, (one[3], old.is_terminal(one[1], params), one[4]["discount"]))
+
+        first = new.reset(key, params)[1], old.reset(key, params)[1]
+        return jax.lax.scan(step, first, jax.random.split(key, NUM_STEPS))[1]
+
+    six, five, (done, terminal, discount) = play(jax.random.key(3))
+    assert len(five) == 5
+    for part in range(3):  # observations, states, rewards
+        jax.tree.map(np.testing.assert_array_equal, five[part], six[part])
+    np.testing.assert_array_equal(five[3], six[3] | six[4])
+    assert five[3].sum() > 2
+    for name in ("terminated", "truncated", "arrived"):
+        np.testing.assert_array_equal(five[4][name], six[5][name])
+    assert "final_observation" not in five[4]
+    for ends in (done, terminal, 1 - discount):
+        np.testing.assert_array_equal(ends, five[3])
+
+
+def five_value_ppo(env, env_params, config, key):
+    """What rejax 0.1 and PureJaxRL ask of an environment: a copy of it as a static field, ``params`` given everywhere, vmapped
+    ``reset`` and ``step`` with ``in_axes=None`` for them, one ``Discrete``, five values, ``done`` an end. Parameters before and
+    after an update, and the rollout."""
+    env = copy.deepcopy(env)
+    assert isinstance(env.action_space(env_params), spaces.Discrete)
+    assert isinstance(env.observation_space(env_params), spaces.Box)
+    key_network, key_reset, key_rollout, key_fit = jax.random.split(key, 4)
+    reset, step = jax.vmap(env.reset, in_axes=(0, None)), jax.vmap(env.step, in_axes=(0, 0, 0, None))
+    network = purejaxrl_ppo.ActorCritic(env.action_space(env_params).n, config.hidden)
+    params = network.init(key_network, jnp.zeros(env.observation_space(env_params).shape))
+
+    def act(carry, key):
+        obs, state = carry
+        key_action, key_step = jax.random.split(key)
+        logits, value = network.apply(params, obs)
+        action = jax.random.categorical(key_action, logits)
+        log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None], axis=1)[:, 0]
+        after, state, reward, done, info = step(jax.random.split(key_step, config.num_envs), state, action, env_params)
+        return (after, state), (purejaxrl_ppo.Transition(done, action, value, reward, log_prob, obs), info)
+
+    start = reset(jax.random.split(key_reset, config.num_envs), env_params)
+    (obs, _), (rollout, info) = jax.lax.scan(act, start, jax.random.split(key_rollout, config.num_steps))
+    advantages = purejaxrl_ppo.gae(config, rollout, network.apply(params, obs)[1])
+    batch = (rollout, advantages, advantages + rollout.value)
+    first = purejaxrl_ppo.optimizer(config).init(params)
+    return params, purejaxrl_ppo.fit(env, config, params, first, batch, key_fit)[0], rollout, info
+
+
+def five_value_episode(env, env_params, act, key):
+    """(length, return) of one episode as rejax evaluates: a ``while_loop`` to ``done`` or ``params.max_steps_in_episode``."""
+
+    def step(carry):
+        key, state, obs, _, total, length = carry
+        key, key_act, key_step = jax.random.split(key, 3)
+        obs, state, reward, done, _ = env.step(key_step, state, act(obs, key_act), env_params)
+        return key, state, obs, done, total + reward.squeeze(), length + 1
+
+    key_reset, key = jax.random.split(key)
+    obs, state = env.reset(key_reset, env_params)
+    start = key, state, obs, jnp.array(False), 0.0, 0
+    played = jax.lax.while_loop(lambda now: (now[5] < env_params.max_steps_in_episode) & ~now[3], step, start)
+    return played[5], played[4]
+
+
+SMALL = purejaxrl_ppo.Config(total_timesteps=256, num_envs=8, num_steps=32, hidden=16)
+
+
+def moved(before, after):
+    """Whether the parameters are finite and changed."""
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return all(np.isfinite(new).all() and not np.array_equal(old, new) for old, new in pairs)
+
+
+def test_loops_of_five_values_train_on_a_flat_team():
+    env = marljax.to_gymnax(marljax.joint(Corridor(), flat=True), api="0.x")
+    train = jax.jit(lambda key: five_value_ppo(env, env.default_params, SMALL, key))
+    before, after, rollout, info = train(jax.random.PRNGKey(0))
+    assert moved(before, after)
+    assert rollout.done.sum() > SMALL.num_envs
+    assert info["arrived"].shape == (SMALL.num_steps, SMALL.num_envs)
+    act = lambda obs, key: env.action_space(env.default_params).sample(key)  # noqa: E731
+    length, total = jax.vmap(lambda key: five_value_episode(env, env.default_params, act, key))(
+        jax.random.split(jax.random.PRNGKey(1), 4)
+    )
+    assert (length > 0).all()
+    assert (length <= 12).all()
+    assert jnp.isfinite(total).all()
+
+
+def test_purejaxrls_ppo_trains_on_a_flat_team():
+    env = marljax.to_gymnax(marljax.joint(Corridor(), flat=True))
+    state = purejaxrl_ppo.init(env, SMALL, jax.random.key(0))
+    after, metrics = jax.jit(lambda state: purejaxrl_ppo.update(env, SMALL, state))(state)
+    assert moved(state.params, after.params)
+    assert metrics["episodes"] > SMALL.num_envs
+    assert jnp.isfinite(metrics["sum_return"])
+
+
+def test_actions_of_a_loop_that_has_no_multi_discrete_ones_name_the_flat_team():
+    env = marljax.to_gymnax(marljax.joint(Corridor()))
+    _, state = env.reset(jax.random.key(0))
+    with pytest.raises(marljax.UserError, match="flat=True"):
+        env.step(jax.random.key(1), state, jnp.zeros(3))
+
+
+def test_an_unknown_api_is_one_line():
+    with pytest.raises(marljax.UserError, match=r"api of to_gymnax.*1\.x"):
+        marljax.to_gymnax(Bumps(), api="1.0")

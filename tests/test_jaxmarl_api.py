@@ -13,7 +13,7 @@ from marljax.testing import sample_action
 with quiet():
     import jaxmarl
     from jaxmarl.environments import MultiAgentEnv
-    from jaxmarl.wrappers.baselines import LogWrapper
+    from jaxmarl.wrappers.baselines import LogWrapper, SMAXLogWrapper
 
 NUM_ENVS, NUM_STEPS = 3, 130
 
@@ -131,6 +131,18 @@ def test_agents_that_leave_are_done_and_have_the_noop_only():
     np.testing.assert_array_equal(obs["world_state"], env.get_world_state(state))
     np.testing.assert_array_equal(obs["agent_1"], env.get_obs(state)["agent_1"])
     assert (info["arrived"].shape, bool(info["truncated"].any()), int(state.step)) == ((3,), False, 1)
+
+
+def test_sizes_that_jaxmarls_scripts_read_reach_through_wrappers():
+    env = marljax.make("smax", scenario="5m_vs_6m")
+    wrapped = SMAXLogWrapper(LogWrapper(marljax.to_jaxmarl(env)))
+    own = jaxmarl.make("HeuristicEnemySMAX", scenario=jaxmarl.environments.smax.map_name_to_scenario("5m_vs_6m"))
+    assert (wrapped.num_allies, wrapped.num_agents) == (own.num_allies, own.num_agents) == (5, 5)
+    obs, _ = jax.eval_shape(wrapped.reset, jax.random.PRNGKey(0))
+    assert obs["world_state"].shape == (wrapped.state_size,) == (wrapped.world_state_size,)
+    assert wrapped.name.lower().startswith("smax")  # what CTRolloutManager goes by
+    both = marljax.to_jaxmarl(marljax.make("smax", scenario="5m_vs_6m", mode="self_play"))
+    assert (both.num_allies, both.num_agents) == (5, 11)
 
 
 def test_shared_parts_of_an_observation_are_repeated_and_actions_are_continuous():

@@ -11,13 +11,15 @@ from toys import Corridor, Padded, Points
 import marljax
 from marljax.errors import UserError
 from marljax.evaluate import RandomPolicy
-from marljax.spaces import Box, MultiDiscrete
+from marljax.spaces import Box, Discrete, MultiDiscrete
 from marljax.testing import check_env
 
 
-@pytest.mark.parametrize("env", [Corridor(), Points(), Padded()], ids=repr)
-def test_conformance(env):
-    check_env(marljax.joint(env), num_steps=40)
+@pytest.mark.parametrize(
+    ("env", "flat"), [(Corridor(), False), (Points(), False), (Padded(), False), (Corridor(), True)], ids=repr
+)
+def test_conformance(env, flat):
+    check_env(marljax.joint(env, flat), num_steps=40)
 
 
 def test_spaces_and_identity():
@@ -101,3 +103,40 @@ def test_competing_teams_are_refused():
         marljax.joint(Corridor(compete=True))
     with pytest.raises(UserError, match="2 teams"):
         dataclasses.replace(marljax.joint(Corridor()), env=Corridor(compete=True))
+
+
+def test_a_flat_action_is_every_agents():
+    """The same episodes by one integer as by one entry per agent; the mask is the product of theirs."""
+    env = Corridor(length=2)
+    flat, parts = marljax.joint(env, flat=True), marljax.joint(env)
+    assert (flat.action_space, flat.noop, flat.observation_space) == (Discrete(27), 0, parts.observation_space)
+    assert flat != parts
+    (state, timestep), (_, own) = flat.reset(jax.random.key(0)), parts.reset(jax.random.key(0))
+    for key in jax.random.split(jax.random.key(1), 12):
+        masks = np.asarray(own.action_mask).reshape(3, 3)
+        product = np.einsum("a,b,c->abc", *masks)
+        np.testing.assert_array_equal(timestep.action_mask[0], product.ravel())
+        action = jax.random.categorical(key, jnp.where(timestep.action_mask, 0.0, -jnp.inf))
+        entries = np.stack(np.unravel_index(np.asarray(action), (3, 3, 3)), axis=-1)
+        _, own = parts.step(key, state, entries)
+        state, timestep = flat.step(key, state, action)
+        np.testing.assert_array_equal(timestep.reward, own.reward)
+        jax.tree.map(np.testing.assert_array_equal, timestep.metrics, own.metrics)
+    assert float(timestep.metrics["arrived"]) > 0
+
+
+def test_the_noop_of_a_flat_action_is_everybodys():
+    env = marljax.make("smax", scenario="3m")
+    flat = marljax.joint(env, flat=True)
+    assert flat.action_space == Discrete(8**3)
+    np.testing.assert_array_equal(np.unravel_index(flat.noop, (8, 8, 8)), [env.noop] * 3)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [(Corridor(agents=8), r"3\^8 joint actions, more than the 4,096 that flat=True"), (Points(), "flat=True.*continuous")],
+    ids=repr,
+)
+def test_what_cannot_be_flat_is_refused(env, message):
+    with pytest.raises(UserError, match=message):
+        marljax.joint(env, flat=True)
