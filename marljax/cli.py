@@ -6,12 +6,15 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from marljax.errors import UserError, unknown
 from marljax.runfolder import Which
+
+if TYPE_CHECKING:
+    from marljax.trained import Loaded
 
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
@@ -199,14 +202,16 @@ def _evaluate(words: Sequence[str]) -> int:
         return 0
     folder, options, env_changes = _folder_and_options(words, EvaluateOptions)
     from marljax import driver, report
-    from marljax.progress import comparison, pooled, say
+    from marljax.progress import say
 
-    wanted, params = _load(folder, options, env_changes)[:2]
-    screen = Console()
+    loaded = _load(folder, options, env_changes)
+    wanted, screen = loaded.settings, Console()
     part = driver.fresh_part(options.suite)
-    rows = report.compare(wanted, params, part, options.episodes, lambda line: say(screen, line))
-    title = pooled(options.episodes, "fresh", len(wanted.members), wanted.env.competitive)
-    screen.print(comparison(title, rows, screen.width, wanted.env.figures, wanted.env.units))
+    rows = report.compare(wanted, loaded.params, part, options.episodes, lambda line: say(screen, line))
+    screen.print(report.table(wanted, rows, options.episodes, "fresh", screen.width))
+    if options.which == "best":
+        for line in report.about_best(wanted, driver.best_updates(loaded.best, loaded.update)):
+            say(screen, line)
     return 0
 
 
@@ -222,21 +227,24 @@ def _replay(words: Sequence[str]) -> int:
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
-    wanted, params, index = _load(folder, options, env_changes, options.seed)
+    loaded = _load(folder, options, env_changes)
+    wanted, index = loaded.settings, loaded.index_of(options.seed, folder)
     key = driver.suite_key(driver.fresh_part(options.suite))
     charts = path.with_suffix(".png")
-    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path, charts)
+    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], loaded.params), key, path, charts)
+    if loaded.update_of(index, options.which) == 0:
+        print(f"warning: seed {wanted.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0
 
 
-def _load(folder: Path, options: Options, env_changes: dict[str, Any], seed: int | None = None) -> tuple[Any, Any, int]:
-    """The settings of a run, with changes to its environment, its parameters [S, …], and which of them are the seed's."""
+def _load(folder: Path, options: Options, env_changes: dict[str, Any]) -> "Loaded":
+    """The members of a run, with changes to its environment."""
     enable_compilation_cache()
     from marljax import trained
 
     loaded = trained.load_members(folder, options.which, options.trial)
-    return trained.with_env(loaded.settings, env_changes), loaded.params, loaded.index_of(seed, folder)
+    return loaded._replace(settings=trained.with_env(loaded.settings, env_changes))
 
 
 def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:

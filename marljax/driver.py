@@ -366,6 +366,16 @@ def best_or_last(best: Best, last: Any) -> Any:
     return choose(np.isfinite(best.score), best.params, last)
 
 
+def best_updates(best: Best, last: int) -> np.ndarray:
+    """[S] after which update the parameters of ``best_or_last`` were taken."""
+    return np.where(np.isfinite(best.score), best.update, last)
+
+
+def same_parameters(one: Any, other: Any) -> bool:
+    """Whether two trees of parameters [S, …] agree for every member."""
+    return all(np.array_equal(*leaves) for leaves in zip(*map(jax.tree.leaves, jax.device_get((one, other))), strict=True))
+
+
 def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:
     """Metrics [S, episodes] of greedy policies with parameters [S, …] in one part of the frozen suite."""
     results = evaluator.learned(

@@ -9,48 +9,93 @@ from typing import Any
 import jax
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from marljax import hosts, runfolder
-from marljax.driver import Run, best_or_last, play, suite_key
+from marljax.driver import Run, best_or_last, best_updates, play, same_parameters, suite_key
 from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
 from marljax.files import replacing
 from marljax.logs import read_rows
-from marljax.progress import comparison, pooled, say
+from marljax.progress import caveat, comparison, pooled, say
 from marljax.settings import Settings
 
 Metrics = dict[str, np.ndarray]
 FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
 PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs meet the same episodes
+LISTED = 8  # members that a line names one by one
 
 
 def finish(run: Run, console: Console) -> None:
-    """Evaluates the best parameters of every seed beside the scripted policies, and draws what there is to draw."""
+    """Evaluates every seed's best and last parameters beside the scripted policies, and draws what there is to draw."""
     settings = run.settings
-    params = best_or_last(run.best, hosts.gathered(run.members.state.learner.params))
+    last = hosts.gathered(run.members.state.learner.params)
+    params = best_or_last(run.best, last)
     if not hosts.is_first():
         return
     episodes = settings.run.eval.final_episodes
-    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line))
+    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line), last)
     write(run, rows)
-    title = pooled(episodes, "frozen", settings.run.seeds, settings.env.competitive)
-    console.print(comparison(title, rows, console.width, settings.env.figures, settings.env.units))
+    console.print(table(settings, rows, episodes, "frozen", console.width))
+    for line in about_best(settings, best_updates(run.best, run.update)):
+        say(console, line)
     if settings.run.render:
         draw(run, params, rows, console)
     say(console, f"results: {run.folder}")
 
 
+def table(settings: Settings, rows: list[tuple[str, Metrics]], episodes: int, kind: str, width: int) -> Table:
+    """The rows of ``compare``, over that many ``kind`` episodes (frozen, fresh), for a screen of that width."""
+    env, seeds = settings.env, len(settings.members)
+    caption = caveat(seeds, env.competitive)
+    return comparison(pooled(episodes, kind, seeds), rows, width, env.figures, env.units, caption)
+
+
+def about_best(settings: Settings, updates: np.ndarray) -> list[str]:
+    """After which update each member's best parameters were taken, and a warning where that is the untrained network.
+
+    The best is the highest of some twenty evaluations of few episodes, and may be there by luck.
+    """
+    total, names = settings.config.num_updates, [member.name for member in settings.members]
+    if len(names) <= LISTED:
+        each = [f"{name} after update {update:,}" for name, update in zip(names, updates, strict=True)]
+        each[0] += f" of {total:,}"
+        lines = [f"best parameters: {', '.join(each)}"]
+    else:
+        low, middle, high = np.quantile(updates, (0.0, 0.5, 1.0))
+        lines = [f"best parameters: after updates {low:,.0f} to {high:,.0f} of {total:,}, median {middle:,.0f}"]
+    untrained = [name for name, update in zip(names, updates, strict=True) if update == 0]
+    if untrained:
+        whose = ", ".join(untrained) if len(untrained) <= LISTED else f"{len(untrained)} of {len(names)} members"
+        lines.append(f"warning: {whose}: no evaluation beat that of update 0; the best parameters are the untrained network's")
+    return lines
+
+
+def last_of(algo: str) -> str:
+    """What the row of an algorithm's last parameters is called; that of the best ones has its name alone."""
+    return f"{algo}, last"
+
+
 def compare(
-    settings: Settings, params: Any, part: int, episodes: int, tell: Callable[[str], None] = lambda line: None
+    settings: Settings,
+    params: Any,
+    part: int,
+    episodes: int,
+    tell: Callable[[str], None] = lambda line: None,
+    last: Any = None,
 ) -> list[tuple[str, Metrics]]:
     """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes.
 
-    Those are the first ones of the suite from ``part`` on; they depend on nothing else. ``tell`` hears what goes on.
+    Those are the first ones of the suite from ``part`` on; they depend on nothing else. ``tell`` hears what goes on. ``last`` are
+    parameters [S, …] for a second learned row; where they are ``params`` there is none.
     """
     many = f" × {len(settings.members)} seeds" if len(settings.members) > 1 else ""
     tell(f"evaluating {settings.algo} on {episodes:,} episodes{many}")
-    rows = [(settings.algo, learned(settings, params, part, episodes)), *scripted(settings, part, episodes, tell)]
+    rows = [(settings.algo, learned(settings, params, part, episodes))]
+    if last is not None and not same_parameters(params, last):
+        rows.append((last_of(settings.algo), learned(settings, last, part, episodes)))
+    rows += scripted(settings, part, episodes, tell)
     for alarm in alarms(settings.env, rows):
         tell(f"warning: {alarm}")
     return rows
@@ -108,22 +153,29 @@ def scripted_policies(settings: Settings) -> dict[str, Rival]:
 
 
 def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
-    """``results.json``: every policy's mean figures, the learned one's per seed too."""
-    means = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rows}
-    learned = rows[0][1]
-    updates = np.where(np.isfinite(run.best.score), run.best.update, run.update)
+    """``results.json``: every policy's mean figures, the learned ones' per seed too."""
+    by_name = dict(rows)
+    best, last = by_name[run.settings.algo], by_name.get(last_of(run.settings.algo), by_name[run.settings.algo])
+    updates = best_updates(run.best, run.update)
     per_seed = {
-        seed: {key: float(values[index].mean()) for key, values in learned.items()} | {"update": int(updates[index])}
+        seed: means(best, index) | {"update": int(updates[index]), "last": means(last, index) | {"update": run.update}}
         for index, seed in enumerate(run.settings.seeds)
     }
-    runfolder.write_results(run.folder, {"policies": means, "seeds": per_seed})
+    policies = {name: means(metrics) for name, metrics in rows}
+    runfolder.write_results(run.folder, {"policies": policies, "seeds": per_seed})
+
+
+def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
+    """Over all episodes, or those of one seed."""
+    return {key: float(values[index].mean()) for key, values in metrics.items()}
 
 
 def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Console) -> None:
     """The learning curve, and an episode of the best seed; an environment without a scene has no episode to show."""
     from marljax.plot import learning_curve
 
-    references = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rows[1:]}
+    own = (run.settings.algo, last_of(run.settings.algo))
+    references = {name: means(metrics) for name, metrics in rows if name not in own}
     curve = run.folder / runfolder.CURVE
     title = run.settings.title.replace("_", " on ", 1)
     say(console, f"drawing the learning curve: {curve}")

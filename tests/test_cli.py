@@ -2,12 +2,14 @@
 
 import json
 import sys
+import warnings
 
 import jax
 import pytest
 from PIL import Image
 from toys import Corridor
 
+import marljax
 from marljax import cli, driver, registry, settings, trained
 from marljax.errors import UserError
 from marljax.spaces import Box
@@ -47,6 +49,35 @@ def test_a_finished_run_leaves_everything_a_person_looks_for(folder):
     mean = sum(seed["return"] for seed in results["seeds"].values()) / 2
     assert results["policies"]["tiny"]["return"] == pytest.approx(mean)
     assert Image.open(folder / "episode.gif").n_frames > 1
+
+
+def test_the_last_parameters_are_reported_beside_the_best(folder):
+    results = json.loads((folder / "results.json").read_text())
+    seeds = results["seeds"]
+    best, last = ([seeds[name][key] if key else seeds[name] for name in "01"] for key in ("", "last"))
+    for name, figures in {"tiny": best, "tiny, last": last}.items():
+        assert results["policies"][name]["return"] == pytest.approx(sum(seed["return"] for seed in figures) / 2)
+    policies = [[marljax.load(folder, seed, which) for seed in (0, 1)] for which in ("best", "last")]
+    assert [seed["update"] for seed in best] == [policy.update for policy in policies[0]]
+    assert [seed["update"] for seed in last] == [policy.update for policy in policies[1]] == [10, 10]
+
+
+def test_an_untrained_network_that_counts_as_best_is_told(folder, capsys):
+    """The toy's parameters drift at random: those of seed 0 were best before they did."""
+    assert console("evaluate", folder, "episodes=8") == 0
+    shown = capsys.readouterr().out
+    updates = [json.loads((folder / "results.json").read_text())["seeds"][seed]["update"] for seed in "01"]
+    assert updates[0] == 0 < updates[1]
+    assert f"best parameters: seed 0 after update 0 of 10, seed 1 after update {updates[1]}" in shown
+    assert "warning: seed 0: no evaluation beat that of update 0" in shown
+    assert console("evaluate", folder, "episodes=8", "which=last") == 0
+    assert "best parameters" not in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="seed 0: .*untrained network.*which='last'"):
+        marljax.load(folder, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        marljax.load(folder, seed=1)
+        marljax.load(folder, seed=0, which="last")
 
 
 def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):

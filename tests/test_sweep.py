@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 import marljax
-from marljax import batches, checkpoint, cli, driver, logs, memory, ranking, registry, settings, sweep, trained
+from marljax import batches, checkpoint, cli, driver, logs, memory, ranking, registry, report, settings, sweep, trained
 from marljax.errors import UserError
+from marljax.evaluate import Evaluator
 
 SMALL = ["env=corridor", "algo.total_steps=800", "render=false", "eval.episodes=4", "eval.final_episodes=8", "chunk=10"]
 GRID = ["seeds=2", "sweep.learning_rate=[0.1,0.2]", "sweep.env.slip=[0,0.1,0.2]"]
@@ -177,6 +178,14 @@ def test_the_best_setting_comes_first_with_its_interval(whole):
     values = [rank.score.value for rank in ranks]
     assert values == sorted(values, reverse=True)
     assert all(rank.score.low <= rank.score.value <= rank.score.high and len(rank.scores) == 2 for rank in ranks)
+    params = whole.run.members.state.learner.params
+    played = driver.play(whole.run.settings, Evaluator(whole.run.settings.env, 8), params, report.FINAL_PART)["return"].mean(-1)
+    for rank in ranks:
+        own = slice(2 * rank.trial, 2 * rank.trial + 2)
+        assert rank.last == pytest.approx(played[own].mean())
+        assert rank.updates == whole.run.best.update[own].tolist()
+    headers = [column.header for column in ranking.table(whole.run.settings, ranks, {}).columns]
+    assert headers[2:5] == ["return", "95 %", "last"]
     saved = json.loads((whole.folder / "results.json").read_text())
     assert [setting["trial"] for setting in saved["settings"]] == [rank.trial for rank in ranks]
 
