@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from marljax import driver, fields, hosts, memory, ranking, runfolder
+from marljax import driver, fields, hosts, memory, provenance, ranking, runfolder
 from marljax.driver import Ended, Status
 from marljax.errors import UserError
 from marljax.parallel import SEED
@@ -41,7 +41,10 @@ def train(settings: Settings, console: Console) -> Ended:
     with ExitStack() as stack:
         folder = driver.entered(stack, settings, None)
         hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
-        return _one_after_the_other(settings, count, folder, console)
+        session = stack.enter_context(provenance.recorded(folder))
+        ended = _one_after_the_other(settings, count, folder, console)
+        session.status = ended.status
+        return ended
 
 
 def _one_after_the_other(settings: Settings, count: int, folder: Path, console: Console) -> Ended:

@@ -1,7 +1,8 @@
-"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay``."""
+"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay | plot``."""
 
 import dataclasses
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,14 @@ from marljax.errors import UserError, unknown
 from marljax.runfolder import Which
 
 if TYPE_CHECKING:
+    from marljax.driver import Ended
     from marljax.trained import Loaded
 
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
   marljax evaluate <run folder> [key=value …]          play fresh frozen episodes with the trained policy, beside scripted ones
   marljax replay <run folder> [key=value …]            write an episode of the trained policy as GIF or MP4
+  marljax plot <run folder>                            draw the learning curve again, and how the settings of a sweep compare
   marljax <command> --help                             what each takes
 """
 TRAIN_HELP = """usage: python algos/{algo}.py env=<name> [key=value …]
@@ -51,6 +54,10 @@ Writes one episode of the trained policy as an animation.
   trial=…          which setting of a sweep (default: the best)
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
+PLOT_HELP = """usage: marljax plot <run folder>
+
+Draws curve.png from metrics.jsonl, also of a run that was stopped or still goes on; of a sweep that is ranked also sweep.png.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +88,9 @@ def main(algo: str, words: Sequence[str] | None = None) -> None:
     """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
     words = sys.argv[1:] if words is None else words
     find_own_modules()
-    sys.exit(guarded(lambda: train(algo, words)))
+    script = sys.argv[0]
+    command = ["python", script] if script.endswith(".py") else None
+    sys.exit(guarded(lambda: train(algo, words, command)))
 
 
 def console() -> None:
@@ -127,7 +136,7 @@ def enable_compilation_cache() -> None:
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    commands = {"train": _train_command, "evaluate": _evaluate, "replay": _replay}
+    commands = {"train": _train_command, "evaluate": _evaluate, "replay": _replay, "plot": _plot}
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -151,8 +160,11 @@ def _train_command(words: Sequence[str]) -> int:
     return train(words[0], words[1:])
 
 
-def train(algo: str, words: Sequence[str]) -> int:
-    """Trains as a command with these words does, and returns its exit status."""
+def train(algo: str, words: Sequence[str], command: Sequence[str] | None = None) -> int:
+    """Trains as a command with these words does, and returns its exit status.
+
+    ``command`` is what comes before the words, for the advice that a run can be continued; by default ``marljax train <algo>``.
+    """
     from marljax import describe, fields, multirun, settings
 
     if {"-h", "--help"} & set(words):
@@ -172,7 +184,9 @@ def train(algo: str, words: Sequence[str]) -> int:
     screen = Console(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
+        again = shlex.join([*(command or ("marljax", "train", algo)), f"resume={ended.folder}"])
+        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with: {again}")
+        _draw_so_far(ended, screen)
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -182,6 +196,20 @@ def train(algo: str, words: Sequence[str]) -> int:
     else:
         report.finish(ended.run, screen)
     return 0
+
+
+def _draw_so_far(ended: "Ended", screen: Console) -> None:
+    """The learning curve of a run that was stopped."""
+    from marljax import hosts, report, settings
+    from marljax.progress import say
+
+    whole = settings.batch_of(ended.run.settings, None, ended.run.settings.run.search.batches)
+    if not whole.run.render or not hosts.is_first():
+        return
+    try:
+        report.draw_curve(whole, ended.folder, screen)
+    except UserError as error:
+        say(screen, f"no curve: {error}")
 
 
 def _join_others(words: Sequence[str]) -> None:
@@ -222,11 +250,13 @@ def _replay(words: Sequence[str]) -> int:
     folder, options, env_changes = _folder_and_options(words, ReplayOptions)
     import jax
 
-    from marljax import driver, report
+    from marljax import driver, render, report
 
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
+    if path.suffix == ".mp4":
+        render.check_ffmpeg()
     loaded = _load(folder, options, env_changes)
     wanted, index = loaded.settings, loaded.index_of(options.seed, folder)
     key = driver.suite_key(driver.fresh_part(options.suite))
@@ -235,6 +265,19 @@ def _replay(words: Sequence[str]) -> int:
     if loaded.update_of(index, options.which) == 0:
         print(f"warning: seed {wanted.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
+    return 0
+
+
+def _plot(words: Sequence[str]) -> int:
+    if not words or {"-h", "--help"} & set(words):
+        print(PLOT_HELP, end="")
+        return 0
+    folder, *rest = words
+    if rest:
+        raise UserError(f"'{rest[0]}': plot takes a run folder and nothing else")
+    from marljax import report
+
+    report.draw_again(Path(folder), Console())
     return 0
 
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import checkpoint, fields, hosts, memory, parallel, runfolder
+from marljax import checkpoint, fields, hosts, memory, parallel, provenance, runfolder
 from marljax.checkpoint import Purpose
 from marljax.environment import lasting_parts
 from marljax.errors import UserError
@@ -96,6 +96,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
     with ExitStack() as stack:
         folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
+        session = stack.enter_context(provenance.recorded(folder))
         wandb = hosts.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
@@ -108,7 +109,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
             hosts.together(lambda: log.append(rows))
             wandb.append(rows)
 
-        status = run_chunks(run, progress, record, stopper)
+        status = session.status = run_chunks(run, progress, record, stopper)
         wandb.conclude(best_figures(run))
         return Ended(run, status, run.folder, stopper.agreed())
 
@@ -248,8 +249,8 @@ def announce(run: Run, console: Console) -> None:
     rounded = f" (total_steps={asked:,} rounded up to whole updates)" if steps != asked else ""
     members = f", {many(settings)}" if len(settings.members) > 1 else ""
     device = jax.devices()[0].device_kind + (f" × {trainer.mesh.size}" if trainer.mesh.size > 1 else "")
-    title = settings.title.replace("_", " on ", 1)
-    say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{members}, on {device}")
+    updates = fields.counted(trainer.num_updates, "update")
+    say(console, f"{settings.label}: {steps:,} steps in {updates}{rounded}{members}, on {device}")
     if replayed := sum(map(memory.size, lasting_parts(run.members.state))):
         each = memory.shown(replayed // len(settings.members))
         say(console, f"kept to be replayed: {each} per seed, in memory and in checkpoints")

@@ -107,6 +107,21 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
     say(console, f"results: {folder}; the best setting is trial {ranks[0].trial}: {described(ranks[0].values) or 'the only one'}")
 
 
+def draw_again(settings: Settings, folder: Path, console: Console) -> None:
+    """The picture of a sweep from its ``results.json``; a line where its settings have not been ranked yet."""
+    path = folder / runfolder.RESULTS
+    try:
+        policies = json.loads(path.read_text()).get("policies") if path.exists() else None
+        ranks = ranked(settings, judged(folder, settings.run.search.batches or 1)) if policies is not None else []
+        references = {name: _numbers(figures) for name, figures in (policies or {}).items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged; resume={folder} evaluates again") from error
+    if not ranks:
+        say(console, f"no picture of the sweep: its settings have not been ranked yet; resume={folder} does that")
+        return
+    draw_sweep(settings, folder, ranks, references, console)
+
+
 def judged(folder: Path, batches: int) -> list[Played]:
     """What the members of all batches reached."""
     folders = [folder] if batches == 1 else [folder / runfolder.batch(index) for index in range(batches)]
@@ -174,18 +189,26 @@ def _figure(value: float, unit: str) -> str:
     return f"{100 * value:.1f} %" if unit == "%" else f"{value:.4g} {unit}".rstrip()
 
 
-def draw(
+def draw_sweep(
     settings: Settings, folder: Path, ranks: Sequence[Ranked], references: Mapping[str, Mapping[str, float]], console: Console
 ) -> None:
-    """How the settings compare, and an episode of the best seed of the best one."""
-    from marljax import trained
+    """How the settings compare."""
     from marljax.sweepplot import sweep_picture
 
     metric = settings.run.search.metric
     path = folder / runfolder.SWEEP
     say(console, f"drawing the sweep: {path}")
     levels = {name: figures[metric] for name, figures in references.items() if metric in figures}
-    sweep_picture(ranks, path, metric=metric, references=levels, title=settings.title.replace("_", " on ", 1))
+    sweep_picture(ranks, path, metric=metric, references=levels, title=settings.label)
+
+
+def draw(
+    settings: Settings, folder: Path, ranks: Sequence[Ranked], references: Mapping[str, Mapping[str, float]], console: Console
+) -> None:
+    """How the settings compare, and an episode of the best seed of the best one."""
+    from marljax import trained
+
+    draw_sweep(settings, folder, ranks, references, console)
     loaded, charts = trained.load_members(folder, "best", ranks[0].trial), folder / runfolder.CHARTS
     index = loaded.index_of(None, folder)
     seed = loaded.settings.seeds[index]

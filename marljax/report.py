@@ -2,7 +2,8 @@
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
 from marljax.files import replacing
-from marljax.logs import read_rows
+from marljax.logs import Row, read_rows
 from marljax.progress import caveat, comparison, pooled, say
-from marljax.settings import Settings
+from marljax.settings import Settings, from_tree
+from marljax.sweep import KEY
 
 Metrics = dict[str, np.ndarray]
 FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
@@ -172,14 +174,9 @@ def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
 
 def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Console) -> None:
     """The learning curve, and an episode of the best seed; an environment without a scene has no episode to show."""
-    from marljax.plot import learning_curve
-
     own = (run.settings.algo, last_of(run.settings.algo))
     references = {name: means(metrics) for name, metrics in rows if name not in own}
-    curve = run.folder / runfolder.CURVE
-    title = run.settings.title.replace("_", " on ", 1)
-    say(console, f"drawing the learning curve: {curve}")
-    learning_curve(read_rows(run.folder), curve, references=references, title=title, units=run.settings.env.units)
+    draw_curve(run.settings, run.folder, console, references)
     index = int(np.argmax(run.best.score))
     best = jax.tree.map(lambda leaf: leaf[index], params)
     say(console, f"drawing an episode of {run.names[index]}: {run.folder / runfolder.EPISODE}")
@@ -189,6 +186,56 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
         say(console, f"no animation: {error}")
     if (run.folder / runfolder.CHARTS).exists():
         say(console, f"charts of it: {run.folder / runfolder.CHARTS}")
+
+
+def draw_curve(
+    settings: Settings, folder: Path, console: Console, references: Mapping[str, Mapping[str, float]] | None = None
+) -> None:
+    """The learning curve of a run folder, from the rows that are there; ``settings`` are those of the whole run."""
+    from marljax.plot import learning_curve
+
+    path = folder / runfolder.CURVE
+    say(console, f"drawing the learning curve: {path}")
+    rows = curve_rows(settings, folder)
+    learning_curve(rows, path, references=references, title=settings.label, units=settings.env.units)
+
+
+def curve_rows(settings: Settings, folder: Path) -> list[Row]:
+    """The rows of every batch of a run; the members of a sweep, which share seeds, have a ``seed`` of their own each."""
+    batches = settings.run.search.batches or 1
+    folders = [folder] if batches == 1 else [folder / runfolder.batch(index) for index in range(batches)]
+    rows = [row for each in folders for row in read_rows(each)]
+    if not settings.run.search.tried:
+        return rows
+    place = tuple(settings.members[0].place)
+    figures = [{name: value for name, value in row.items() if not name.startswith(KEY)} for row in rows]
+    return [own | {"seed": str([row.get(name) for name in place])} for own, row in zip(figures, rows, strict=True)]
+
+
+def draw_again(folder: Path, console: Console) -> None:
+    """The pictures of a run folder that need no training: the learning curve, and of a sweep its settings."""
+    from marljax import ranking
+
+    settings = from_tree(runfolder.read_config(folder))
+    if settings.run.search.tried:
+        draw_curve(settings, folder, console)
+        ranking.draw_again(settings, folder, console)
+        return
+    own = (settings.algo, last_of(settings.algo))
+    references = {name: figures for name, figures in played(folder).items() if name not in own}
+    draw_curve(settings, folder, console, references)
+
+
+def played(folder: Path) -> dict[str, dict[str, float]]:
+    """What each policy reached in a run's final evaluation; nothing where there was none, or ``results.json`` is damaged."""
+    try:
+        policies = json.loads((folder / runfolder.RESULTS).read_text())["policies"]
+        return {
+            name: {key: value for key, value in figures.items() if isinstance(value, int | float)}
+            for name, figures in policies.items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 def animate(settings: Settings, params: Any, key: jax.Array, path: Path, charts: Path | None = None) -> dict[str, float]:

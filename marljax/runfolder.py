@@ -14,6 +14,7 @@ from marljax.files import as_json, replacing
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 # Those parts of a configuration that are mappings.
 GROUPS = ("algo", "env", "env_params", "sweep", "search", "eval", "checkpoint", "failure_replay", "mesh", "hosts", "wandb")
+PROVENANCE = "run.json"
 CURVE, SWEEP, EPISODE, CHARTS, LOCK = "curve.png", "sweep.png", "episode.gif", "episode.png", ".lock"
 
 Which = Literal["best", "last"]  # of the parameters of a run

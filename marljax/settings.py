@@ -174,8 +174,16 @@ class Settings:
     @property
     def title(self) -> str:
         """``<algo>_<env>``; a user's own environment goes by the name of its class."""
-        name = type(self.bare_env).__name__.lower() if self.env_name == CUSTOM else self.env_name
-        return f"{self.algo}_{name}".replace("/", "-")
+        return f"{self.algo}_{self._env_label.lower() if self.env_name == CUSTOM else self.env_name}".replace("/", "-")
+
+    @property
+    def label(self) -> str:
+        """``<algo> on <env>``, for people."""
+        return f"{self.algo} on {self._env_label}"
+
+    @property
+    def _env_label(self) -> str:
+        return type(self.bare_env).__name__ if self.env_name == CUSTOM else self.env_name
 
 
 def compose(algo: str, words: Sequence[str]) -> Settings:

@@ -1,6 +1,9 @@
 """The commands around a finished run: train, evaluate, replay."""
 
 import json
+import os
+import shlex
+import signal
 import sys
 import warnings
 
@@ -80,6 +83,49 @@ def test_an_untrained_network_that_counts_as_best_is_told(folder, capsys):
         marljax.load(folder, seed=0, which="last")
 
 
+def test_a_stopped_run_leaves_a_curve_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    run_chunks = driver.run_chunks
+
+    def interrupted(run, progress, record, stopper):
+        def record_and_interrupt(rows):
+            record(rows)
+            if run.update == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return run_chunks(run, progress, record_and_interrupt, stopper)
+
+    words = ["env=corridor", f"runs={tmp_path}", "name=in two parts", "chunk=2", "algo.total_steps=200", "eval.episodes=4"]
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "run_chunks", interrupted)
+        assert console("train", "tiny", *words, "seeds=2", "eval.final_episodes=8") == 128 + signal.SIGTERM
+    folder = tmp_path / "tiny_corridor" / "in two parts"
+    assert (folder / "curve.png").exists()
+    advice = capsys.readouterr().out.split("continue with: ")[1].splitlines()[0]
+    assert shlex.split(advice) == ["marljax", "train", "tiny", f"resume={folder}"]
+    assert console(*shlex.split(advice)[1:]) == 0
+    sessions = json.loads((folder / "run.json").read_text())["sessions"]
+    assert [session["status"] for session in sessions] == ["interrupted", "finished"]
+    assert all(session["seconds"] > 0 and session["versions"]["jax"] == jax.__version__ for session in sessions)
+    assert sessions[0]["device"] == {"platform": "cpu", "kind": "cpu", "count": jax.device_count()}
+
+
+def test_the_advice_of_a_script_names_the_script(monkeypatch):
+    given = {}
+    monkeypatch.setattr(cli, "train", lambda algo, words, command: given.update(command=command) or 0)
+    for script, command in (("algos/mappo.py", ["python", "algos/mappo.py"]), ("-c", None)):
+        monkeypatch.setattr(sys, "argv", [script])
+        with pytest.raises(SystemExit):
+            cli.main("mappo", [])
+        assert given["command"] == command
+
+
+def test_plot_draws_again_from_the_rows(folder, capsys):
+    drawn = (folder / "curve.png").read_bytes()
+    (folder / "curve.png").unlink()
+    assert console("plot", folder) == 0
+    assert (folder / "curve.png").read_bytes() == drawn
+
+
 def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
     assert console("evaluate", folder, "episodes=8") == 0
     first = capsys.readouterr().out
@@ -112,6 +158,12 @@ def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys,
         trained.with_env(per_agent, {"agents": 2})
 
 
+def test_an_mp4_without_ffmpeg_is_refused_before_anything_is_played(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert console("replay", "nowhere", "out=episode.mp4") == 2
+    assert "needs ffmpeg" in capsys.readouterr().err
+
+
 def test_replay_writes_an_animation(folder, tmp_path, capsys):
     assert console("replay", folder, f"out={tmp_path / 'one.gif'}", "seed=1", "env.limit=5") == 0
     assert "return" in capsys.readouterr().out
@@ -133,6 +185,8 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
         (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
         (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
+        (["plot", "{folder}", "out=x.png"], "'out=x.png': plot takes a run folder and nothing else"),
+        (["plot", "nowhere"], "nowhere is not a run folder"),
         (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
         (["evaluat", "{folder}"], "did you mean evaluate"),
@@ -147,7 +201,8 @@ def test_mistakes_are_one_line(folder, words, message, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"]]
+    "words",
+    [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"], ["plot", "-h"]],
 )
 def test_every_command_explains_itself(words, capsys):
     assert console(*words) == 0

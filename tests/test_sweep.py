@@ -190,6 +190,22 @@ def test_the_best_setting_comes_first_with_its_interval(whole):
     assert [setting["trial"] for setting in saved["settings"]] == [rank.trial for rank in ranks]
 
 
+def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
+    whole.folder.joinpath("sweep.png").unlink(missing_ok=True)
+    report.draw_again(whole.folder, Console())
+    assert whole.folder.joinpath("sweep.png").exists()
+    rows = report.curve_rows(whole.run.settings, whole.folder)
+    assert len({row["seed"] for row in rows}) == 12  # a line for each member
+    assert not any(name.startswith("sweep.") for row in rows for name in row)
+    unranked = tmp_path / "run"
+    unranked.mkdir()
+    for name in ("config.yaml", "metrics.jsonl"):
+        unranked.joinpath(name).write_bytes(whole.folder.joinpath(name).read_bytes())
+    report.draw_again(unranked, Console())
+    assert unranked.joinpath("curve.png").exists()
+    assert "have not been ranked yet" in capsys.readouterr().out
+
+
 def test_lowest_first_and_other_metrics(tmp_path):
     ended = train(tmp_path, *GRID, "search.metric=length", "search.lowest=true")
     ranks = ranking.ranked(ended.run.settings, ranking.judged(ended.folder, 1))
