@@ -128,9 +128,10 @@ def enable_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache folder, so that the next start takes seconds."""
     import jax
 
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "marljax" / "jax"))
+    from marljax import cache
+
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and (home := cache.home()) is not None:
+        jax.config.update("jax_compilation_cache_dir", str(home / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -133,7 +133,15 @@ class Evaluator:
 
     def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
         """Metrics [episodes] of a policy that is a function of the environment's state."""
-        return _evaluate_scripted(self, policy if isinstance(policy, Partial) else Partial(policy), env_params, key, carry)
+        return _evaluate_scripted(self, _partial(policy), env_params, key, carry)
+
+    def scripted_program(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> str:
+        """What ``scripted`` would compile, as text: alike where policy, environment and shapes of the inputs are."""
+        return _evaluate_scripted.trace(self, _partial(policy), env_params, key, carry).lower().as_text()
+
+
+def _partial(policy: Policy) -> Partial:
+    return policy if isinstance(policy, Partial) else Partial(policy)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 6))

@@ -9,14 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.tree_util import Partial
 from rich.console import Console
 from rich.table import Table
 
-from marljax import hosts, runfolder
+from marljax import cache, hosts, runfolder
 from marljax.driver import Run, best_or_last, best_updates, play, same_parameters, suite_key
 from marljax.environment import Environment
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator, LearnedPolicy, Rival, record
+from marljax.evaluate import Evaluator, LearnedPolicy, RandomPolicy, Rival, record
 from marljax.files import replacing
 from marljax.logs import Row, read_rows
 from marljax.progress import caveat, comparison, pooled, say
@@ -26,6 +27,7 @@ from marljax.sweep import KEY
 Metrics = dict[str, np.ndarray]
 FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
 PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs meet the same episodes
+RANDOM = "random"
 LISTED = 8  # members that a line names one by one
 
 
@@ -110,17 +112,35 @@ def learned(settings: Settings, params: Any, part: int, episodes: int) -> Metric
 
 
 def scripted(settings: Settings, part: int, episodes: int, tell: Callable[[str], None]) -> list[tuple[str, Metrics]]:
-    """(name, metrics [episodes]) of the scripted policies."""
+    """(name, metrics [episodes]) of the scripted policies; those that the user's cache holds are not played again."""
     rivals = scripted_policies(settings)
-    if rivals:
-        tell(f"evaluating what it is compared with: {', '.join(rivals)}")
+    tell(f"evaluating what it is compared with: {', '.join(rivals)}")
     rows = []
     for name, rival in rivals.items():
-        evaluator = Evaluator(rival.env, _together(episodes))
-        keys = [suite_key(each) for each in _parts(part, episodes)]
-        played = [jax.device_get(evaluator.scripted(rival.policy, rival.env_params, key, rival.carry)) for key in keys]
-        rows.append((name, _joined(played, episodes)))
+        try:
+            rows.append((name, _of_rival(rival, part, episodes)))
+        except UserError:
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:  # what a user's policy may raise
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise UserError(f"the scripted policy '{name}' raised {type(error).__name__}: {reason}; mend it there") from error
     return rows
+
+
+def _of_rival(rival: Rival, part: int, episodes: int) -> Metrics:
+    """Metrics [episodes] of a scripted policy, from the user's cache or played."""
+    evaluator = Evaluator(rival.env, _together(episodes))
+    keys = [suite_key(each) for each in _parts(part, episodes)]
+    program = evaluator.scripted_program(rival.policy, rival.env_params, keys[0], rival.carry)
+    numbers = (rival.policy.args, rival.policy.keywords) if isinstance(rival.policy, Partial) else ()
+    entry = cache.entry_of(program, (numbers, rival.env_params, rival.carry), part, episodes, rival.env.version)
+    kept = cache.load(entry, episodes)
+    if kept is not None:
+        return kept
+    played = [jax.device_get(evaluator.scripted(rival.policy, rival.env_params, key, rival.carry)) for key in keys]
+    metrics = _joined(played, episodes)
+    cache.keep(entry, metrics)
+    return metrics
 
 
 def _parts(first: int, episodes: int) -> range:
@@ -143,15 +163,21 @@ def alarms(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
 
 
 def scripted_policies(settings: Settings) -> dict[str, Rival]:
-    """The scripted rivals that ``marljax.baselines.<env>`` offers for these settings; none where there is no such module.
+    """What a learned policy is compared with: the rivals of ``marljax.baselines.<env>``, of the environment's own class, and
+    random actions where none of these are.
 
-    Such a module has ``rivals(env, env_params)``, which gives a ``Rival`` by name.
+    Such a module has ``rivals(env, env_params)``, which gives a ``Rival`` by name; a class has ``Environment.rivals``.
     """
+    env, env_params, found = settings.bare_env, settings.env_params, {}
     module = f"marljax.baselines.{settings.env_name}"
-    if not settings.env_name.isidentifier() or importlib.util.find_spec(module) is None:
-        return {}
-    rivals = getattr(importlib.import_module(module), "rivals", None)
-    return rivals(settings.bare_env, settings.env_params) if rivals else {}
+    if settings.env_name.isidentifier() and importlib.util.find_spec(module) is not None:
+        rivals = getattr(importlib.import_module(module), "rivals", None)
+        found = dict(rivals(env, env_params)) if rivals else {}
+    for name, policy in env.rivals(env_params).items():
+        found[name] = policy if isinstance(policy, Rival) else Rival(env, env_params, policy)
+    if not any(name.startswith(RANDOM) for name in found):
+        found[RANDOM] = Rival(env, env_params, RandomPolicy(env))
+    return found
 
 
 def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
