@@ -249,15 +249,17 @@ def _replay(words: Sequence[str]) -> int:
         print(REPLAY_HELP, end="")
         return 0
     folder, options, env_changes = _folder_and_options(words, ReplayOptions)
-    import jax
-
-    from marljax import driver, render, report
-
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
     if path.suffix == ".mp4":
+        from marljax import render
+
         render.check_ffmpeg()
+    import jax
+
+    from marljax import driver, report
+
     loaded = _load(folder, options, env_changes)
     wanted, index = loaded.settings, loaded.index_of(options.seed, folder)
     key = driver.suite_key(driver.fresh_part(options.suite))
@@ -293,7 +295,7 @@ def _load(folder: Path, options: Options, env_changes: dict[str, Any]) -> "Loade
 
 def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
     """The run folder, the command's own options, and the changes to the environment."""
-    from marljax import driver, fields, settings
+    from marljax import evaluate, fields, runfolder, settings
 
     folder, *rest = words
     _reject_flags(rest)
@@ -308,9 +310,10 @@ def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path
         else:
             raise unknown("option", key, [*fields.names(kind), "env.<key>"])
     options = fields.build(kind, "", values)
-    for key, (least, most) in {"episodes": (1, driver.PARTS_PER_SUITE), "suite": (0, driver.SUITES - 1)}.items():
+    for key, (least, most) in {"episodes": (1, evaluate.PARTS_PER_SUITE), "suite": (0, evaluate.SUITES - 1)}.items():
         if not least <= getattr(options, key, least) <= most:
             raise UserError(f"{key}={getattr(options, key)} is out of range; it takes integers from {least} to {most}")
+    runfolder.read_config(Path(folder))  # it is one, before what plays is imported
     return Path(folder), options, env_changes
 
 

@@ -22,7 +22,7 @@ from marljax import checkpoint, fields, hosts, memory, parallel, provenance, run
 from marljax.checkpoint import Purpose
 from marljax.environment import lasting_parts
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator
+from marljax.evaluate import PARTS_PER_SUITE, Evaluator
 from marljax.logs import MetricsFile, Row, WandbRuns, summarise
 from marljax.progress import LiveProgress, headline, say
 from marljax.settings import CUSTOM, Settings
@@ -32,8 +32,6 @@ from marljax.train import LONGEST, Members, Trainer
 NUMBERS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", "env_params")
 MINUTES_WITH_REPLAY = 5.0  # between two checkpoints that hold a replay
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
-PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
-SUITES = 2**32 // PARTS_PER_SUITE - 1
 
 Status = Literal["finished", "interrupted", "diverged"]
 

@@ -17,6 +17,8 @@ from marljax.overrides import Overrides, overridden
 from marljax.spaces import Discrete, MultiDiscrete
 from marljax.vector import VecState, vectorize
 
+PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
+SUITES = 2**32 // PARTS_PER_SUITE - 1
 MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
 
 # policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.

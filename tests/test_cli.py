@@ -15,6 +15,7 @@ from toys import Corridor
 import marljax
 from marljax import cli, driver, registry, settings, trained
 from marljax.errors import UserError
+from marljax.evaluate import PARTS_PER_SUITE, SUITES
 from marljax.spaces import Box
 
 
@@ -141,8 +142,8 @@ def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
 
 
 def test_no_two_suites_share_a_part():
-    most = driver.PARTS_PER_SUITE
-    first, second, last = (driver.fresh_part(suite) for suite in (0, 1, driver.SUITES - 1))
+    most = PARTS_PER_SUITE
+    first, second, last = (driver.fresh_part(suite) for suite in (0, 1, SUITES - 1))
     assert (first, second, last) == (most, 2 * most, 2**32 - most)  # those below ``first`` are training's and its end's
     parts = (0, 1, first, second - 1, second, 2**32 - 1)
     assert len({tuple(jax.random.key_data(driver.suite_key(part)).tolist()) for part in parts}) == len(parts)
@@ -158,9 +159,10 @@ def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys,
         trained.with_env(per_agent, {"agents": 2})
 
 
-def test_an_mp4_without_ffmpeg_is_refused_before_anything_is_played(tmp_path, monkeypatch, capsys):
+def test_an_mp4_without_ffmpeg_is_refused_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert console("replay", "nowhere", "out=episode.mp4") == 2
+    monkeypatch.delattr(trained, "load_members")
+    assert console("replay", folder, "out=episode.mp4") == 2
     assert "needs ffmpeg" in capsys.readouterr().err
 
 
