@@ -10,6 +10,7 @@ from marljax.registry import make, register
 from marljax.vector import vectorize
 
 if TYPE_CHECKING:
+    from marljax import testing as testing
     from marljax.gymnax_api import to_gymnax
     from marljax.jaxmarl_api import to_jaxmarl
     from marljax.settings import tuned
@@ -43,9 +44,16 @@ _LATER = {
     "to_jaxmarl": "marljax.jaxmarl_api",
     "tuned": "marljax.settings",
 }
+_LATER_MODULES = ("testing",)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _LATER_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LATER_MODULES})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from marljax import driver, fields, hosts, memory, ranking, runfolder, trust
+from marljax import driver, fields, hosts, memory, provenance, ranking, runfolder, trust
 from marljax.driver import Ended, Status
 from marljax.errors import UserError
 from marljax.parallel import SEED
@@ -43,7 +43,10 @@ def train(settings: Settings, console: Console) -> Ended:
         folder = driver.entered(stack, settings, None)
         hosts.first_writes(lambda: runfolder.write_config(folder, settings.tree))
         trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
-        return _one_after_the_other(settings, count, folder, console)
+        session = stack.enter_context(provenance.recorded(folder))
+        ended = _one_after_the_other(settings, count, folder, console)
+        session.status = ended.status
+        return ended
 
 
 def _say_what_is_not_taken(settings: Settings, console: Console) -> None:

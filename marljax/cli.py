@@ -1,22 +1,28 @@
-"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay``."""
+"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay | plot``."""
 
 import dataclasses
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from marljax.errors import UserError, unknown
 from marljax.runfolder import Which
 
+if TYPE_CHECKING:
+    from marljax.driver import Ended
+    from marljax.trained import Loaded
+
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
   marljax evaluate <run folder> [key=value …]          play fresh frozen episodes with the trained policy, beside scripted ones
   marljax replay <run folder> [key=value …]            write an episode of the trained policy as GIF or MP4
+  marljax plot <run folder>                            draw the learning curve again, and how the settings of a sweep compare
   marljax <command> --help                             what each takes
 """
 TRAIN_HELP = """usage: python algos/{algo}.py env=<name> [key=value …]
@@ -50,6 +56,10 @@ Writes one episode of the trained policy as an animation.
   trust=true       import env.target of a run that was not trained here: it may run any code
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
+PLOT_HELP = """usage: marljax plot <run folder>
+
+Draws curve.png from metrics.jsonl, also of a run that was stopped or still goes on; of a sweep that is ranked also sweep.png.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +92,9 @@ def main(algo: str, words: Sequence[str] | None = None) -> None:
     """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
     words = sys.argv[1:] if words is None else words
     find_own_modules()
-    sys.exit(guarded(lambda: train(algo, words)))
+    script = sys.argv[0]
+    command = ["python", script] if script.endswith(".py") else None
+    sys.exit(guarded(lambda: train(algo, words, command)))
 
 
 def console() -> None:
@@ -121,15 +133,16 @@ def enable_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache folder, so that the next start takes seconds."""
     import jax
 
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(home / "marljax" / "jax"))
+    from marljax import cache
+
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and (home := cache.home()) is not None:
+        jax.config.update("jax_compilation_cache_dir", str(home / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    commands = {"train": _train_command, "evaluate": _evaluate, "replay": _replay}
+    commands = {"train": _train_command, "evaluate": _evaluate, "replay": _replay, "plot": _plot}
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -153,8 +166,11 @@ def _train_command(words: Sequence[str]) -> int:
     return train(words[0], words[1:])
 
 
-def train(algo: str, words: Sequence[str]) -> int:
-    """Trains as a command with these words does, and returns its exit status."""
+def train(algo: str, words: Sequence[str], command: Sequence[str] | None = None) -> int:
+    """Trains as a command with these words does, and returns its exit status.
+
+    ``command`` is what comes before the words, for the advice that a run can be continued; by default ``marljax train <algo>``.
+    """
     from marljax import describe, fields, multirun, settings
 
     if {"-h", "--help"} & set(words):
@@ -168,14 +184,15 @@ def train(algo: str, words: Sequence[str]) -> int:
     wanted = settings.compose(algo, words)
     enable_compilation_cache()
 
-    from marljax import batches, hosts, ranking, report, runfolder
+    from marljax import batches, hosts, ranking, report
     from marljax.progress import say
 
     screen = Console(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        word = runfolder.resume_word(ended.folder)
-        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with {word}")
+        again = shlex.join([*(command or ("marljax", "train", algo)), f"resume={ended.folder}"])
+        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with: {again}")
+        _draw_so_far(ended, screen)
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -185,6 +202,20 @@ def train(algo: str, words: Sequence[str]) -> int:
     else:
         report.finish(ended.run, screen)
     return 0
+
+
+def _draw_so_far(ended: "Ended", screen: Console) -> None:
+    """The learning curve of a run that was stopped."""
+    from marljax import hosts, report, settings
+    from marljax.progress import say
+
+    whole = settings.batch_of(ended.run.settings, None, ended.run.settings.run.search.batches)
+    if not whole.run.render or not hosts.is_first():
+        return
+    try:
+        report.draw_curve(whole, ended.folder, screen)
+    except UserError as error:
+        say(screen, f"no curve: {error}")
 
 
 def _join_others(words: Sequence[str]) -> None:
@@ -205,14 +236,16 @@ def _evaluate(words: Sequence[str]) -> int:
         return 0
     folder, options, env_changes = _folder_and_options(words, EvaluateOptions)
     from marljax import driver, report
-    from marljax.progress import comparison, pooled, say
+    from marljax.progress import say
 
-    wanted, params = _load(folder, options, env_changes)[:2]
-    screen = Console()
+    loaded = _load(folder, options, env_changes)
+    wanted, screen = loaded.settings, Console()
     part = driver.fresh_part(options.suite)
-    rows = report.compare(wanted, params, part, options.episodes, lambda line: say(screen, line))
-    title = pooled(options.episodes, "fresh", len(wanted.members), wanted.env.competitive)
-    screen.print(comparison(title, rows, screen.width, wanted.env.figures, wanted.env.units))
+    rows = report.compare(wanted, loaded.params, part, options.episodes, lambda line: say(screen, line))
+    screen.print(report.table(wanted, rows, options.episodes, "fresh", screen.width))
+    if options.which == "best":
+        for line in report.about_best(wanted, driver.best_updates(loaded.best, loaded.update)):
+            say(screen, line)
     return 0
 
 
@@ -221,23 +254,43 @@ def _replay(words: Sequence[str]) -> int:
         print(REPLAY_HELP, end="")
         return 0
     folder, options, env_changes = _folder_and_options(words, ReplayOptions)
+    path = Path(options.out or folder / "replay.gif")
+    if path.suffix not in (".gif", ".mp4"):
+        raise UserError(f"out={path}: write a .gif or an .mp4 file")
+    if path.suffix == ".mp4":
+        from marljax import render
+
+        render.check_ffmpeg()
     import jax
 
     from marljax import driver, report
 
-    path = Path(options.out or folder / "replay.gif")
-    if path.suffix not in (".gif", ".mp4"):
-        raise UserError(f"out={path}: write a .gif or an .mp4 file")
-    wanted, params, index = _load(folder, options, env_changes, options.seed)
+    loaded = _load(folder, options, env_changes)
+    wanted, index = loaded.settings, loaded.index_of(options.seed, folder)
     key = driver.suite_key(driver.fresh_part(options.suite))
     charts = path.with_suffix(".png")
-    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], params), key, path, charts)
+    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], loaded.params), key, path, charts)
+    if loaded.update_of(index, options.which) == 0:
+        print(f"warning: seed {wanted.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0
 
 
-def _load(folder: Path, options: Options, env_changes: dict[str, Any], seed: int | None = None) -> tuple[Any, Any, int]:
-    """The settings of a run, with changes to its environment, its parameters [S, …], and which of them are the seed's."""
+def _plot(words: Sequence[str]) -> int:
+    if not words or {"-h", "--help"} & set(words):
+        print(PLOT_HELP, end="")
+        return 0
+    folder, *rest = words
+    if rest:
+        raise UserError(f"'{rest[0]}': plot takes a run folder and nothing else")
+    from marljax import report
+
+    report.draw_again(Path(folder), Console())
+    return 0
+
+
+def _load(folder: Path, options: Options, env_changes: dict[str, Any]) -> "Loaded":
+    """The members of a run, with changes to its environment."""
     enable_compilation_cache()
     from marljax import trained
 
@@ -247,12 +300,12 @@ def _load(folder: Path, options: Options, env_changes: dict[str, Any], seed: int
         print(f"warning: {line}", file=sys.stderr)
     if env_changes.get("target") == loaded.settings.tree["env"].get("target"):  # repeated, not changed
         env_changes = {key: value for key, value in env_changes.items() if key != "target"}
-    return trained.with_env(loaded.settings, env_changes), loaded.params, loaded.index_of(seed, folder)
+    return loaded._replace(settings=trained.with_env(loaded.settings, env_changes))
 
 
 def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
     """The run folder, the command's own options, and the changes to the environment."""
-    from marljax import driver, fields, settings
+    from marljax import evaluate, fields, runfolder, settings
 
     folder, *rest = words
     _reject_flags(rest)
@@ -268,9 +321,10 @@ def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path
         else:
             raise unknown("option", key, [*fields.names(kind), "env.<key>"])
     options = fields.build(kind, "", values)
-    for key, (least, most) in {"episodes": (1, driver.PARTS_PER_SUITE), "suite": (0, driver.SUITES - 1)}.items():
+    for key, (least, most) in {"episodes": (1, evaluate.PARTS_PER_SUITE), "suite": (0, evaluate.SUITES - 1)}.items():
         if not least <= getattr(options, key, least) <= most:
             raise UserError(f"{key}={getattr(options, key)} is out of range; it takes integers from {least} to {most}")
+    runfolder.read_config(Path(folder))  # it is one, before what plays is imported
     return Path(folder), options, env_changes
 
 

@@ -136,6 +136,16 @@ def _traced_value(field: dataclasses.Field, value: Any) -> Any:
     return value if numbers.ndim else float(numbers)
 
 
+def check_value(config: type, name: str, value: Any) -> None:
+    """Raises ``UserError`` for a value that a field of a ``Config`` does not take, whatever the others are."""
+    field = next(field for field in dataclasses.fields(config) if field.name == name)
+    value = fields.convert(f"algo.{name}", value, Any, field.default)
+    try:
+        (_static_value if is_static(field) else _traced_value)(field, value)
+    except UserError as error:
+        raise fields.prefixed("algo", error, [name]) from error
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number or an array of numbers; truth values are not."""
     if not isinstance(value, int | float | jax.Array | np.ndarray | np.generic) or isinstance(value, bool):

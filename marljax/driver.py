@@ -18,11 +18,11 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax import checkpoint, fields, hosts, logs, memory, parallel, runfolder, trust
+from marljax import checkpoint, fields, hosts, logs, memory, parallel, provenance, runfolder, trust
 from marljax.checkpoint import Purpose
 from marljax.environment import lasting_parts
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator
+from marljax.evaluate import PARTS_PER_SUITE, Evaluator
 from marljax.logs import MetricsFile, Row, WandbRuns, summarise
 from marljax.overrides import ENV
 from marljax.progress import LiveProgress, headline, say
@@ -35,8 +35,6 @@ NUMBERS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay
 IMPOSSIBLE_AFTER, IMPOSSIBLE_BY = 0.05, 1.1
 MINUTES_WITH_REPLAY = 5.0  # between two checkpoints that hold a replay
 EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
-PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
-SUITES = 2**32 // PARTS_PER_SUITE - 1
 
 Status = Literal["finished", "interrupted", "diverged"]
 
@@ -101,6 +99,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
         folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
         trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
+        session = stack.enter_context(provenance.recorded(folder))
         wandb = hosts.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
@@ -113,7 +112,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
             hosts.together(lambda: log.append(rows))
             wandb.append(rows)
 
-        status = run_chunks(run, progress, record, stopper)
+        status = session.status = run_chunks(run, progress, record, stopper)
         wandb.conclude(best_figures(run))
         return Ended(run, status, run.folder, stopper.agreed())
 
@@ -301,8 +300,8 @@ def announce(run: Run, console: Console) -> None:
     rounded = f" (total_steps={asked:,} rounded up to whole updates)" if steps != asked else ""
     members = f", {many(settings)}" if len(settings.members) > 1 else ""
     device = jax.devices()[0].device_kind + (f" × {trainer.mesh.size}" if trainer.mesh.size > 1 else "")
-    title = settings.title.replace("_", " on ", 1)
-    say(console, f"{title}: {steps:,} steps in {fields.counted(trainer.num_updates, 'update')}{rounded}{members}, on {device}")
+    updates = fields.counted(trainer.num_updates, "update")
+    say(console, f"{settings.label}: {steps:,} steps in {updates}{rounded}{members}, on {device}")
     if replayed := sum(map(memory.size, lasting_parts(run.members.state))):
         each = memory.shown(replayed // len(settings.members))
         say(console, f"kept to be replayed: {each} per seed, in memory and in checkpoints")
@@ -418,6 +417,16 @@ def best_figures(run: Run) -> list[Row]:
 def best_or_last(best: Best, last: Any) -> Any:
     """The best parameters [S, …]; a seed that was never evaluated has none, and its ``last`` ones stand in."""
     return choose(np.isfinite(best.score), best.params, last)
+
+
+def best_updates(best: Best, last: int) -> np.ndarray:
+    """[S] after which update the parameters of ``best_or_last`` were taken."""
+    return np.where(np.isfinite(best.score), best.update, last)
+
+
+def same_parameters(one: Any, other: Any) -> bool:
+    """Whether two trees of parameters [S, …] agree for every member."""
+    return all(np.array_equal(*leaves) for leaves in zip(*map(jax.tree.leaves, jax.device_get((one, other))), strict=True))
 
 
 def play(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:

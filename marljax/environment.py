@@ -206,6 +206,16 @@ class Environment(abc.ABC):
         del states, env_params
         return None
 
+    def rivals(self, env_params: EnvParams) -> Mapping[str, Any]:
+        """Scripted policies that a learned one is compared with in every final table, by name; none by default.
+
+        Each is ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` for one environment, which may read the whole
+        state and begins with the carry ``()``; a ``jax.tree_util.Partial`` where it depends on numbers. One that remembers, or
+        plays in another environment, is a ``marljax.evaluate.Rival`` instead. Random actions are always compared with.
+        """
+        del env_params
+        return {}
+
     @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
         """Static text for a scene's colours: (name, RGBA) pairs."""

@@ -17,6 +17,8 @@ from marljax.overrides import Overrides, overridden
 from marljax.spaces import Discrete, MultiDiscrete
 from marljax.vector import VecState, vectorize
 
+PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
+SUITES = 2**32 // PARTS_PER_SUITE - 1
 MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
 
 # policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
@@ -134,7 +136,15 @@ class Evaluator:
 
     def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
         """Metrics [episodes] of a policy that is a function of the environment's state."""
-        return _evaluate_scripted(self, policy if isinstance(policy, Partial) else Partial(policy), env_params, key, carry)
+        return _evaluate_scripted(self, _partial(policy), env_params, key, carry)
+
+    def scripted_program(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> str:
+        """What ``scripted`` would compile, as text: alike where policy, environment and shapes of the inputs are."""
+        return _evaluate_scripted.trace(self, _partial(policy), env_params, key, carry).lower().as_text()
+
+
+def _partial(policy: Policy) -> Partial:
+    return policy if isinstance(policy, Partial) else Partial(policy)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 6))

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from marljax.errors import UserError
 
@@ -85,7 +84,7 @@ def _told(line: str) -> list[str]:
     row = np.zeros(LONGEST_LINE, np.uint8)
     content = np.frombuffer(line.encode()[:LONGEST_LINE], np.uint8)
     row[: len(content)] = content
-    rows = np.asarray(multihost_utils.process_allgather(row)).reshape(jax.process_count(), LONGEST_LINE)
+    rows = np.asarray(_allgather(row)).reshape(jax.process_count(), LONGEST_LINE)
     return [bytes(each).rstrip(b"\0").decode(errors="ignore") for each in rows]
 
 
@@ -93,7 +92,13 @@ def largest(number: int) -> int:
     """The largest of the numbers that the processes give."""
     if jax.process_count() == 1:
         return number
-    return int(np.max(multihost_utils.process_allgather(np.array(number))))
+    return int(np.max(_allgather(np.array(number))))
+
+
+def _allgather(array: Any, tiled: bool = False) -> Any:
+    from jax.experimental import multihost_utils  # nothing that a single process needs
+
+    return multihost_utils.process_allgather(array, tiled=tiled)
 
 
 def gathered(tree: Any) -> Any:
@@ -110,7 +115,7 @@ def fetched(tree: Any) -> Any:
 
 def _whole(leaf: Any) -> Any:
     everywhere = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-    return leaf if everywhere else multihost_utils.process_allgather(leaf, tiled=True)
+    return leaf if everywhere else _allgather(leaf, tiled=True)
 
 
 def placed(array: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marljax import stats
 from marljax.environment import Environment
 from marljax.errors import UserError
 from marljax.files import replacing
@@ -131,6 +130,8 @@ def _panel(axes: "Axes", rows: list[Row], name: str, x: str, unit: str) -> float
 
 def _series(axes: "Axes", places: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
     """The seeds, their mean, and of many its interval; a place where some seed is silent counts those that speak."""
+    from marljax import stats  # SciPy's statistics take a second to import, and environments take their colours from here
+
     if not len(places):
         return
     dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(places) < 40 else {}

@@ -26,6 +26,7 @@ SHOWN = (
 )  # the first two of these that an environment reports
 COLUMNS = 7  # figures of a comparison
 POLICY_WIDTH = 16  # characters that a policy's name gets before it is broken into lines
+FEWEST_SEEDS = 3  # below which a table says that they are few
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -98,10 +99,20 @@ def _with_unit(name: str, value: float, unit: str) -> str:
     return f"{name} {100 * value:.0f} %" if unit == "%" else f"{name} {value:.3g} {unit}".rstrip()
 
 
-def pooled(episodes: int, kind: str, seeds: int, competitive: bool = False) -> str:
-    """The title of a comparison: what its figures are taken over."""
-    title = f"mean and 95 % interval over {episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
-    return f"{title}; every policy plays itself" if competitive else title
+def pooled(episodes: int, kind: str, seeds: int) -> str:
+    """The title of a comparison: what its means and intervals are taken over."""
+    played = f"{episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
+    return f"mean over {played}, 95 % interval over {'seeds' if seeds > 1 else 'episodes'}"
+
+
+def caveat(seeds: int, competitive: bool = False) -> str:
+    """What to bear in mind when reading a comparison, below it."""
+    if seeds == 1:
+        lines = ["one seed: the interval says nothing of how much seeds differ; seeds=5 trains more"]
+    else:
+        lines = [f"{seeds} seeds are few for an interval"] * (seeds < FEWEST_SEEDS)
+        lines.append("of scripted policies: over episodes")
+    return "; ".join(lines + ["every policy plays itself"] * competitive)
 
 
 def comparison(
@@ -110,15 +121,20 @@ def comparison(
     width: int = 100,
     figures: Sequence[str] = (),
     units: Mapping[str, str] = Environment.units,
+    caption: str | None = None,
 ) -> Table:
-    """A table with a row per policy: the means of the key figures over episodes, their 95 % intervals below.
+    """A table with a row per policy: the means of the key figures, their 95 % intervals below.
 
-    ``rows`` are (policy, metrics), each metric an array of any shape over seeds and episodes. What is 0 or 1 per episode is a
-    rate in per cent, with Wilson's interval; a share that is merely always 1, and lies between for other policies, is none.
+    ``rows`` are (policy, metrics), each metric [S, episodes] of a policy that was trained with S seeds, or [episodes]. The
+    episodes of one seed share its parameters, so they are no independent runs: with two or more seeds the interval is Student's t
+    over the means of seeds, for what is in per cent cut off at 0 and 100; else it is over episodes. What is 0 or 1 per episode is
+    a rate in per cent, over episodes with Wilson's interval; a share that is merely always 1, and lies between for other
+    policies, is none.
     Figures that find no room in ``width`` characters are left out, the least important first; ``figures`` names the most
     important ones and ``units`` gives their units (an environment's ``figures`` and ``units``).
     """
     table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.caption, table.caption_justify = caption, "left"
     table.add_column("policy\n ", overflow="fold")
     columns: list[list[str]] = []
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
@@ -167,15 +183,22 @@ def _is_rate(values: np.ndarray) -> bool:
 
 
 def _cell(values: np.ndarray | None, unit: str, rate: bool) -> str:
-    """A mean and its interval in the column's unit, which the header names; ``rate``: every policy has 0 or 1 there."""
+    """A mean and its interval in the column's unit, which the header names; ``rate``: every policy has 0 or 1 there.
+
+    ``values`` are [S, episodes] or [episodes].
+    """
     if values is None:
         return "–"
-    flat = np.asarray(values, np.float64).ravel()
+    values = np.asarray(values, np.float64)
+    over_seeds = values.ndim == 2 and len(values) > 1
+    sample = values.mean(-1) if over_seeds else values.ravel()
+    mean = stats.mean(sample)
     if unit != "%":
-        mean = stats.mean(flat)
         return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"
-    if rate or (_is_rate(flat) and np.ptp(flat) > 0):
-        share = stats.wilson(int(flat.sum()), flat.size)
-        return f"{100 * share.value:.1f}\n{100 * share.low:.1f}–{100 * share.high:.1f}"
-    share = stats.mean(100 * flat)
-    return f"{share.value:.1f}\n± {share.high - share.value:.1f}"
+    if over_seeds:
+        low, high = np.clip((mean.low, mean.high), 0.0, 1.0)
+    elif rate or (_is_rate(sample) and np.ptp(sample) > 0):
+        _, low, high = stats.wilson(int(sample.sum()), sample.size)
+    else:
+        return f"{100 * mean.value:.1f}\n± {100 * (mean.high - mean.value):.1f}"
+    return f"{100 * mean.value:.1f}\n{100 * low:.1f}–{100 * high:.1f}"

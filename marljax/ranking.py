@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from marljax import fields, hosts, report, runfolder, stats
-from marljax.driver import Run, best_or_last
+from marljax.driver import Run, best_or_last, best_updates, same_parameters
 from marljax.errors import UserError, unknown
 from marljax.files import contents
 from marljax.progress import say
@@ -37,6 +37,8 @@ class Ranked(NamedTuple):
     scores: list[float]  # of each seed
     diverged: int  # seeds that did
     metrics: dict[str, float]  # means over seeds and episodes
+    last: float  # interquartile mean over seeds of what the last parameters reach, where the score is of the best
+    updates: list[int]  # of each seed, after which its best parameters were taken
 
 
 def compares(settings: Settings) -> bool:
@@ -63,19 +65,22 @@ def check_metric(settings: Settings) -> None:
 
 
 def judge(run: Run, console: Console) -> None:
-    """Plays the best parameters of every member on the final frozen episodes, and writes what they reach to ``results.json``.
+    """Plays every member's best and last parameters on the final frozen episodes; writes what they reach to ``results.json``.
 
     A member that diverged plays with what it was before. Every process plays, the first one writes: so none waits for the others.
     """
     settings = run.settings
-    params, diverged = best_or_last(run.best, hosts.gathered(run.members.state.learner.params)), run.diverged
+    final, diverged = hosts.gathered(run.members.state.learner.params), run.diverged
+    params = best_or_last(run.best, final)
     episodes = settings.run.eval.final_episodes
     say(console, f"evaluating {fields.counted(len(settings.members), 'member')} on {episodes:,} episodes")
     played = report.learned(settings, params, report.FINAL_PART, episodes)
-    updates = np.where(np.isfinite(run.best.score), run.best.update, run.update)
+    same = same_parameters(params, final)
+    last = played if same else report.learned(settings, final, report.FINAL_PART, episodes)
+    updates = best_updates(run.best, run.update)
     members = [
         {"trial": member.trial, **member.place, "update": int(updates[index]), "diverged": bool(diverged[index])}
-        | {"metrics": {name: float(values[index].mean()) for name, values in played.items()}}
+        | {"metrics": report.means(played, index), "last": report.means(last, index)}
         for index, member in enumerate(settings.members)
     ]
     hosts.first_writes(lambda: runfolder.write_results(run.folder, {"members": members}))
@@ -92,20 +97,37 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
     members = judged(folder, settings.run.search.batches or 1)
     ranks = ranked(settings, members)
     rivals = report.scripted(settings, report.FINAL_PART, settings.run.eval.final_episodes, lambda line: say(console, line))
-    references = {name: {key: float(values.mean()) for key, values in metrics.items()} for name, metrics in rivals}
+    references = {name: report.means(metrics) for name, metrics in rivals}
     best = [{**rank._asdict(), "score": rank.score._asdict()} for rank in ranks]
     runfolder.write_results(folder, {"settings": best, "policies": references, "members": members})
     console.print(table(settings, ranks, references))
+    for line in report.about_best(settings, np.array([member["update"] for member in members])):
+        say(console, line)
     if settings.run.render:
         draw(settings, folder, ranks, references, console)
     say(console, f"results: {folder}; the best setting is trial {ranks[0].trial}: {described(ranks[0].values) or 'the only one'}")
+
+
+def draw_again(settings: Settings, folder: Path, console: Console) -> None:
+    """The picture of a sweep from its ``results.json``; a line where its settings have not been ranked yet."""
+    path = folder / runfolder.RESULTS
+    try:
+        policies = json.loads(path.read_text()).get("policies") if path.exists() else None
+        ranks = ranked(settings, judged(folder, settings.run.search.batches or 1)) if policies is not None else []
+        references = {name: _numbers(figures) for name, figures in (policies or {}).items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged; resume={folder} evaluates again") from error
+    if not ranks:
+        say(console, f"no picture of the sweep: its settings have not been ranked yet; resume={folder} does that")
+        return
+    draw_sweep(settings, folder, ranks, references, console)
 
 
 def judged(folder: Path, batches: int) -> list[Played]:
     """What the members of all batches reached."""
     folders = [folder] if batches == 1 else [folder / runfolder.batch(index) for index in range(batches)]
     members = [member for part in folders for member in json.loads((part / runfolder.RESULTS).read_text())["members"]]
-    return [member | {"metrics": {name: _number(value) for name, value in member["metrics"].items()}} for member in members]
+    return [member | {key: _numbers(member[key]) for key in ("metrics", "last")} for member in members]
 
 
 def is_judged(part: Settings, folder: Path) -> bool:
@@ -114,15 +136,16 @@ def is_judged(part: Settings, folder: Path) -> bool:
         members = json.loads(contents(folder / runfolder.RESULTS))["members"]
         found = [(member["trial"], member["seed"], type(member["diverged"])) for member in members]
         ranked_by = [member["metrics"][part.run.search.metric] for member in members]
-        numbers = [*ranked_by, *(value for member in members for value in member["metrics"].values())]
+        numbers = [*ranked_by, *(value for member in members for key in ("metrics", "last") for value in member[key].values())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     whole = found == [(member.trial, member.seed, bool) for member in part.members]
     return whole and all(value is None or isinstance(value, int | float) for value in numbers)
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
+def _numbers(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Figures as JSON holds them, which has no NaN."""
+    return {name: float("nan") if value is None else value for name, value in figures.items()}
 
 
 def ranked(settings: Settings, members: Sequence[Played]) -> list[Ranked]:
@@ -133,7 +156,10 @@ def ranked(settings: Settings, members: Sequence[Played]) -> list[Ranked]:
         own = [member for member in members if member["trial"] == trial]
         scores = [member["metrics"][metric] for member in own]
         means = {name: float(np.mean([member["metrics"][name] for member in own])) for name in own[0]["metrics"]}
-        ranks.append(Ranked(trial, values, score_of(scores), scores, sum(member["diverged"] for member in own), means))
+        lasts, updates = ([member["last"][metric] for member in own], [member["update"] for member in own])
+        last = stats.iqm(lasts) if len(lasts) > 1 else lasts[0]
+        diverged = sum(member["diverged"] for member in own)
+        ranks.append(Ranked(trial, values, score_of(scores), scores, diverged, means, last, updates))
     return sorted(ranks, key=lambda rank: sign * rank.score.value)
 
 
@@ -151,22 +177,25 @@ def table(settings: Settings, ranks: Sequence[Ranked], references: Mapping[str, 
     title = f"{metric}, interquartile mean and 95 % interval over {seeds} × {settings.run.eval.final_episodes} frozen episodes"
     others = [name for name in (*env.figures, "return", "length") if name in ranks[0].metrics and name != metric][:FIGURES]
     diverged = any(rank.diverged for rank in ranks)
+    lasts = any(rank.last != rank.score.value for rank in ranks)
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, min_width=len(title), pad_edge=False)
     made.add_column("trial", justify="right", no_wrap=True)
     made.add_column("setting", overflow="fold")
-    for heading in (metric, "95 %", *others, *["diverged"] * diverged):
+    made.caption = "last: of the last parameters; all else is of the best ones" if lasts else None
+    made.caption_justify = "left"
+    for heading in (metric, "95 %", *["last"] * lasts, *others, *["diverged"] * diverged):
         made.add_column(heading, justify="right", no_wrap=True)
     for rank in ranks[:SHOWN]:
         score = rank.score
         interval = f"{score.low:.4g} … {score.high:.4g}" if np.isfinite(score.low) else "–"
         figures = [_figure(rank.metrics[name], env.units.get(name, "")) for name in others]
-        cells = [str(rank.trial), described(rank.values), f"{score.value:.4g}", interval, *figures]
+        cells = [str(rank.trial), described(rank.values), f"{score.value:.4g}", interval, *[f"{rank.last:.4g}"] * lasts, *figures]
         made.add_row(*cells, *[f"{rank.diverged} of {len(rank.scores)}"] * diverged)
     if len(ranks) > SHOWN:
         made.add_row("", f"… {len(ranks) - SHOWN} more")
     for name, reached in references.items():
         cells = [_figure(reached[each], env.units.get(each, "")) if each in reached else "–" for each in others]
-        made.add_row("", name, f"{reached[metric]:.4g}" if metric in reached else "–", "", *cells)
+        made.add_row("", name, f"{reached[metric]:.4g}" if metric in reached else "–", "", *[""] * lasts, *cells)
     return made
 
 
@@ -174,22 +203,32 @@ def _figure(value: float, unit: str) -> str:
     return f"{100 * value:.1f} %" if unit == "%" else f"{value:.4g} {unit}".rstrip()
 
 
-def draw(
+def draw_sweep(
     settings: Settings, folder: Path, ranks: Sequence[Ranked], references: Mapping[str, Mapping[str, float]], console: Console
 ) -> None:
-    """How the settings compare, and an episode of the best seed of the best one."""
-    from marljax import trained
+    """How the settings compare."""
     from marljax.sweepplot import sweep_picture
 
     metric = settings.run.search.metric
     path = folder / runfolder.SWEEP
     say(console, f"drawing the sweep: {path}")
     levels = {name: figures[metric] for name, figures in references.items() if metric in figures}
-    sweep_picture(ranks, path, metric=metric, references=levels, title=settings.title.replace("_", " on ", 1))
-    policy = trained.load(folder, trial=ranks[0].trial, trust=True)  # this command trained it
-    say(console, f"drawing an episode of trial {ranks[0].trial}, seed {policy.seed}: {folder / runfolder.EPISODE}")
-    own, charts = trained.of_trial(settings, ranks[0].trial), folder / runfolder.CHARTS
+    sweep_picture(ranks, path, metric=metric, references=levels, title=settings.label)
+
+
+def draw(
+    settings: Settings, folder: Path, ranks: Sequence[Ranked], references: Mapping[str, Mapping[str, float]], console: Console
+) -> None:
+    """How the settings compare, and an episode of the best seed of the best one."""
+    from marljax import trained
+
+    draw_sweep(settings, folder, ranks, references, console)
+    loaded, charts = trained.load_members(folder, "best", ranks[0].trial, trust=True), folder / runfolder.CHARTS  # trained here
+    index = loaded.index_of(None, folder)
+    seed = loaded.settings.seeds[index]
+    say(console, f"drawing an episode of trial {ranks[0].trial}, seed {seed}: {folder / runfolder.EPISODE}")
+    params = jax.tree.map(lambda leaf: leaf[index], loaded.params)
     try:
-        report.animate(own, policy.params, report.suite_key(report.FINAL_PART), folder / runfolder.EPISODE, charts)
+        report.animate(loaded.settings, params, report.suite_key(report.FINAL_PART), folder / runfolder.EPISODE, charts)
     except UserError as error:
         say(console, f"no animation: {error}")

@@ -374,11 +374,18 @@ def _own_colours(scenes: Scene) -> np.ndarray:
     return np.append(np.full((1, 3), 255), distinct, axis=0).astype(np.uint8)
 
 
-def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+def check_ffmpeg() -> None:
+    """Raises ``UserError`` where no MP4 can be written; to be called before an episode is played for one."""
     from matplotlib.animation import FFMpegWriter
 
     if not FFMpegWriter.isAvailable():
         raise UserError("an MP4 needs ffmpeg on the PATH; install it, or write a .gif")
+
+
+def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+    from matplotlib.animation import FFMpegWriter
+
+    check_ffmpeg()
     count = len(scenes.time)
     writer = FFMpegWriter(fps=max(1, round(fps)), codec="h264", extra_args=["-pix_fmt", "yuv420p"])
     with writer.saving(stage.figure, str(path), DPI):

@@ -16,6 +16,7 @@ from marljax.files import DRAFT, as_json, contents, replacing
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 # Those parts of a configuration that are mappings.
 GROUPS = ("algo", "env", "env_params", "sweep", "search", "eval", "checkpoint", "failure_replay", "mesh", "hosts", "wandb")
+PROVENANCE = "run.json"
 CURVE, SWEEP, EPISODE, CHARTS, LOCK = "curve.png", "sweep.png", "episode.gif", "episode.png", ".lock"
 SAVED = ".saved"  # holds the update of the last checkpoint that was written here, 0 before the first
 WRITTEN = (CONFIG, METRICS, RESULTS, CURVE, SWEEP, EPISODE, CHARTS, SAVED)  # by training

@@ -19,7 +19,7 @@ import numpy as np
 
 import marljax.configs
 from marljax import fields, registry, sweep, trust
-from marljax.config import LARGEST, divide
+from marljax.config import LARGEST, check_value, divide
 from marljax.environment import Environment, EnvParams
 from marljax.errors import UserError, unknown
 from marljax.hosts import Hosts
@@ -177,8 +177,16 @@ class Settings:
     @property
     def title(self) -> str:
         """``<algo>_<env>``; a user's own environment goes by the name of its class."""
-        name = type(self.bare_env).__name__.lower() if self.env_name == CUSTOM else self.env_name
-        return f"{self.algo}_{name}".replace("/", "-")
+        return f"{self.algo}_{self._env_label.lower() if self.env_name == CUSTOM else self.env_name}".replace("/", "-")
+
+    @property
+    def label(self) -> str:
+        """``<algo> on <env>``, for people."""
+        return f"{self.algo} on {self._env_label}"
+
+    @property
+    def _env_label(self) -> str:
+        return type(self.bare_env).__name__ if self.env_name == CUSTOM else self.env_name
 
 
 def compose(algo: str, words: Sequence[str]) -> Settings:
@@ -203,7 +211,7 @@ def tuned(algo: str, env: str, *words: str) -> Settings:
 def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The whole configuration: defaults, the tuned file that ``changes`` choose, then ``changes``.
 
-    Its keys are checked, its values are not.
+    Its keys are checked. Its values are checked one by one, but for those of ``env``; whether they fit together is not.
     """
     changes = _joined(changes)
     if changes.get("algo", algo) != algo:
@@ -509,9 +517,9 @@ def _no_other_hydra() -> Iterator[None]:
 
 
 def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
-    """Every key that the command line names exists; keys of ``env`` are checked against its numbers once it is built."""
+    """Every key that the command line names exists, and its value alone is one that it takes; keys of ``env`` are checked against
+    its numbers once it is built. The environment is imported last: it may be another library's, which takes seconds."""
     config = registry.algorithm(algo).Config
-    environment_class(env_name, changes.get("env.target"))
     known = ["algo", "env", *fields.key_paths(RunSettings), *(f"algo.{name}" for name in fields.names(config))]
     for key in changes:
         if key in FILLED_IN:
@@ -519,6 +527,20 @@ def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
         if key in known or key.startswith(("env.", KEY)):
             continue
         raise fields.unknown_setting(key, known)
+    _check_values(config, changes)
+    environment_class(env_name, changes.get("env.target"))
+
+
+def _check_values(config: type, changes: Mapping[str, Any]) -> None:
+    """Raises ``UserError`` for a value of ``algo.*`` or of a run setting that no run takes."""
+    run = run_defaults()
+    for key, value in changes.items():
+        group, _, name = key.partition(".")
+        if group == "algo" and name:
+            check_value(config, name, value)
+        elif group not in ("algo", "env", "sweep"):
+            _put(run, key, value)
+    _check_run(fields.build(RunSettings, "", run))
 
 
 def _check_run(run: RunSettings) -> RunSettings:

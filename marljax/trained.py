@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from marljax import checkpoint, fields, parallel, runfolder, settings
 from marljax import trust as trusting
-from marljax.driver import Best, ahead_of, best_or_last, changed, purpose_of, saved_shapes
+from marljax.driver import Best, ahead_of, best_or_last, best_updates, changed, purpose_of, saved_shapes
 from marljax.environment import Environment, EnvParams, TimeStep
 from marljax.errors import UserError
 from marljax.evaluate import LearnedPolicy
@@ -59,9 +59,10 @@ def load(
     ``seed`` chooses among the seeds of the run, by default the one with the best evaluation; ``which`` is ``"best"`` (the
     evaluated parameters with the highest return) or ``"last"`` (those of the newest checkpoint); ``trial`` is the number of a
     setting of a sweep, by default the best. ``trust=True`` lets a run that was not trained on this machine by this user import
-    the ``env.target`` of its configuration, which may run any code. A damaged checkpoint is passed over with a warning. Raises
-    ``UserError`` where the folder is not a run's, its checkpoints are damaged, they were made for another version of the
-    environment, or its configuration was edited.
+    the ``env.target`` of its configuration, which may run any code. Raises ``UserError`` where the folder is not a run's, its
+    checkpoints are damaged, they were made for another version of the environment, or its configuration was edited. Warns of a
+    damaged checkpoint that is passed over, and where the best parameters are those of update 0, the untrained network's: no later
+    evaluation beat them.
     """
     members = load_members(Path(run), which, trial, trust)
     for line in members.warnings:
@@ -69,6 +70,10 @@ def load(
     index = members.index_of(seed, Path(run))
     chosen, score = members.settings, members.best.score[index]
     took_best = which == "best" and np.isfinite(score)
+    update = members.update_of(index, which)
+    if update == 0:
+        advice = "which='last' gives the trained ones" if members.update else "the run has just begun"
+        warnings.warn(f"{run}, seed {chosen.seeds[index]}: these are the untrained network's parameters; {advice}", stacklevel=2)
     return TrainedPolicy(
         algorithm=chosen.algorithm,
         env=chosen.env,
@@ -76,7 +81,7 @@ def load(
         config=chosen.config,
         params=jax.tree.map(lambda leaf: leaf[index], members.params),
         seed=chosen.seeds[index],
-        update=int(members.best.update[index]) if took_best else members.update,
+        update=update,
         score=float(score) if took_best else float("nan"),
     )
 
@@ -96,6 +101,10 @@ class Loaded(NamedTuple):
         if seed is not None and seed not in seeds:
             raise UserError(f"{folder} has no seed {seed}; it trained {', '.join(map(str, seeds))}")
         return int(np.argmax(self.best.score)) if seed is None else seeds.index(seed)
+
+    def update_of(self, index: int, which: Which) -> int:
+        """After which update a member's best or last parameters were taken; 0: they are the untrained network's."""
+        return int(best_updates(self.best, self.update)[index]) if which == "best" else self.update
 
 
 def load_members(

@@ -1,15 +1,21 @@
 """The commands around a finished run: train, evaluate, replay."""
 
 import json
+import os
+import shlex
+import signal
 import sys
+import warnings
 
 import jax
 import pytest
 from PIL import Image
 from toys import Corridor
 
+import marljax
 from marljax import cli, driver, registry, settings, trained
 from marljax.errors import UserError
+from marljax.evaluate import PARTS_PER_SUITE, SUITES
 from marljax.spaces import Box
 
 
@@ -49,6 +55,78 @@ def test_a_finished_run_leaves_everything_a_person_looks_for(folder):
     assert Image.open(folder / "episode.gif").n_frames > 1
 
 
+def test_the_last_parameters_are_reported_beside_the_best(folder):
+    results = json.loads((folder / "results.json").read_text())
+    seeds = results["seeds"]
+    best, last = ([seeds[name][key] if key else seeds[name] for name in "01"] for key in ("", "last"))
+    for name, figures in {"tiny": best, "tiny, last": last}.items():
+        assert results["policies"][name]["return"] == pytest.approx(sum(seed["return"] for seed in figures) / 2)
+    policies = [[marljax.load(folder, seed, which) for seed in (0, 1)] for which in ("best", "last")]
+    assert [seed["update"] for seed in best] == [policy.update for policy in policies[0]]
+    assert [seed["update"] for seed in last] == [policy.update for policy in policies[1]] == [10, 10]
+
+
+def test_an_untrained_network_that_counts_as_best_is_told(folder, capsys):
+    """The toy's parameters drift at random: those of seed 0 were best before they did."""
+    assert console("evaluate", folder, "episodes=8") == 0
+    shown = capsys.readouterr().out
+    updates = [json.loads((folder / "results.json").read_text())["seeds"][seed]["update"] for seed in "01"]
+    assert updates[0] == 0 < updates[1]
+    assert f"best parameters: seed 0 after update 0 of 10, seed 1 after update {updates[1]}" in shown
+    assert "warning: seed 0: no evaluation beat that of update 0" in shown
+    assert console("evaluate", folder, "episodes=8", "which=last") == 0
+    assert "best parameters" not in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="seed 0: .*untrained network.*which='last'"):
+        marljax.load(folder, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        marljax.load(folder, seed=1)
+        marljax.load(folder, seed=0, which="last")
+
+
+def test_a_stopped_run_leaves_a_curve_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    run_chunks = driver.run_chunks
+
+    def interrupted(run, progress, record, stopper):
+        def record_and_interrupt(rows):
+            record(rows)
+            if run.update == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return run_chunks(run, progress, record_and_interrupt, stopper)
+
+    words = ["env=corridor", f"runs={tmp_path}", "name=in two parts", "chunk=2", "algo.total_steps=200", "eval.episodes=4"]
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "run_chunks", interrupted)
+        assert console("train", "tiny", *words, "seeds=2", "eval.final_episodes=8") == 128 + signal.SIGTERM
+    folder = tmp_path / "tiny_corridor" / "in two parts"
+    assert (folder / "curve.png").exists()
+    advice = capsys.readouterr().out.split("continue with: ")[1].splitlines()[0]
+    assert shlex.split(advice) == ["marljax", "train", "tiny", f"resume={folder}"]
+    assert console(*shlex.split(advice)[1:]) == 0
+    sessions = json.loads((folder / "run.json").read_text())["sessions"]
+    assert [session["status"] for session in sessions] == ["interrupted", "finished"]
+    assert all(session["seconds"] > 0 and session["versions"]["jax"] == jax.__version__ for session in sessions)
+    assert sessions[0]["device"] == {"platform": "cpu", "kind": "cpu", "count": jax.device_count()}
+
+
+def test_the_advice_of_a_script_names_the_script(monkeypatch):
+    given = {}
+    monkeypatch.setattr(cli, "train", lambda algo, words, command: given.update(command=command) or 0)
+    for script, command in (("algos/mappo.py", ["python", "algos/mappo.py"]), ("-c", None)):
+        monkeypatch.setattr(sys, "argv", [script])
+        with pytest.raises(SystemExit):
+            cli.main("mappo", [])
+        assert given["command"] == command
+
+
+def test_plot_draws_again_from_the_rows(folder, capsys):
+    drawn = (folder / "curve.png").read_bytes()
+    (folder / "curve.png").unlink()
+    assert console("plot", folder) == 0
+    assert (folder / "curve.png").read_bytes() == drawn
+
+
 def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
     assert console("evaluate", folder, "episodes=8") == 0
     first = capsys.readouterr().out
@@ -64,8 +142,8 @@ def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
 
 
 def test_no_two_suites_share_a_part():
-    most = driver.PARTS_PER_SUITE
-    first, second, last = (driver.fresh_part(suite) for suite in (0, 1, driver.SUITES - 1))
+    most = PARTS_PER_SUITE
+    first, second, last = (driver.fresh_part(suite) for suite in (0, 1, SUITES - 1))
     assert (first, second, last) == (most, 2 * most, 2**32 - most)  # those below ``first`` are training's and its end's
     parts = (0, 1, first, second - 1, second, 2**32 - 1)
     assert len({tuple(jax.random.key_data(driver.suite_key(part)).tolist()) for part in parts}) == len(parts)
@@ -79,6 +157,13 @@ def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys,
     per_agent = settings.compose("ippo", ["env=corridor", "algo.share_parameters=false"])
     with pytest.raises(UserError, match=r"do not fit env.agents=2: their networks have other sizes"):
         trained.with_env(per_agent, {"agents": 2})
+
+
+def test_an_mp4_without_ffmpeg_is_refused_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delattr(trained, "load_members")
+    assert console("replay", folder, "out=episode.mp4") == 2
+    assert "needs ffmpeg" in capsys.readouterr().err
 
 
 def test_replay_writes_an_animation(folder, tmp_path, capsys):
@@ -102,6 +187,8 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
         (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
         (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
+        (["plot", "{folder}", "out=x.png"], "'out=x.png': plot takes a run folder and nothing else"),
+        (["plot", "nowhere"], "nowhere is not a run folder"),
         (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
         (["evaluat", "{folder}"], "did you mean evaluate"),
@@ -116,7 +203,8 @@ def test_mistakes_are_one_line(folder, words, message, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"]]
+    "words",
+    [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"], ["plot", "-h"]],
 )
 def test_every_command_explains_itself(words, capsys):
     assert console(*words) == 0

@@ -330,6 +330,25 @@ def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, 
     np.testing.assert_allclose(rows["tiny"]["return"][walks][0], rows["walker"]["return"], rtol=1e-6)  # the same episodes
 
 
+def test_last_parameters_that_are_the_best_get_no_row_of_their_own(finished):
+    run = finished.run
+    last = run.members.state.learner.params
+    assert not driver.same_parameters(run.best.params, last)
+    names = [[name for name, _ in report.compare(run.settings, best, 1, 4, last=last)] for best in (run.best.params, last)]
+    assert [[name for name in each if "tiny" in name] for each in names] == [["tiny", "tiny, last"], ["tiny"]]
+
+
+def test_what_is_said_of_many_seeds_is_short(finished):
+    settings = finished.run.settings
+    members = tuple(settings.members[0]._replace(seed=seed) for seed in range(40))
+    many = dataclasses.replace(settings, members=members)
+    lines = report.about_best(many, np.arange(40))
+    assert lines[0] == "best parameters: after updates 0 to 39 of 40, median 20"
+    assert lines[1].startswith("warning: seed 0: ")
+    assert report.about_best(many, np.arange(40) // 20)[1].startswith("warning: 20 of 40 members: ")
+    assert len(report.about_best(many, np.full(40, 3))) == 1
+
+
 def test_the_final_episodes_are_the_same_for_every_run(finished, monkeypatch):
     """Whatever is evaluated in training, and however many are asked for."""
     wanted, params = finished.run.settings, finished.run.best.params

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.stats import ttest_1samp
 
 from marljax import progress
 
@@ -57,6 +58,43 @@ def test_a_share_that_is_always_1_is_no_rate():
     Console(file=screen, width=60).print(progress.comparison("t", rows, 60, ["service"], {"service": "%"}))
     assert "± 0.0" in screen.getvalue()
     assert "80.6" not in screen.getvalue()
+
+
+def cells_of(rows, name, units=None):
+    """The last words of a table's lines below its header, two lines for each policy: a figure and its interval."""
+    screen = io.StringIO()
+    Console(file=screen, width=60).print(progress.comparison("t", rows, 60, [name], units or {}))
+    lines = [line.split() for line in screen.getvalue().splitlines()]
+    rule = next(index for index, words in enumerate(lines) if words and set(words[0]) == {"─"})
+    return [words[-1] for words in lines[rule + 1 :] if words]
+
+
+def test_an_interval_over_seeds_is_students_over_their_means():
+    """Seeds at 62.0 and 58.1, each sure of itself: their 640 episodes are no 640 independent runs."""
+    reached = np.array([62.0, 58.1])[:, None] + np.tile([-1.0, 1.0], 160)
+    expected = ttest_1samp([62.0, 58.1], 0.0).confidence_interval(0.95)
+    assert cells_of([("mappo", {"return": reached})], "return") == ["60.1", f"{expected.high - 60.05:.2g}"]
+    of_one_seed, scripted = ("mappo", {"return": reached[:1]}), ("random", {"return": reached[0]})
+    assert cells_of([of_one_seed, scripted], "return") == ["62", "0.11"] * 2  # over its episodes
+
+
+def test_rates_over_seeds_have_an_interval_over_seeds_that_ends_at_0_and_100():
+    crash = np.zeros((3, 100))
+    crash[0, :40], crash[1, :10] = 1.0, 1.0
+    expected = ttest_1samp([0.4, 0.1, 0.0], 0.0).confidence_interval(0.95)
+    assert expected.low < 0
+    cells = cells_of([("mappo", {"crash": crash}), ("random", {"crash": crash[0]})], "crash")
+    assert cells == ["16.7", f"0.0–{100 * expected.high:.1f}", "40.0", "30.9–49.8"]  # the other is Wilson's, over episodes
+    share = cells_of([("mappo", {"merged": np.array([[0.9, 0.8], [0.5, 0.7]])})], "merged", {"merged": "%"})
+    assert share[1].endswith("–100.0")
+
+
+def test_a_table_of_few_seeds_says_so():
+    assert "interval over episodes" in progress.pooled(320, "frozen", 1)
+    assert "one seed" in progress.caveat(1)
+    assert "2 seeds are few" in progress.caveat(2)
+    assert "few" not in progress.caveat(3)
+    assert "over seeds" in progress.pooled(320, "frozen", 2)
 
 
 def test_the_headline_gives_units():

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 import marljax
-from marljax import batches, checkpoint, cli, driver, logs, memory, ranking, registry, settings, sweep, trained
+from marljax import batches, checkpoint, cli, driver, logs, memory, ranking, registry, report, settings, sweep, trained
 from marljax.errors import UserError
+from marljax.evaluate import Evaluator
 
 SMALL = ["env=corridor", "algo.total_steps=800", "render=false", "eval.episodes=4", "eval.final_episodes=8", "chunk=10"]
 GRID = ["seeds=2", "sweep.learning_rate=[0.1,0.2]", "sweep.env.slip=[0,0.1,0.2]"]
@@ -177,8 +178,32 @@ def test_the_best_setting_comes_first_with_its_interval(whole):
     values = [rank.score.value for rank in ranks]
     assert values == sorted(values, reverse=True)
     assert all(rank.score.low <= rank.score.value <= rank.score.high and len(rank.scores) == 2 for rank in ranks)
+    params = whole.run.members.state.learner.params
+    played = driver.play(whole.run.settings, Evaluator(whole.run.settings.env, 8), params, report.FINAL_PART)["return"].mean(-1)
+    for rank in ranks:
+        own = slice(2 * rank.trial, 2 * rank.trial + 2)
+        assert rank.last == pytest.approx(played[own].mean())
+        assert rank.updates == whole.run.best.update[own].tolist()
+    headers = [column.header for column in ranking.table(whole.run.settings, ranks, {}).columns]
+    assert headers[2:5] == ["return", "95 %", "last"]
     saved = json.loads((whole.folder / "results.json").read_text())
     assert [setting["trial"] for setting in saved["settings"]] == [rank.trial for rank in ranks]
+
+
+def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
+    whole.folder.joinpath("sweep.png").unlink(missing_ok=True)
+    report.draw_again(whole.folder, Console())
+    assert whole.folder.joinpath("sweep.png").exists()
+    rows = report.curve_rows(whole.run.settings, whole.folder)
+    assert len({row["seed"] for row in rows}) == 12  # a line for each member
+    assert not any(name.startswith("sweep.") for row in rows for name in row)
+    unranked = tmp_path / "run"
+    unranked.mkdir()
+    for name in ("config.yaml", "metrics.jsonl"):
+        unranked.joinpath(name).write_bytes(whole.folder.joinpath(name).read_bytes())
+    report.draw_again(unranked, Console())
+    assert unranked.joinpath("curve.png").exists()
+    assert "have not been ranked yet" in capsys.readouterr().out
 
 
 def test_lowest_first_and_other_metrics(tmp_path):
