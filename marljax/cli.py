@@ -56,9 +56,10 @@ Writes one episode of the trained policy as an animation.
   trust=true       import env.target of a run that was not trained here: it may run any code
   env.<key>=…      another option or number of the environment, such as env.density=easy
 """
-PLOT_HELP = """usage: marljax plot <run folder>
+PLOT_HELP = """usage: marljax plot <run folder> [trust=true]
 
 Draws curve.png from metrics.jsonl, also of a run that was stopped or still goes on; of a sweep that is ranked also sweep.png.
+  trust=true       import env.target of a run that was not trained here: it may run any code
 """
 
 
@@ -281,11 +282,11 @@ def _plot(words: Sequence[str]) -> int:
         print(PLOT_HELP, end="")
         return 0
     folder, *rest = words
-    if rest:
-        raise UserError(f"'{rest[0]}': plot takes a run folder and nothing else")
+    if rest not in ([], ["trust=true"]):
+        raise UserError(f"'{rest[0]}': plot takes a run folder and trust=true, nothing else")
     from marljax import report
 
-    report.draw_again(Path(folder), Console())
+    report.draw_again(Path(folder), Console(), bool(rest))
     return 0
 
 

@@ -238,11 +238,13 @@ def curve_rows(settings: Settings, folder: Path) -> list[Row]:
     return [own | {"seed": str([row.get(name) for name in place])} for own, row in zip(figures, rows, strict=True)]
 
 
-def draw_again(folder: Path, console: Console) -> None:
+def draw_again(folder: Path, console: Console, trusted: bool = False) -> None:
     """The pictures of a run folder that need no training: the learning curve, and of a sweep its settings."""
     from marljax import ranking
 
-    settings = from_tree(runfolder.read_config(folder))
+    tree = runfolder.read_config(folder)
+    trust.check(folder, tree, {}, trusted)
+    settings = from_tree(tree)
     if settings.run.search.tried:
         draw_curve(settings, folder, console)
         ranking.draw_again(settings, folder, console)
