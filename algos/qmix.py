@@ -74,7 +74,7 @@ class Config(learning.LearningConfig):
     target_interval: int = static(200, low=1)  # hard: gradient steps from one copy to the next
     tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
     # Optimisation
-    learning_rate: float = traced(2e-3, low=0.0)  # at first
+    learning_rate: float = traced(4e-3, low=0.0)  # at first
     max_grad_norm: float = traced(10.0, low=0.0)  # global norm of all gradients together
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 from rich.console import Console
 from rich.table import Table
 
-from marljax import cache, hosts, runfolder
+from marljax import cache, hosts, runfolder, trust
 from marljax.driver import Run, best_or_last, best_updates, play, same_parameters, suite_key
 from marljax.environment import Environment
 from marljax.errors import UserError
