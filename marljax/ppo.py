@@ -197,7 +197,7 @@ def masks(config: PPOConfig, env: Environment, inputs: Inputs, last: jax.Array) 
 def actor_critic_optimizer(config: PPOConfig, updates: jax.Array) -> optax.GradientTransformation:
     """Of parameters {"actor": …, "critic": …}."""
     own = jnp.asarray(config.critic_learning_rate)
-    rates = {"actor": config.learning_rate, "critic": jnp.where(own > 0.0, own, config.learning_rate)}
+    rates: dict[str, Scalar] = {"actor": config.learning_rate, "critic": jnp.where(own > 0.0, own, config.learning_rate)}
     return optimizer(config, updates, rates, config.clip_apart)
 
 

@@ -1,6 +1,8 @@
 """Settings of all tests."""
 
+import atexit
 import os
+import shutil
 import tempfile
 from importlib.metadata import version
 
@@ -16,6 +18,7 @@ given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(f"{name}={value}" for name, value in FLAGS.items() if name not in given)]).strip()
 # Runs leave marks in the user's state folder; those of tests stay out of it.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marljax-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

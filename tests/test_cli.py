@@ -187,7 +187,7 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
         (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
         (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
-        (["plot", "{folder}", "out=x.png"], "'out=x.png': plot takes a run folder and nothing else"),
+        (["plot", "{folder}", "out=x.png"], "'out=x.png': plot takes a run folder and trust=true"),
         (["plot", "nowhere"], "nowhere is not a run folder"),
         (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
