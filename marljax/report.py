@@ -202,7 +202,10 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
     """The learning curve, and an episode of the best seed; an environment without a scene has no episode to show."""
     own = (run.settings.algo, last_of(run.settings.algo))
     references = {name: means(metrics) for name, metrics in rows if name not in own}
-    draw_curve(run.settings, run.folder, console, references)
+    try:
+        draw_curve(run.settings, run.folder, console, references)
+    except UserError as error:  # without rows
+        say(console, f"no learning curve: {error}")
     index = int(np.argmax(run.best.score))
     best = jax.tree.map(lambda leaf: leaf[index], params)
     say(console, f"drawing an episode of {run.names[index]}: {run.folder / runfolder.EPISODE}")
