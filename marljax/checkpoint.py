@@ -82,7 +82,7 @@ def _completed(draft: Path, target: Path, tree: Any, purpose: Purpose, keep: int
     try:
         manifest = {"format": FORMAT, "update": update, "purpose": dataclasses.asdict(purpose), "notes": notes}
         manifest |= {"marljax": _version(), "structure": structure(tree), "files": _checksums(draft)}
-        (draft / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1))
+        (draft / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1), encoding="utf-8")
         _flush(draft)
         if target.exists():
             _remove(target)
@@ -139,7 +139,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises ``DamagedError`` if it cannot be read, ``UserError`` if it is another program's or another format.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(f"it has no {MANIFEST}") from error
     except (OSError, ValueError, RecursionError) as error:

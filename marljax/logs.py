@@ -55,13 +55,13 @@ class MetricsFile:
             return
         rows = [row for row in read_rows(folder) if row["update"] <= update]
         with replacing(self._path) as draft:
-            draft.write_text("".join(map(_line, rows)))
+            draft.write_text("".join(map(_line, rows)), encoding="utf-8")
 
     def append(self, rows: Sequence[Row]) -> None:
         if not hosts.is_first():
             return
         try:
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write("".join(map(_line, rows)))
         except OSError as error:
             raise UserError(f"cannot write {self._path}: {error.strerror}; free some space or check the rights") from error

@@ -103,7 +103,9 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
 def judged(folder: Path, batches: int) -> list[Played]:
     """What the members of all batches reached."""
     folders = [folder] if batches == 1 else [folder / runfolder.batch(index) for index in range(batches)]
-    members = [member for part in folders for member in json.loads((part / runfolder.RESULTS).read_text())["members"]]
+    members = [
+        member for part in folders for member in json.loads((part / runfolder.RESULTS).read_text(encoding="utf-8"))["members"]
+    ]
     return [member | {"metrics": {name: _number(value) for name, value in member["metrics"].items()}} for member in members]
 
 

@@ -58,7 +58,7 @@ def locked(folder: Path) -> Iterator[Path]:
     """Keeps the folder, which is made where there is none, to one writer; the lock ends with the process, however that ends."""
     try:
         folder.mkdir(exist_ok=True)
-        file = (folder / LOCK).open("a")
+        file = (folder / LOCK).open("a", encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write to the run folder {folder}: {error.strerror}; check its rights") from error
     with file:
@@ -84,7 +84,7 @@ def write_config(folder: Path, tree: Mapping[str, Any]) -> None:
     import yaml
 
     with replacing(folder / CONFIG) as draft:
-        draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
+        draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        tree = yaml.safe_load((folder / CONFIG).read_text())
+        tree = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not a run folder: it has no {CONFIG}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: bytes that are no text, a name that no file can have
@@ -111,4 +111,4 @@ def read_config(folder: Path) -> dict[str, Any]:
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
     """The final evaluation."""
     with replacing(folder / RESULTS) as draft:
-        draft.write_text(as_json(results, indent=1) + "\n")
+        draft.write_text(as_json(results, indent=1) + "\n", encoding="utf-8")

@@ -358,7 +358,7 @@ def run_defaults() -> dict[str, Any]:
     """The run settings of ``config.yaml``."""
     import yaml
 
-    tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
+    tree = yaml.safe_load((config_folder() / "config.yaml").read_text(encoding="utf-8"))
     return {key: value for key, value in tree.items() if key != "defaults"}
 
 

@@ -132,7 +132,7 @@ def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     if trial is not None or count == 1:
         return trial or 0
     try:
-        return int(json.loads((folder / runfolder.RESULTS).read_text())["settings"][0]["trial"])
+        return int(json.loads((folder / runfolder.RESULTS).read_text(encoding="utf-8"))["settings"][0]["trial"])
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise UserError(f"{folder} has not ranked its settings yet; choose one with trial=0 to {count - 1}") from error
 
