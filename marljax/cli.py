@@ -6,10 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from rich.console import Console
-
+from marljax import terminal
 from marljax.errors import UserError, unknown
 from marljax.runfolder import Which
 
@@ -77,14 +76,20 @@ Options = TypeVar("Options", EvaluateOptions, ReplayOptions)
 def main(algo: str, words: Sequence[str] | None = None) -> None:
     """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
     words = sys.argv[1:] if words is None else words
-    find_own_modules()
-    sys.exit(guarded(lambda: train(algo, words)))
+    _exit_with(lambda: train(algo, words))
 
 
 def console() -> None:
     """The ``marljax`` command."""
-    find_own_modules()
-    sys.exit(guarded(lambda: _dispatch(sys.argv[1:])))
+    _exit_with(lambda: _dispatch(sys.argv[1:]))
+
+
+def _exit_with(command: Callable[[], int]) -> NoReturn:
+    """Runs a command as all of its process, and exits with its status."""
+    with terminal.command_process():
+        find_own_modules()
+        status = terminal.final_status(guarded(command))
+    sys.exit(status)
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -117,7 +122,14 @@ def enable_compilation_cache() -> None:
     import jax
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        try:
+            home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        except RuntimeError:  # neither HOME nor an entry among the system's users
+            print(
+                "warning: no home directory; programs are compiled anew at every start, unless XDG_CACHE_HOME is set",
+                file=sys.stderr,
+            )
+            return
         jax.config.update("jax_compilation_cache_dir", str(home / "marljax" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -166,10 +178,14 @@ def train(algo: str, words: Sequence[str]) -> int:
     from marljax import batches, hosts, ranking, report
     from marljax.progress import say
 
-    screen = Console(quiet=not hosts.is_first())
+    screen = terminal.screen(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
-        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}")
+        stopped = f"stopped after {fields.counted(ended.run.update, 'update')}; continue with resume={ended.folder}"
+        say(screen, stopped)
+        lost = terminal.lost_output(screen.file)
+        if lost is not None and not isinstance(lost, BrokenPipeError):
+            raise UserError(f"{terminal.unwritten(lost)}; {stopped}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -202,7 +218,7 @@ def _evaluate(words: Sequence[str]) -> int:
     from marljax.progress import comparison, pooled, say
 
     wanted, params = _load(folder, options, env_changes)[:2]
-    screen = Console()
+    screen = terminal.screen()
     part = driver.fresh_part(options.suite)
     rows = report.compare(wanted, params, part, options.episodes, lambda line: say(screen, line))
     title = pooled(options.episodes, "fresh", len(wanted.members), wanted.env.competitive)

@@ -4,11 +4,21 @@ import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from marljax.errors import UserError
+
+drafts: set[Path] = set()  # files and folders that are being written; a process that ends at once removes them
+
+
+def discard(path: Path) -> None:
+    """Removes a file or a folder, as far as that can be done."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -23,6 +33,7 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     if "\0" in str(path):
         raise UserError(f"cannot write {str(path)!r}: no file has such a name; choose another")
     draft = path.with_name(f".{path.stem}.writing{path.suffix}")
+    drafts.add(draft)
     try:
         draft.touch()
         yield draft
@@ -30,6 +41,7 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place or check the rights") from error
     finally:
+        drafts.discard(draft)
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
 

@@ -26,6 +26,7 @@ from marljax.overrides import ENV
 from marljax.runfolder import check_name
 from marljax.sweep import KEY, Member, Method
 from marljax.trees import strong
+from marljax.wrapper import Wrapper
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
 MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
@@ -209,6 +210,10 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         return _resumed(algo, changes)
     if "env" not in changes:
         raise UserError(f"choose an environment, such as env=merge; known: {known_environments()}")
+    if isinstance(changes["env"], Mapping | list):
+        raise UserError(
+            f"env={fields.shown(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
+        )
     env_name = str(changes["env"])
     _check_keys(algo, env_name, changes)
     changes = {key: value for key, value in changes.items() if key not in ("algo", "env")}
@@ -217,7 +222,7 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _joined(changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """``env=jaxmarl env.name=overcooked`` as ``env=jaxmarl/overcooked``."""
-    if changes.get("env") not in registry.SUITES:
+    if not isinstance(changes.get("env"), str) or changes["env"] not in registry.SUITES:
         return changes
     rest = {key: value for key, value in changes.items() if key != "env.name"}
     return rest | {"env": registry.full_name(changes["env"], changes.get("env.name"))}
@@ -370,7 +375,11 @@ def environment_class(env_name: str, target: Any) -> type[Environment]:
         return registry.environment_class(env_name)
     if not isinstance(target, str):
         raise UserError(f"env={CUSTOM} needs env.target=package.module:Class")
-    return registry.load_class(target)
+    cls = registry.load_class(target)
+    if issubclass(cls, Wrapper) and "env" in fields.required(cls):
+        advice = "write a class that gives it one, or wrap it in Python"
+        raise UserError(f"{target} wraps another environment, which a command line cannot name; {advice}")
+    return cls
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
