@@ -29,6 +29,7 @@ def train(settings: Settings, console: Console) -> Ended:
     if settings.run.search.batch is not None:
         whole = Path(str(settings.run.resume)).parent
         raise UserError(f"{settings.run.resume} is one batch of several; resume={whole} goes on with all of them")
+    driver.check_environment(settings, console)
     ranking.check_metric(settings)
     count = settings.run.search.batches or (1 if settings.run.resume else least(settings, console))
     if count == 1:

@@ -27,6 +27,7 @@ from marljax.logs import MetricsFile, Row, WandbRuns, summarise
 from marljax.progress import LiveProgress, headline, say
 from marljax.settings import CUSTOM, Settings
 from marljax.terminal import lost_output
+from marljax.testing import check_before_training, scene_fault
 from marljax.train import LONGEST, Members, Trainer
 
 # Groups of a configuration.
@@ -112,6 +113,13 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
         status = run_chunks(run, progress, record, stopper)
         wandb.conclude(best_figures(run))
         return Ended(run, status, run.folder, stopper.agreed())
+
+
+def check_environment(settings: Settings, console: Console) -> None:
+    """Raises ``UserError`` where a user's environment breaks the contract; says where only its pictures do."""
+    check_before_training(settings.bare_env, settings.env_params)
+    if settings.run.render and (fault := scene_fault(settings.bare_env, settings.env_params)):
+        say(console, f"no animation: {fault}")
 
 
 def make_trainer(settings: Settings) -> Trainer:

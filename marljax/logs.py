@@ -10,7 +10,7 @@ import numpy as np
 
 from marljax import hosts
 from marljax.environment import REPLAYED
-from marljax.errors import UserError
+from marljax.errors import UserError, first_line
 from marljax.files import as_json, replacing
 from marljax.runfolder import METRICS
 from marljax.settings import Settings
@@ -129,7 +129,7 @@ class WandbRuns:
         except Exception as error:  # wandb has many kinds of errors for a missing network, login or rights
             self.finish()
             advice = "use wandb.mode=offline or wandb.mode=disabled"
-            raise UserError(f"wandb.mode={wanted.mode} does not work here: {_first_line(error)}; {advice}") from error
+            raise UserError(f"wandb.mode={wanted.mode} does not work here: {first_line(error)}; {advice}") from error
 
     def append(self, rows: Sequence[Row]) -> None:
         try:
@@ -161,12 +161,7 @@ class WandbRuns:
 
     def _give_up(self, error: Exception) -> None:
         self._runs = {}
-        self._tell(f"warning: wandb stopped working ({_first_line(error)}); going on without it, metrics.jsonl has every row")
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+        self._tell(f"warning: wandb stopped working ({first_line(error)}); going on without it, metrics.jsonl has every row")
 
 
 def _line(row: Row) -> str:

@@ -25,6 +25,7 @@ from marljax.hosts import Hosts
 from marljax.overrides import ENV
 from marljax.runfolder import check_name
 from marljax.sweep import KEY, Member, Method
+from marljax.testing import own_code
 from marljax.trees import strong
 from marljax.wrapper import Wrapper
 
@@ -324,12 +325,15 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     cls = environment_class(env_name, tree.get("target"))
     names = fields.names(cls)
     options = {key: value for key, value in tree.items() if key in names}
-    env = fields.build(cls, "env", options)
+    with own_code(cls, "making it"):
+        env = fields.build(cls, "env", options)
+        default_params = env.default_params
     numbers = {key: value for key, value in tree.items() if key not in names and key != "target"}
-    known = [*names, *fields.leaf_names(env.default_params)]
-    env_params = fields.replace_leaves(env.default_params, "env", numbers, known)
+    known = [*names, *fields.leaf_names(default_params)]
+    env_params = fields.replace_leaves(default_params, "env", numbers, known)
     try:
-        env.check_params(env_params)
+        with own_code(cls, "check_params"):
+            env.check_params(env_params)
     except UserError as error:
         raise fields.prefixed("env", error, known) from error
     return env, strong(env_params)
@@ -337,7 +341,8 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
 
 def presented(algorithm: ModuleType, env: Environment) -> Environment:
     """``env`` as the algorithm takes it, where its module says so by ``present(env)``; else as it is."""
-    return algorithm.present(env) if hasattr(algorithm, "present") else env
+    with own_code(type(env), "its description"):
+        return algorithm.present(env) if hasattr(algorithm, "present") else env
 
 
 def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> tuple[Environment, EnvParams]:

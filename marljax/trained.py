@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from marljax import checkpoint, fields, parallel, runfolder, settings
 from marljax.driver import Best, best_or_last, purpose_of, saved_shapes
 from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.errors import UserError
+from marljax.errors import UserError, in_short
 from marljax.evaluate import LearnedPolicy
 from marljax.overrides import ENV, overridden
 from marljax.runfolder import Which
@@ -56,6 +56,8 @@ def load(run: str | Path, seed: int | None = None, which: Which = "best", trial:
     setting of a sweep, by default the best. Raises ``UserError`` where the folder is not a run's, its checkpoints are damaged, or
     they were made for another version of the environment.
     """
+    if not isinstance(run, str | Path):
+        raise UserError(f"{in_short(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
     members = load_members(Path(run), which, trial)
     index = members.index_of(seed, Path(run))
     chosen, score = members.settings, members.best.score[index]
@@ -127,8 +129,8 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
 def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     """The number of a setting of a run: ``trial``, or the one that was ranked first."""
     count = len(whole.run.search.tried or ((),))
-    if trial is not None and not 0 <= trial < count:
-        raise UserError(f"{folder} has no trial {trial}; it tried 0 to {count - 1}")
+    if trial is not None and trial not in range(count):
+        raise UserError(f"{folder} has no trial {trial!r}; it tried 0 to {count - 1}")
     if trial is not None or count == 1:
         return trial or 0
     try:
