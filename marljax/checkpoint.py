@@ -5,12 +5,16 @@ structure of its arrays, and the checksum of every file. It is written under ano
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax import hosts
-from marljax.errors import UserError
+from marljax import files, hosts
+from marljax.errors import UserError, first_line
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
 MANIFEST, ARRAYS, SEAL = "manifest.json", "arrays", "checksum"
@@ -57,12 +61,19 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
     """
     target = folder / f"{update:08d}"
     draft = folder / f".writing-{update:08d}"
-    hosts.first_does(lambda: _begun(draft))
+    files.drafts.add(draft)
     try:
-        _write_arrays(draft / ARRAYS, _arrays(tree))
-    except OSError as error:
-        raise _unwritten(target, error) from error
-    return hosts.first_does(lambda: _completed(draft, target, tree, purpose, keep, notes or {}))
+        hosts.first_does(lambda: _begun(draft))
+        try:
+            _write_arrays(draft / ARRAYS, _arrays(tree))
+        except OSError as error:
+            raise _unwritten(target, error) from error
+        return hosts.first_does(lambda: _completed(draft, target, tree, purpose, keep, notes or {}))
+    except UserError:
+        _discard(draft)  # on a full disk it would be in the way of whatever is to be written next
+        raise
+    finally:
+        files.drafts.discard(draft)
 
 
 def _begun(draft: Path) -> Path:
@@ -74,6 +85,15 @@ def _begun(draft: Path) -> Path:
     except OSError as error:
         raise _unwritten(draft, error) from error
     return draft
+
+
+def _discard(draft: Path) -> None:
+    """Removes a draft in which threads of TensorStore's may still be writing, for a while."""
+    for _ in range(50):
+        files.discard(draft)
+        if not draft.exists():
+            return
+        time.sleep(0.1)
 
 
 def _completed(draft: Path, target: Path, tree: Any, purpose: Purpose, keep: int, notes: dict[str, Any]) -> Path:
@@ -225,18 +245,29 @@ def _placed(leaf: Any, value: np.ndarray | None) -> jax.Array:
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    report = sys.unraisablehook
+    sys.unraisablehook = functools.partial(_without_late_reports, report)
     try:
         with _orbax().StandardCheckpointer() as checkpointer:
             checkpointer.save(path.absolute(), arrays)
+        sys.unraisablehook = report
     except Exception as error:  # orbax reports a full disk with many kinds of errors
-        raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        reason = re.search(r": ([^:]+) \[os_error_code", str(error))  # as TensorStore gives it, behind names of files
+        raise OSError(reason[1] if reason else first_line(error)) from error
 
 
 def _orbax() -> Any:
     import orbax.checkpoint
 
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # its threads log every error that it raises, too, with tracebacks
     return orbax.checkpoint
+
+
+def _without_late_reports(report: Callable[[Any], None], unraisable: Any) -> None:
+    """``sys.unraisablehook`` while a checkpoint is written, and after that has failed: every write of TensorStore's that ends
+    later reports to a loop that is closed by then."""
+    if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
+        report(unraisable)
 
 
 def _check_purpose(path: Path, manifest: dict[str, Any], purpose: Purpose) -> None:

@@ -118,21 +118,10 @@ def find_own_modules() -> None:
 
 
 def enable_compilation_cache() -> None:
-    """Keeps compiled programs in the user's cache folder, so that the next start takes seconds."""
-    import jax
+    """Keeps compiled programs for the next start; imported here, because it comes before everything that computes."""
+    from marljax import program_cache
 
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        try:
-            home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        except RuntimeError:  # neither HOME nor an entry among the system's users
-            print(
-                "warning: no home directory; programs are compiled anew at every start, unless XDG_CACHE_HOME is set",
-                file=sys.stderr,
-            )
-            return
-        jax.config.update("jax_compilation_cache_dir", str(home / "marljax" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    program_cache.enable()
 
 
 def _dispatch(words: Sequence[str]) -> int:
