@@ -6,6 +6,15 @@ shared by the agents (``share_parameters``); every agent has its own advantage, 
 ``python algos/ippo.py env=merge`` trains it.
 """
 
+if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from marljax.cli import main
+
+    main("ippo")
+
+
 import jax
 
 from marljax import ppo as family
@@ -27,9 +36,3 @@ act = ppo.act
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
     return ppo.begin(env, env_params, config, key)
-
-
-if __name__ == "__main__":
-    from marljax.cli import main
-
-    main("ippo")

@@ -6,6 +6,15 @@ The actor is shared by the agents and sees local observations. ``python algos/ma
 Axis letters: T time, E environments, A agents, O observation, G global state.
 """
 
+if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from marljax.cli import main
+
+    main("mappo")
+
+
 import functools
 from typing import Any, NamedTuple
 
@@ -183,9 +192,3 @@ def critic_network(env: Environment, config: Config) -> CentralCritic:
     sizes = ppo.sizes(env, config)
     sees = config.critic_features in ("observation", "both")
     return CentralCritic(sizes if sees else sizes._replace(encoder=None))
-
-
-if __name__ == "__main__":
-    from marljax.cli import main
-
-    main("mappo")

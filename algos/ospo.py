@@ -10,6 +10,15 @@ scores.
 Axis letters: T time, E environments, A agents, O observation, M items, n actions.
 """
 
+if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from marljax.cli import main
+
+    main("ospo")
+
+
 import functools
 from typing import Any, NamedTuple
 
@@ -399,9 +408,3 @@ def losses(
         kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, config.kl_coef_max), kl_coef)
         total = jnp.where(far, 0.0, total) + kl_coef * kl
     return total, (kl_coef, jnp.stack([policy_loss, entropy, shift["approx_kl"], shift["clip_fraction"], kl]))
-
-
-if __name__ == "__main__":
-    from marljax.cli import main
-
-    main("ospo")

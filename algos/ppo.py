@@ -7,6 +7,15 @@ agent's mask. ``python algos/ppo.py env=merge`` trains it, and ``python algos/pp
 Axis letters: T time, E environments, A agents (one; IPPO shares this file's loop), O observation.
 """
 
+if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from marljax.cli import main
+
+    main("ppo")
+
+
 import functools
 from typing import Any, NamedTuple
 
@@ -162,9 +171,3 @@ def critic_network(env: Environment, config: Config) -> Critic:
 
 def both_networks(env: Environment, config: Config) -> ActorCritic:
     return ActorCritic(num_outputs(env.action_space), ppo.sizes(env, config))
-
-
-if __name__ == "__main__":
-    from marljax.cli import main
-
-    main("ppo")

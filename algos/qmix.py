@@ -11,6 +11,15 @@ Axis letters: T time, E environments, B replayed rollouts, N places of the repla
 n actions.
 """
 
+if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from marljax.cli import main
+
+    main("qmix")
+
+
 import functools
 from typing import Any, ClassVar, NamedTuple
 
@@ -522,9 +531,3 @@ def updated_stats(params: Params, seen: Seen, last: jax.Array) -> Params:
     obs_stats = params.obs_stats.updated(local.obs.astype(jnp.float32), local.alive & running[..., None])
     state_stats = params.state_stats.updated(seen.state.astype(jnp.float32), running)
     return params._replace(obs_stats=obs_stats, state_stats=state_stats)
-
-
-if __name__ == "__main__":
-    from marljax.cli import main
-
-    main("qmix")

@@ -60,7 +60,7 @@ def measure_apart(kind: str, given: Sequence[Any], devices: int) -> Row:
     environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     if devices > 1:
         environment["JAX_NUM_CPU_DEVICES"] = str(devices)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment)
     if done.returncode:
         sys.exit(f"the measurement '{kind} {given}' failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -95,7 +95,7 @@ def memory(algo: str, words: Sequence[str], members: int) -> Row:
     predicted = batches.prediction(trainer, run)(members)
     gc.collect()
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of tracing and compiling so far does not count
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak of tracing and compiling so far does not count
     jax.block_until_ready(trainer.run(trainer.init(*driver.member_inputs(run)), 2))
     peak = resident("VmHWM")
     return {"predicted_mib": predicted / 2**20, "grown_mib": (peak - before) / 2**20, "peak_mib": peak / 2**20}
@@ -103,7 +103,7 @@ def memory(algo: str, words: Sequence[str], members: int) -> Row:
 
 def resident(which: str) -> int:
     """Bytes of memory that the process holds (``VmRSS``), or has held at most (``VmHWM``)."""
-    found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    found = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found is not None
     return 1024 * int(found[1])
 
@@ -127,7 +127,7 @@ def command_time(words: Sequence[str], environment: Mapping[str, str]) -> float:
     """Wall-clock seconds of a training command, from its start to its end."""
     begun = time.perf_counter()
     command = [sys.executable, "-m", "marljax.algos." + ALGO, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=os.environ | environment)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return time.perf_counter() - begun

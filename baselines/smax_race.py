@@ -209,7 +209,7 @@ def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
         for side, measured in rows.items():
             command = [sys.executable, __file__, side, algo, scenario, str(time.time())]
             environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment)
             if done.returncode:
                 sys.exit(f"the measurement of {side} {algo} {scenario} failed:\n{done.stderr[-2000:]}")
             measured.append(json.loads(done.stdout.splitlines()[-1]))

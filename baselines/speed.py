@@ -165,7 +165,7 @@ def measure_apart(kind: str, count: int, algo: str, words: Sequence[str]) -> Row
     """One measurement in a fresh process; its figures and peak memory."""
     command = [sys.executable, __file__, "--measure", kind, str(count), algo, *words]
     environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment)
     if done.returncode:
         sys.exit(f"the measurement '{kind} {count}' failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

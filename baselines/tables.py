@@ -52,7 +52,7 @@ class Cells:
         path = self.folder / f"{file_name(name)}.json"
         about = json.loads(json.dumps(about))
         if path.exists():
-            cell = json.loads(path.read_text())
+            cell = json.loads(path.read_text(encoding="utf-8"))
             if not agree(cell["about"], about):
                 raise UserError(f"{path} was computed for other settings; delete it to compute it anew")
             return cell["figures"]
@@ -61,7 +61,7 @@ class Cells:
         say(self.console, f"cell {name}")
         figures = compute()
         with replacing(path) as draft:
-            draft.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n")
+            draft.write_text(json.dumps({"about": about, "figures": figures}, indent=1) + "\n", encoding="utf-8")
         return figures
 
 
@@ -335,4 +335,4 @@ def write_report(path: Path, text: str) -> None:
     """Writes a page of results whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")

@@ -116,7 +116,9 @@ _MANHATTAN = "data/manhattan_zones.csv"
 
 def _manhattan() -> list[dict[str, str]]:
     """Rows of the embedded table."""
-    return list(csv.DictReader(importlib.resources.files("marljax.envs").joinpath(_MANHATTAN).read_text().splitlines()))
+    return list(
+        csv.DictReader(importlib.resources.files("marljax.envs").joinpath(_MANHATTAN).read_text(encoding="utf-8").splitlines())
+    )
 
 
 def manhattan_zones() -> Zones:

@@ -30,6 +30,7 @@ def train(settings: Settings, console: Console) -> Ended:
         whole = Path(str(settings.run.resume)).parent
         raise UserError(f"{settings.run.resume} is one batch of several; {runfolder.resume_word(whole)} goes on with all of them")
     _say_what_is_not_taken(settings, console)
+    driver.check_environment(settings, console)
     ranking.check_metric(settings)
     count = settings.run.search.batches or (1 if settings.run.resume else least(settings, console))
     if count == 1:

@@ -5,13 +5,16 @@ structure of its arrays, and the checksum of every file. It is written under ano
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax import hosts
-from marljax.errors import UserError
-from marljax.files import DRAFT, contents
-from marljax.runfolder import REMOVED, discard
+from marljax import files, hosts
+from marljax.errors import UserError, first_line
+from marljax.files import DRAFT, contents, discard
+from marljax.runfolder import REMOVED
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
 MANIFEST, ARRAYS, SEAL = "manifest.json", "arrays", "checksum"
@@ -60,12 +63,19 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
     """
     target = folder / _folder_name(update)
     draft = folder / f"{DRAFT}{target.name}"
-    hosts.first_does(lambda: _begun(draft))
+    files.drafts.add(draft)
     try:
-        _write_arrays(draft / ARRAYS, _arrays(tree))
-    except OSError as error:
-        raise _unwritten(target, error) from error
-    return hosts.first_does(lambda: _completed(draft, target, tree, purpose, keep, notes or {}))
+        hosts.first_does(lambda: _begun(draft))
+        try:
+            _write_arrays(draft / ARRAYS, _arrays(tree))
+        except OSError as error:
+            raise _unwritten(target, error) from error
+        return hosts.first_does(lambda: _completed(draft, target, tree, purpose, keep, notes or {}))
+    except UserError:
+        _discard(draft)  # on a full disk it would be in the way of whatever is to be written next
+        raise
+    finally:
+        files.drafts.discard(draft)
 
 
 def _begun(draft: Path) -> Path:
@@ -79,13 +89,22 @@ def _begun(draft: Path) -> Path:
     return draft
 
 
+def _discard(draft: Path) -> None:
+    """Removes a draft in which threads of TensorStore's may still be writing, for a while."""
+    for _ in range(50):
+        files.discard(draft)
+        if not draft.exists():
+            return
+        time.sleep(0.1)
+
+
 def _completed(draft: Path, target: Path, tree: Any, purpose: Purpose, keep: int, notes: dict[str, Any]) -> Path:
     """Describes what was written, gives it its name, and removes what is older than the newest ``keep``."""
     folder, update = target.parent, int(target.name)
     try:
         manifest = {"format": FORMAT, "update": update, "purpose": dataclasses.asdict(purpose), "notes": notes}
         manifest |= {"marljax": _version(), "structure": structure(tree), "files": _checksums(draft)}
-        (draft / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1))
+        (draft / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1), encoding="utf-8")
         _flush(draft)
         if target.exists():
             _remove(target)
@@ -235,17 +254,21 @@ def _placed(leaf: Any, value: np.ndarray | None) -> jax.Array:
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    report = sys.unraisablehook
+    sys.unraisablehook = functools.partial(_without_late_reports, report)
     try:
         with _orbax().StandardCheckpointer() as checkpointer:
             checkpointer.save(path.absolute(), arrays)
+        sys.unraisablehook = report
     except Exception as error:  # orbax reports a full disk with many kinds of errors
-        raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        reason = re.search(r": ([^:]+) \[os_error_code", str(error))  # as TensorStore gives it, behind names of files
+        raise OSError(reason[1] if reason else first_line(error)) from error
 
 
 def _orbax() -> Any:
     import orbax.checkpoint
 
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # its threads log every error that it raises, too, with tracebacks
     return orbax.checkpoint
 
 
@@ -253,6 +276,13 @@ def _check_name(path: Path, update: int) -> None:
     """An older checkpoint may have been copied over a newer one."""
     if path.name != _folder_name(update):
         raise DamagedError(f"it is the checkpoint of update {update}; rename it to {_folder_name(update)} to go on from there")
+
+
+def _without_late_reports(report: Callable[[Any], None], unraisable: Any) -> None:
+    """``sys.unraisablehook`` while a checkpoint is written, and after that has failed: every write of TensorStore's that ends
+    later reports to a loop that is closed by then."""
+    if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
+        report(unraisable)
 
 
 def _check_purpose(path: Path, manifest: dict[str, Any], purpose: Purpose) -> None:
@@ -303,8 +333,8 @@ def _check_files(path: Path, checksums: dict[str, str]) -> None:
 
 def _check_kinds(root: Path) -> None:
     """Nothing but folders, regular files and links to those: reading a device or a pipe might never end."""
-    for place, folders, files in os.walk(root):
-        for name in (*folders, *files):
+    for place, folders, names in os.walk(root):
+        for name in (*folders, *names):
             file = Path(place, name)
             try:
                 target, mode = file.resolve(strict=True), file.stat().st_mode

@@ -7,14 +7,15 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from rich.console import Console
-
+from marljax import terminal
 from marljax.errors import UserError, unknown
 from marljax.runfolder import Which
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from marljax.driver import Ended
     from marljax.trained import Loaded
 
@@ -92,16 +93,22 @@ Options = TypeVar("Options", EvaluateOptions, ReplayOptions)
 def main(algo: str, words: Sequence[str] | None = None) -> None:
     """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
     words = sys.argv[1:] if words is None else words
-    find_own_modules()
     script = sys.argv[0]
     command = ["python", script] if script.endswith(".py") else None
-    sys.exit(guarded(lambda: train(algo, words, command)))
+    _exit_with(lambda: train(algo, words, command))
 
 
 def console() -> None:
     """The ``marljax`` command."""
-    find_own_modules()
-    sys.exit(guarded(lambda: _dispatch(sys.argv[1:])))
+    _exit_with(lambda: _dispatch(sys.argv[1:]))
+
+
+def _exit_with(command: Callable[[], int]) -> NoReturn:
+    """Runs a command as all of its process, and exits with its status."""
+    with terminal.command_process():
+        find_own_modules()
+        status = terminal.final_status(guarded(command))
+    sys.exit(status)
 
 
 def guarded(command: Callable[[], int]) -> int:
@@ -131,15 +138,10 @@ def find_own_modules() -> None:
 
 
 def enable_compilation_cache() -> None:
-    """Keeps compiled programs in the user's cache folder, so that the next start takes seconds."""
-    import jax
+    """Keeps compiled programs for the next start; imported here, because it comes before everything that computes."""
+    from marljax import program_cache
 
-    from marljax import cache
-
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR") and (home := cache.home()) is not None:
-        jax.config.update("jax_compilation_cache_dir", str(home / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    program_cache.enable()
 
 
 def _dispatch(words: Sequence[str]) -> int:
@@ -188,12 +190,16 @@ def train(algo: str, words: Sequence[str], command: Sequence[str] | None = None)
     from marljax import batches, hosts, ranking, report
     from marljax.progress import say
 
-    screen = Console(quiet=not hosts.is_first())
+    screen = terminal.screen(quiet=not hosts.is_first())
     ended = batches.train(wanted, screen)
     if ended.status == "interrupted":
         again = shlex.join([*(command or ("marljax", "train", algo)), f"resume={ended.folder}"])
-        say(screen, f"stopped after {fields.counted(ended.run.update, 'update')}; continue with: {again}")
+        stopped = f"stopped after {fields.counted(ended.run.update, 'update')}; continue with: {again}"
+        say(screen, stopped)
         _draw_so_far(ended, screen)
+        lost = terminal.lost_output(screen.file)
+        if lost is not None and not isinstance(lost, BrokenPipeError):
+            raise UserError(f"{terminal.unwritten(lost)}; {stopped}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds what they were before", file=sys.stderr)
@@ -205,7 +211,7 @@ def train(algo: str, words: Sequence[str], command: Sequence[str] | None = None)
     return 0
 
 
-def _draw_so_far(ended: "Ended", screen: Console) -> None:
+def _draw_so_far(ended: "Ended", screen: "Console") -> None:
     """The learning curve of a run that was stopped."""
     from marljax import hosts, report, settings
     from marljax.progress import say
@@ -240,7 +246,7 @@ def _evaluate(words: Sequence[str]) -> int:
     from marljax.progress import say
 
     loaded = _load(folder, options, env_changes)
-    wanted, screen = loaded.settings, Console()
+    wanted, screen = loaded.settings, terminal.screen()
     part = driver.fresh_part(options.suite)
     rows = report.compare(wanted, loaded.params, part, options.episodes, lambda line: say(screen, line))
     screen.print(report.table(wanted, rows, options.episodes, "fresh", screen.width))
@@ -286,7 +292,7 @@ def _plot(words: Sequence[str]) -> int:
         raise UserError(f"'{rest[0]}': plot takes a run folder and trust=true, nothing else")
     from marljax import report
 
-    report.draw_again(Path(folder), Console(), bool(rest))
+    report.draw_again(Path(folder), terminal.screen(), bool(rest))
     return 0
 
 

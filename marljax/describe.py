@@ -57,7 +57,7 @@ def _section(title: str, prefix: str, values: Mapping[str, Any], notes: Mapping[
 
 
 def _run_section(tree: Mapping[str, Any]) -> str:
-    return _section("Run settings", "", fields.flatten(tree), _yaml_notes(_config_file().read_text()))
+    return _section("Run settings", "", fields.flatten(tree), _yaml_notes(_config_file().read_text(encoding="utf-8")))
 
 
 def _config_file() -> Path:

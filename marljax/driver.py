@@ -27,6 +27,8 @@ from marljax.logs import MetricsFile, Row, WandbRuns, summarise
 from marljax.overrides import ENV
 from marljax.progress import LiveProgress, headline, say
 from marljax.settings import CUSTOM, Settings, run_defaults
+from marljax.terminal import lost_output
+from marljax.testing import check_before_training, scene_fault
 from marljax.train import LONGEST, Members, Trainer
 
 # Groups of a configuration.
@@ -104,7 +106,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
         stack.callback(wandb.finish)
         announce(run, console)
         log = hosts.together(lambda: MetricsFile(folder, run.update or -1))  # one that begins anew writes its first row again
-        stopper = stack.enter_context(Stopper(lambda line: say(console, line)))
+        stopper = stack.enter_context(Stopper(console))
         steps = trainer.steps_per_update
         progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, many(settings)))
 
@@ -115,6 +117,13 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
         status = session.status = run_chunks(run, progress, record, stopper)
         wandb.conclude(best_figures(run))
         return Ended(run, status, run.folder, stopper.agreed())
+
+
+def check_environment(settings: Settings, console: Console) -> None:
+    """Raises ``UserError`` where a user's environment breaks the contract; says where only its pictures do."""
+    check_before_training(settings.bare_env, settings.env_params)
+    if settings.run.render and (fault := scene_fault(settings.bare_env, settings.env_params)):
+        say(console, f"no animation: {fault}")
 
 
 def make_trainer(settings: Settings) -> Trainer:
@@ -525,15 +534,18 @@ def save(run: Run) -> None:
 
 
 class Stopper:
-    """Turns the first Ctrl-C or SIGTERM into a request that is met after the chunk; a second Ctrl-C stops at once."""
+    """Turns the first Ctrl-C or SIGTERM, or output that no longer arrives, into a request that is met after the chunk. A second
+    signal does what Ctrl-C did before: in a command it ends the process, in Python it raises ``KeyboardInterrupt``."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, console: Console) -> None:
         self.asked = 0  # the signal
-        self._tell = tell
+        self._console = console
         self._previous: dict[int, Any] = {}
 
     def agreed(self) -> int:
         """The signal, if any process has been asked; to be called by all of them."""
+        if lost_output(self._console.file) is not None:
+            self.asked = self.asked or signal.SIGPIPE
         self.asked = hosts.largest(self.asked)
         return self.asked
 
@@ -547,8 +559,10 @@ class Stopper:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, _: FrameType | None) -> None:
+    def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt
+            self._console.show_cursor()  # which the live bar hides
+            interrupt = self._previous[signal.SIGINT]
+            (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
         self.asked = number
-        self._tell("stopping after this chunk, with a checkpoint; once more to stop at once")
+        say(self._console, "stopping after this chunk, with a checkpoint; once more to stop at once")

@@ -17,6 +17,12 @@ def in_short(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception of another library says, in one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest names that do."""
     known = sorted(known)

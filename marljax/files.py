@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,14 @@ from typing import Any
 from marljax.errors import UserError
 
 DRAFT = ".writing-"  # how the names of unfinished files and folders begin; those of a process that was killed stay
+drafts: set[Path] = set()  # files and folders that are being written; a process that ends at once removes them
+
+
+def discard(path: Path) -> None:
+    """Removes a file or a folder, as far as that can be done."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -28,6 +37,7 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     if "\0" in str(path):
         raise UserError(f"cannot write {str(path)!r}: no file has such a name; choose another")
     draft = path.with_name(f"{DRAFT}{secrets.token_hex(4)}-{path.name}")
+    drafts.add(draft)
     try:
         # A name that nobody can foresee, and a file that was not there: a link laid in its place would be followed.
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
@@ -36,6 +46,7 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place or check the rights") from error
     finally:
+        drafts.discard(draft)
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from marljax import hosts
 from marljax.environment import REPLAYED
-from marljax.errors import UserError
+from marljax.errors import UserError, first_line
 from marljax.files import as_json, contents, replacing
 from marljax.runfolder import METRICS
 from marljax.settings import Settings
@@ -56,13 +56,13 @@ class MetricsFile:
             return
         rows = [row for row in read_rows(folder) if row["update"] <= update]
         with replacing(self._path) as draft:
-            draft.write_text("".join(map(_line, rows)))
+            draft.write_text("".join(map(_line, rows)), encoding="utf-8")
 
     def append(self, rows: Sequence[Row]) -> None:
         if not hosts.is_first():
             return
         try:
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write("".join(map(_line, rows)))
         except OSError as error:
             raise UserError(f"cannot write {self._path}: {error.strerror}; free some space or check the rights") from error
@@ -156,7 +156,7 @@ class WandbRuns:
         except Exception as error:  # wandb has many kinds of errors for a missing network, login or rights
             self.finish()
             advice = "use wandb.mode=offline or wandb.mode=disabled"
-            raise UserError(f"wandb.mode={wanted.mode} does not work here: {_first_line(error)}; {advice}") from error
+            raise UserError(f"wandb.mode={wanted.mode} does not work here: {first_line(error)}; {advice}") from error
 
     def append(self, rows: Sequence[Row]) -> None:
         try:
@@ -188,12 +188,7 @@ class WandbRuns:
 
     def _give_up(self, error: Exception) -> None:
         self._runs = {}
-        self._tell(f"warning: wandb stopped working ({_first_line(error)}); going on without it, metrics.jsonl has every row")
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+        self._tell(f"warning: wandb stopped working ({first_line(error)}); going on without it, metrics.jsonl has every row")
 
 
 def _line(row: Row) -> str:

@@ -47,7 +47,7 @@ def available() -> int:
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"])
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [path.read_text().strip() for path in LIMITS if path.is_file()]
+    limits = [path.read_text(encoding="utf-8").strip() for path in LIMITS if path.is_file()]
     return min([machine, *(int(limit) for limit in limits if limit.isdigit())])
 
 
@@ -56,9 +56,11 @@ def left() -> int:
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    free = re.search(r"^MemAvailable: *(\d+) kB", MEMINFO.read_text(), re.MULTILINE) if MEMINFO.is_file() else None
-    used = [int(path.read_text()) for path in USED if path.is_file()]
-    counts = [path.read_text() for path in STATS if path.is_file()]
+    free = (
+        re.search(r"^MemAvailable: *(\d+) kB", MEMINFO.read_text(encoding="utf-8"), re.MULTILINE) if MEMINFO.is_file() else None
+    )
+    used = [int(path.read_text(encoding="utf-8")) for path in USED if path.is_file()]
+    counts = [path.read_text(encoding="utf-8") for path in STATS if path.is_file()]
     cached = re.search(r"^(?:total_)?inactive_file (\d+)$", counts[0], re.MULTILINE) if counts else None  # freed when wanted
     taken = used[0] - (int(cached[1]) if cached else 0) if used else 0
     return min(available() - taken, 1024 * int(free[1]) if free else available())

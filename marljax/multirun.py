@@ -28,6 +28,7 @@ def run(algo: str, words: Sequence[str]) -> int:
     import hydra
 
     _check(algo, [word for word in words if word not in FLAGS and not _is_hydras(word)])
+    _check_hydras([word for word in words if word not in FLAGS and _is_hydras(word)])
     overrides = [_hidden(word) for word in words if word not in FLAGS]
     sys.argv = [sys.argv[0], "--multirun", f"+algo_name={algo}", *overrides]
     hydra.main(version_base="1.3", config_path=None)(job)()
@@ -67,6 +68,20 @@ def _check(algo: str, words: Sequence[str]) -> None:
     for place, several in enumerate(values):
         for value in several[1:]:
             settings.compose(algo, [*firsts[:place], value, *firsts[place + 1 :]])
+
+
+def _check_hydras(words: Sequence[str]) -> None:
+    """Raises ``UserError`` for settings that Hydra does not know, such as a launcher that is not installed."""
+    from hydra import compose, initialize
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with initialize(version_base="1.3", config_path=None):
+            compose(overrides=[*words], return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).partition("Config search path")[0].split())
+        raise UserError(f"Hydra does not take {' '.join(words)}: {reason}") from error
 
 
 def _values(word: str) -> list[str]:

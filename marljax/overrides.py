@@ -18,6 +18,8 @@ Overrides = Mapping[str, Any]
 
 def overridden(config: Any, env_params: EnvParams, overrides: Overrides) -> tuple[Any, EnvParams]:
     """The config and env_params with some of their numbers replaced; static fields cannot be."""
+    if not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides):
+        raise UserError(f"overrides are {in_short(overrides)}; give numbers by name, such as {{'learning_rate': 1e-3}}")
     mine = {name: value for name, value in overrides.items() if not name.startswith(ENV)}
     theirs = {name.removeprefix(ENV): value for name, value in overrides.items() if name.startswith(ENV)}
     for name in mine:

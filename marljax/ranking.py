@@ -126,7 +126,7 @@ def draw_again(settings: Settings, folder: Path, console: Console) -> None:
 def judged(folder: Path, batches: int) -> list[Played]:
     """What the members of all batches reached."""
     folders = [folder] if batches == 1 else [folder / runfolder.batch(index) for index in range(batches)]
-    members = [member for part in folders for member in json.loads((part / runfolder.RESULTS).read_text())["members"]]
+    members = [member for part in folders for member in json.loads(contents(part / runfolder.RESULTS))["members"]]
     return [member | {key: _numbers(member[key]) for key in ("metrics", "last")} for member in members]
 
 

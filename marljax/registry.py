@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from marljax.environment import Environment
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError, in_short, unknown
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
 OWN_FOLDERS: list[str] = []  # where command lines find the modules of targets, after everything that is installed
@@ -111,6 +111,8 @@ def make(name: str, /, **options: Any) -> Environment:
     Options are the environment's fields; an unknown one raises ``UserError`` with the nearest names. Numbers live in
     ``env.default_params`` and are changed there, with ``.replace(…)``.
     """
+    if not isinstance(name, str):
+        raise UserError(f"{in_short(name)} is not the name of an environment; give one, such as make('merge')")
     if name in SUITES:
         options = dict(options)
         name = full_name(name, options.pop("name", None))
@@ -128,7 +130,13 @@ def build(cls: type[Environment], name: str, options: dict[str, Any]) -> Environ
             change = f"env.default_params.replace({option}=…)"
             raise UserError(f"'{option}' of {name} is a number, not an option; give env.reset and env.step {change}")
         raise unknown(f"option of {name}", option, fields)
-    return cls(**options)
+    try:
+        return cls(**options)
+    except UserError:
+        raise
+    except Exception as error:  # a class may stumble in any way over what it was not made for
+        given = ", ".join(f"{option}={in_short(value)}" for option, value in options.items()) or "its defaults"
+        raise UserError(f"{name} does not take {given}: {error or type(error).__name__}") from error
 
 
 def name_of(cls: type[Environment]) -> str | None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from marljax import cache, hosts, runfolder, trust
 from marljax.driver import Run, best_or_last, best_updates, play, same_parameters, suite_key
 from marljax.environment import Environment
-from marljax.errors import UserError
+from marljax.errors import UserError, first_line
 from marljax.evaluate import Evaluator, LearnedPolicy, RandomPolicy, Rival, record
 from marljax.files import replacing
 from marljax.logs import Row, read_rows
@@ -213,6 +213,8 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
         animate(run.settings, best, suite_key(FINAL_PART), run.folder / runfolder.EPISODE, run.folder / runfolder.CHARTS)
     except UserError as error:
         say(console, f"no animation: {error}")
+    except Exception as error:  # the scene is a user's code, and a finished run is worth more than its picture
+        say(console, f"no animation: {type(error).__name__} in {type(run.settings.bare_env).__name__}: {first_line(error)}")
     if (run.folder / runfolder.CHARTS).exists():
         say(console, f"charts of it: {run.folder / runfolder.CHARTS}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marljax.errors import UserError
-from marljax.files import DRAFT, as_json, contents, replacing
+from marljax.files import DRAFT, as_json, contents, discard, replacing
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 # Those parts of a configuration that are mappings.
@@ -106,15 +106,6 @@ def _clear(folder: Path) -> None:
         discard(path)
 
 
-def discard(path: Path) -> None:
-    """Deletes a file, a folder with all in it, or a link but not what it leads to, as far as that is possible."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
 def note_saved(folder: Path, update: int) -> None:
     """Remembers that the newest checkpoint is of this update: so it is noticed when checkpoints are lost or put back."""
     with replacing(folder / SAVED) as draft:
@@ -142,7 +133,7 @@ def write_config(folder: Path, tree: Mapping[str, Any]) -> None:
     import yaml
 
     with replacing(folder / CONFIG) as draft:
-        draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True))
+        draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -171,4 +162,4 @@ def read_config(folder: Path) -> dict[str, Any]:
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
     """The final evaluation."""
     with replacing(folder / RESULTS) as draft:
-        draft.write_text(as_json(results, indent=1) + "\n")
+        draft.write_text(as_json(results, indent=1) + "\n", encoding="utf-8")

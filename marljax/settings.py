@@ -27,7 +27,9 @@ from marljax.overrides import ENV
 from marljax.registry import CUSTOM
 from marljax.runfolder import check_name
 from marljax.sweep import KEY, Member, Method
+from marljax.testing import own_code
 from marljax.trees import strong
+from marljax.wrapper import Wrapper
 
 MOST = {"seeds": 2**16, "eval.episodes": 2**20, "eval.final_episodes": 2**20}  # what is held in memory at once
 STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
@@ -220,6 +222,10 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         return _resumed(algo, changes)
     if "env" not in changes:
         raise UserError(f"choose an environment, such as env=merge; known: {known_environments()}")
+    if isinstance(changes["env"], Mapping | list):
+        raise UserError(
+            f"env={fields.shown(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
+        )
     env_name = str(changes["env"])
     _check_keys(algo, env_name, changes)
     changes = {key: value for key, value in changes.items() if key not in ("algo", "env")}
@@ -228,7 +234,7 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _joined(changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """``env=jaxmarl env.name=overcooked`` as ``env=jaxmarl/overcooked``."""
-    if changes.get("env") not in registry.SUITES:
+    if not isinstance(changes.get("env"), str) or changes["env"] not in registry.SUITES:
         return changes
     rest = {key: value for key, value in changes.items() if key != "env.name"}
     return rest | {"env": registry.full_name(changes["env"], changes.get("env.name"))}
@@ -330,12 +336,15 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     cls = environment_class(env_name, tree.get("target"))
     names = fields.names(cls)
     options = {key: value for key, value in tree.items() if key in names}
-    env = fields.build(cls, "env", options)
+    with own_code(cls, "making it"):
+        env = fields.build(cls, "env", options)
+        default_params = env.default_params
     numbers = {key: value for key, value in tree.items() if key not in names and key != "target"}
-    known = [*names, *fields.leaf_names(env.default_params)]
-    env_params = fields.replace_leaves(env.default_params, "env", numbers, known)
+    known = [*names, *fields.leaf_names(default_params)]
+    env_params = fields.replace_leaves(default_params, "env", numbers, known)
     try:
-        env.check_params(env_params)
+        with own_code(cls, "check_params"):
+            env.check_params(env_params)
     except UserError as error:
         raise fields.prefixed("env", error, known) from error
     return env, strong(env_params)
@@ -343,7 +352,8 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
 
 def presented(algorithm: ModuleType, env: Environment) -> Environment:
     """``env`` as the algorithm takes it, where its module says so by ``present(env)``; else as it is."""
-    return algorithm.present(env) if hasattr(algorithm, "present") else env
+    with own_code(type(env), "its description"):
+        return algorithm.present(env) if hasattr(algorithm, "present") else env
 
 
 def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> tuple[Environment, EnvParams]:
@@ -369,7 +379,7 @@ def run_defaults() -> dict[str, Any]:
     """The run settings of ``config.yaml``."""
     import yaml
 
-    tree = yaml.safe_load((config_folder() / "config.yaml").read_text())
+    tree = yaml.safe_load((config_folder() / "config.yaml").read_text(encoding="utf-8"))
     return {key: value for key, value in tree.items() if key != "defaults"}
 
 
@@ -382,7 +392,11 @@ def environment_class(env_name: str, target: Any) -> type[Environment]:
     if not isinstance(target, str):
         raise UserError(f"env={CUSTOM} needs env.target=package.module:Class")
     registry.import_target(target)
-    return registry.load_class(target)
+    cls = registry.load_class(target)
+    if issubclass(cls, Wrapper) and "env" in fields.required(cls):
+        advice = "write a class that gives it one, or wrap it in Python"
+        raise UserError(f"{target} wraps another environment, which a command line cannot name; {advice}")
+    return cls
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:

@@ -172,13 +172,13 @@ def _parsed(name: str, text: str) -> Any:
 
     try:
         override = OverridesParser.create().parse_override(f"x={text}")
+        if override.is_sweep_override() and not override.is_interval_sweep():
+            return list(override.sweep_iterator())  # of names of files, glob(…), there is none
     except HydraException as error:
         raise UserError(f"cannot read {KEY}{name}={text}; write a list or an interval, such as interval(0.1,0.2)") from error
     if override.is_interval_sweep():
         found: Any = override.value()
         return Interval(float(found.start), float(found.end), "log" in found.tags, isinstance(found.start, int))
-    if override.is_sweep_override():
-        return list(override.sweep_iterator())
     return override.value()
 
 

@@ -3,10 +3,14 @@
 Axis letters: T time, E environments, A agents, K parts of a multi-discrete action, n actions.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +19,12 @@ import numpy as np
 
 from marljax import entities
 from marljax.environment import Environment, EnvParams, TimeStep, is_shared, num_actions, without_padding
-from marljax.errors import UserError
+from marljax.errors import UserError, first_line
 from marljax.scene import kinds
 from marljax.spaces import Box, Discrete, MultiDiscrete
 from marljax.trees import first_infinite, first_nan, first_unlike, named_leaves, shape_difference, strong, to_host
 from marljax.vector import VecState, vectorize
+from marljax.wrapper import Wrapper
 
 NUM_ENVS = 4  # instances stepped side by side: few, so that the check stays cheap
 TOLERANCE = 1e-3  # between a program and its vmapped twin, whose sums run in another order
@@ -63,11 +68,9 @@ def check_env(
         ends: False for an environment whose episodes never end.
     """
     check = functools.partial(_require, env)
-    _check_structure(env, check)
-    env_params = strong(env.numbers(env_params))
-    check(not first_nan(env_params), f"env_params hold NaN in {first_nan(env_params)}")
+    env_params = check_statically(env, env_params)
     key_shapes, key_walk, key_rollout = jax.random.split(jax.random.key(seed), 3)
-    has_scene = _check_shapes(env, env_params, key_shapes, check)
+    has_scene = _check_scene(env, env_params, key_shapes, check)
     _check_mapped(env, env_params, key_shapes)
     _check_anneal(env, env_params, check)
     _check_presets(env, env_params, key_shapes, check)
@@ -77,32 +80,88 @@ def check_env(
     _check_vectorized(programs, env_params, num_steps, key_rollout, ends, check)
 
 
+def check_before_training(env: Environment, env_params: EnvParams | None = None) -> None:
+    """Raises ``UserError`` with the sentence of ``check_env`` where an environment breaks the contract in a way that can be seen
+    without running it. An environment of this library is left unchecked; of a wrapper the one inside is checked.
+
+    Weak types, which ``check_env`` names, are let pass: they cost a second trace, and programs are right.
+    """
+    while isinstance(env, Wrapper) and is_ours(env):
+        env, env_params = env.env, None  # a wrapper may hold the numbers of what it wraps among its own
+    if is_ours(env):
+        return
+    check_statically(env, env_params, weak_types=True)
+
+
+def scene_fault(env: Environment, env_params: EnvParams) -> str:
+    """Why nothing can draw the scene of an environment that is not of this library, before anything runs; empty where nothing
+    speaks against it, or there is no scene."""
+    if is_ours(env):
+        return ""
+    try:
+        _check_scene(env, strong(env_params), jax.random.key(0), functools.partial(_require, env))
+    except Broken as error:
+        return str(error)
+    return ""
+
+
+def is_ours(env: Environment) -> bool:
+    """Whether an environment's class comes with this library."""
+    return type(env).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 Check = Callable[[Any, str], None]
+
+
+class Broken(AssertionError, UserError):
+    """An environment breaks the contract: a failed check of the kit, and before training a mistake of the user."""
 
 
 def _require(env: Environment, condition: Any, sentence: str) -> None:
     if not condition:
-        raise AssertionError(f"{type(env).__name__}: {sentence}")
+        raise Broken(f"{type(env).__name__}: {sentence}")
 
 
 # --- what can be seen without running anything ------------------------------------------------------------------------
 
+DESCRIPTION = ("num_agents", "teams", "action_space", "observation_space", "noop", "obs_layout", "default_params")
+
+
+def check_statically(env: Environment, env_params: EnvParams | None = None, weak_types: bool = False) -> EnvParams:
+    """The part of ``check_env`` that runs nothing: the description, and the shapes of all results. Takes about a second.
+
+    Returns the numbers that it was checked with, as arrays. ``weak_types``: shapes and dtypes may differ in that.
+    """
+    check = functools.partial(_require, env)
+    check(isinstance(env, Environment), "it is no environment; derive it from marljax.Environment")
+    for name in DESCRIPTION:
+        with own_code(type(env), name):
+            getattr(env, name)
+    with own_code(type(env), "its description"):
+        _check_structure(env, check)
+        env_params = strong(env.numbers(env_params))
+    check(not first_nan(env_params), f"env_params hold NaN in {first_nan(env_params)}")
+    with own_code(type(env), "its functions"):
+        _check_shapes(env, env_params, jax.random.key(0), check, weak_types)
+    return env_params
+
 
 def _check_structure(env: Environment, check: Check) -> None:
     """The static description: fields, equality, spaces, teams, layout."""
-    check(isinstance(env, Environment), "it is no environment; derive it from marljax.Environment")
     fields = {field.name for field in dataclasses.fields(env)}
     hidden = [name for name in vars(env) if name not in fields and not _is_cached(type(env), name)]
     check(not hidden, f"equality does not see {hidden}; make them fields of a dataclass(frozen=True)")
     try:
         hash(env)
     except TypeError as error:
-        raise AssertionError(f"{type(env).__name__}: it cannot be hashed ({error}); keep arrays in env_params") from error
+        raise Broken(f"{type(env).__name__}: it cannot be hashed ({error}); keep arrays in env_params") from error
     twin = dataclasses.replace(env)
     check(twin == env and hash(twin) == hash(env), "two environments made with the same options are not equal, or hash apart")
     check(isinstance(env.num_agents, int) and env.num_agents > 0, f"num_agents is {env.num_agents!r}, not a positive integer")
     space = env.action_space
     check(isinstance(space, Discrete | MultiDiscrete | Box), f"action_space is {space!r}, not one of marljax.spaces")
+    sizes = space.shape if isinstance(space, Box) else _parts(space)
+    check(min(sizes, default=isinstance(space, Box)) > 0, f"action_space is {space!r}, which holds no action")
     if isinstance(space, Box):
         check((space.low, space.high) == (-1.0, 1.0), f"continuous actions lie in [{space.low}, {space.high}], not in [-1, 1]")
     else:
@@ -110,8 +169,10 @@ def _check_structure(env: Environment, check: Check) -> None:
         check(fits, f"noop is {env.noop!r}, which is no action of {space}")
     boxes = jax.tree.leaves(env.observation_space)
     check(boxes and all(isinstance(box, Box) for box in boxes), "observation_space is neither a Box nor a pytree of them")
-    fits = len(env.teams) == env.num_agents and all(isinstance(team, int) for team in env.teams)
+    fits = isinstance(env.teams, tuple) and len(env.teams) == env.num_agents and all(isinstance(team, int) for team in env.teams)
     check(fits, f"teams is {env.teams!r}, not a tuple of one integer for each of {env.num_agents} agents")
+    empty = sorted({*range(max(env.teams) + 1)} - {*env.teams})
+    check(min(env.teams) == 0 and not empty, f"teams is {env.teams!r}: they count from 0, and each has an agent")
     check(not entities.fault(env), entities.fault(env))
 
 
@@ -119,31 +180,40 @@ def _is_cached(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), functools.cached_property)
 
 
-def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> bool:
-    """Trees, shapes and dtypes, by abstract evaluation; returns whether there is a scene."""
+def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check: Check, weak_types: bool) -> None:
+    """Trees, shapes and dtypes, by abstract evaluation."""
     action = _action_shape(env)
-    state, reset = _abstract(env, "reset", env.reset, key, env_params)
+    abstract = functools.partial(_abstract_strong if weak_types else _abstract, env)
+    state, reset = abstract("reset", env.reset, key, env_params)
     expected = _expected(env, reset)
     difference = shape_difference(expected, {name: getattr(reset, name) for name in expected})
     check(not difference, f"the timestep does not follow the spaces: {difference}")
-    sized = all(leaf.shape == () for leaf in jax.tree.leaves(reset.metrics))
-    check(isinstance(reset.metrics, dict) and sized, "metrics is not a dictionary of scalars")
+    sized = isinstance(reset.metrics, dict) and all(leaf.shape == () for leaf in jax.tree.leaves(reset.metrics))
+    check(sized, "metrics is not a dictionary of scalars")
     own = {"return"} if env.own_return else set()
     taken = [name for name in reset.metrics if (name == "length" or name.startswith("return")) and name not in own]
     check(not taken, f"metrics named {taken} would hide those of vectorize; rename them")
-    next_state, step = _abstract(env, "step", env.step, key, state, action, env_params)
+    next_state, step = abstract("step", env.step, key, state, action, env_params)
     for name, before, after in (("state", state, next_state), ("timestep", reset, step)):
         difference = shape_difference(before, after)
         check(not difference, f"the {name} of step is not like that of reset: {difference}")
-    _check_shapes_vectorized(env, env_params, key, check)
-    difference = shape_difference(state, _abstract(env, "resumed", env.resumed, state, env_params))
+    _check_shapes_vectorized(env, env_params, key, check, abstract)
+    difference = shape_difference(state, abstract("resumed", env.resumed, state, env_params))
     check(not difference, f"the state of resumed is not like that of reset: {difference}")
-    next_start = _abstract(env, "restart", env.restart, key, state, env_params)
+    next_start = abstract("restart", env.restart, key, state, env_params)
     difference = shape_difference(state, next_start)
     check(not difference, f"the state of restart is not like that of reset: {difference}")
-    vector = _abstract(env, "global_state", env.global_state, state, env_params)
+    vector = abstract("global_state", env.global_state, state, env_params)
+    check(isinstance(vector, jax.ShapeDtypeStruct), f"global_state is {vector!r}, not a vector of floats")
     flat = len(vector.shape) == 1 and jnp.issubdtype(vector.dtype, jnp.floating)
     check(flat, f"global_state is {vector.dtype}{list(vector.shape)}, not a vector of floats")
+    difference = shape_difference(env_params, abstract("anneal", env.anneal, env_params, jnp.zeros(())))
+    check(not difference, f"anneal changes the env_params: {difference}")
+
+
+def _check_scene(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> bool:
+    """Whether there is a scene; if so, that it can be drawn."""
+    state, _ = _abstract(env, "reset", env.reset, key, env_params)
     try:
         _abstract(env, "scene", env.scene, state, env_params)
     except UserError:
@@ -168,27 +238,23 @@ def _check_mapped(env: Environment, env_params: EnvParams, key: jax.Array) -> No
 
 
 def _check_anneal(env: Environment, env_params: EnvParams, check: Check) -> None:
-    """Numbers in the course of a run fit the program of the first."""
-    progress = jnp.linspace(0.0, 1.0, 3)
-    after = _abstract(env, "anneal", env.anneal, env_params, progress[0])
-    difference = shape_difference(env_params, after)
-    check(not difference, f"anneal changes the env_params: {difference}")
-    for now in progress:
+    """Numbers in the course of a run make sense."""
+    for now in jnp.linspace(0.0, 1.0, 3):
         unknown = first_nan(env.anneal(env_params, now))
         check(not unknown, f"anneal gives NaN in {unknown} at progress {now:g}")
 
 
-def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:
+def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.Array, check: Check, abstract: Callable) -> None:
     """The same for ``vectorize``, and for a batch of env_params."""
     vec = vectorize(env, NUM_ENVS)
     action = _action_shape(env)
     actions = jax.ShapeDtypeStruct((NUM_ENVS, *action.shape), action.dtype)
-    before = _abstract(env, "vectorize's reset", vec.reset, key, env_params)
-    after = _abstract(env, "vectorize's step", vec.step, key, before[0], actions, env_params)
+    before = abstract("vectorize's reset", vec.reset, key, env_params)
+    after = abstract("vectorize's step", vec.step, key, before[0], actions, env_params)
     difference = shape_difference(before, after)
     check(not difference, f"a vectorised step is not like a vectorised reset: {difference}")
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), env_params)
-    _abstract(env, "reset over a batch of env_params", jax.vmap(env.reset, (None, 0), axis_size=2), key, several)
+    abstract("reset over a batch of env_params", jax.vmap(env.reset, (None, 0), axis_size=2), key, several)
 
 
 def _check_presets(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:
@@ -212,12 +278,35 @@ def _check_presets(env: Environment, env_params: EnvParams, key: jax.Array, chec
 
 
 def _abstract(env: Environment, what: str, function: Callable, *args: Any) -> Any:
-    """Shapes of a function's results, with one sentence for code that reads a traced value in Python."""
-    try:
+    """Shapes of a function's results; what a user's code raises becomes one sentence."""
+    with own_code(type(env), what):
         return jax.eval_shape(function, *args)
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise AssertionError(f"{type(env).__name__}: {what} cannot be compiled: {reason}") from error
+
+
+def _abstract_strong(env: Environment, what: str, function: Callable, *args: Any) -> Any:
+    """The same without weak types."""
+    return jax.tree.map(lambda leaf: leaf.update(weak_type=False), _abstract(env, what, function, *args))
+
+
+@contextlib.contextmanager
+def own_code(cls: type, what: str) -> Iterator[None]:
+    """One sentence for anything that the code of an environment's class raises, but for a ``UserError``: the class, what was
+    called, and the innermost function of the class's own module."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        traced = isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
+        fault = f"cannot be compiled: {first_line(error)}" if traced else f"raised {type(error).__name__}: {first_line(error)}"
+        raise Broken(f"{cls.__name__}: {what} {fault}{_place(cls, error)}") from error
+
+
+def _place(cls: type, error: Exception) -> str:
+    """``(transition, line 31 of maze.py)``: the innermost function of the class's module that an error came through, if any."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" ({own[-1].name}, line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
 
 
 def _expected(env: Environment, reset: TimeStep) -> dict[str, Any]:

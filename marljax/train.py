@@ -24,7 +24,8 @@ from marljax.environment import Environment, EnvParams, with_lasting, without_la
 from marljax.errors import UserError, in_short
 from marljax.overrides import Overrides, check_single, overridden
 from marljax.rollout import TrainState
-from marljax.trees import strong
+from marljax.testing import check_before_training
+from marljax.trees import first_nan, named_leaves, strong
 
 Metrics = dict[str, jax.Array]
 LONGEST = 64  # updates of a chunk; the host has to look now and then
@@ -252,6 +253,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
     """
     _check_given(algorithm, env, config)
     mesh, numbers = parallel.make_mesh(), env.numbers(env_params)
+    check_known(numbers)
+    check_before_training(env, numbers)
 
     def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
         init = jax.jit(functools.partial(algorithm.init, env))  # traced once for its size and its arrays
@@ -264,7 +267,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         return Result(member.state, metrics, member.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
-        changed, env_params = overridden(config, numbers, overrides or {})
+        changed, env_params = overridden(config, numbers, {} if overrides is None else overrides)
+        check_known(env_params)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
             with jax.ensure_compile_time_eval():  # under jax.jit what checks compute would be traced, too
                 env.check_params(jax.device_get(env_params))
@@ -274,6 +278,13 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         )
 
     return train
+
+
+def check_known(env_params: EnvParams) -> None:
+    """Raises ``UserError`` for NaN among those numbers that are not traced."""
+    known = [(name, leaf) for name, leaf in named_leaves(env_params) if not isinstance(leaf, jax.core.Tracer)]
+    if unknown := first_nan(dict(known)):
+        raise UserError(f"env_params hold NaN in {unknown}; give a number")
 
 
 def as_traced_params(env_params: EnvParams) -> EnvParams:

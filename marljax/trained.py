@@ -16,7 +16,7 @@ from marljax import checkpoint, fields, parallel, runfolder, settings
 from marljax import trust as trusting
 from marljax.driver import Best, ahead_of, best_or_last, best_updates, changed, purpose_of, saved_shapes
 from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.errors import UserError
+from marljax.errors import UserError, in_short
 from marljax.evaluate import LearnedPolicy
 from marljax.files import contents
 from marljax.overrides import ENV, overridden
@@ -64,6 +64,8 @@ def load(
     damaged checkpoint that is passed over, and where the best parameters are those of update 0, the untrained network's: no later
     evaluation beat them.
     """
+    if not isinstance(run, str | Path):
+        raise UserError(f"{in_short(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
     members = load_members(Path(run), which, trial, trust)
     for line in members.warnings:
         warnings.warn(line, stacklevel=2)
@@ -166,8 +168,8 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
 def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     """The number of a setting of a run: ``trial``, or the one that was ranked first."""
     count = len(whole.run.search.tried or ((),))
-    if trial is not None and not 0 <= trial < count:
-        raise UserError(f"{folder} has no trial {trial}; it tried 0 to {count - 1}")
+    if trial is not None and trial not in range(count):
+        raise UserError(f"{folder} has no trial {trial!r}; it tried 0 to {count - 1}")
     if trial is not None or count == 1:
         return trial or 0
     try:

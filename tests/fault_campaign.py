@@ -178,8 +178,8 @@ def damaged(campaign: Campaign, algo: str, whole: Path, damage: Callable[[Path, 
     """The newest checkpoint of an unfinished run is damaged: it is said, the one before it is taken, and the end is the same."""
     run = whole.with_name(name)
     shutil.copytree(whole.with_name("half"), run)
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(re.sub(r"(?m)^name: .*$", f"name: {name}", config))
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(re.sub(r"(?m)^name: .*$", f"name: {name}", config), encoding="utf-8")
     found = checkpoint.checkpoints(run / "checkpoints")
     files = [path for path in found[0].rglob("*") if path.is_file() and path.stat().st_size]
     file = campaign.chance.choice(files)

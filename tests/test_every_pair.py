@@ -83,7 +83,7 @@ def test_two_updates_are_finite(algo, env):
 
 def test_the_readme_says_the_same():
     """Its table has a row for every algorithm; a pair that is impossible has its reason there instead of a tick."""
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     table = text.split("<!-- every pair -->")[1].strip().split("\n\n")[0].splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
     header, body = rows[0][1:], {row[0]: row[1:] for row in rows[2:]}

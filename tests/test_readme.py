@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-PAGES = "\n".join(page.read_text() for page in (ROOT / "baselines" / "results").glob("*.md")).replace("-", "−")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "baselines" / "results").glob("*.md")).replace("-", "−")
 
 
 def missing(pattern: str, text: str, fewest: int) -> list[str]:
