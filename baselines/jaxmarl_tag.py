@@ -23,7 +23,7 @@ from marljax.jaxmarl_library import Theirs, theirs
 TAG = "MPE_simple_tag_v3"
 PREY = "agent_0"
 AHEAD = 0.3  # how far the prey looks along each action; its largest step is 0.13
-RANDOM = 0.5  # share of its actions that are any; without them it is hardly ever caught: it is faster than its predators
+RANDOM = 0.5  # share of its actions that are random; without them it is hardly ever caught: it is faster than its predators
 BOUND = 0.9  # where simple_tag begins to punish a prey for leaving
 DIRECTIONS = ((0.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (0.0, -1.0), (0.0, 1.0))  # of simple_tag's actions, in their order
 
@@ -39,7 +39,7 @@ class Predators(MultiAgentEnv):
         self.observation_spaces = {agent: self.tag.observation_spaces[agent] for agent in self.agents}
         self.action_spaces = {agent: self.tag.action_spaces[agent] for agent in self.agents}
 
-    def reset(self, key: jax.Array) -> tuple[dict[str, jax.Array], Any]:
+    def reset(self, key: jax.Array) -> tuple[dict[str, jax.Array], Any]:  # type: ignore[override]
         obs, state = self.tag.reset(key)
         return self._own(obs), state
 
@@ -55,7 +55,8 @@ class Predators(MultiAgentEnv):
 
 
 def play_prey(key: jax.Array, predators: jax.Array, prey: jax.Array) -> jax.Array:
-    """The prey's action: towards where the nearest predator is farthest, but not out of the arena; or any, by ``RANDOM``.
+    """The prey's action: towards where the nearest predator is farthest, but not out of the arena; a share ``RANDOM`` of its
+    actions is uniform.
 
     predators [P, 2], prey [2] → [] int32
     """

@@ -101,7 +101,7 @@ def about(plan: Plan, env: str, algo: str, loop: str) -> dict[str, Any]:
     """What a training's figures depend on: those of JaxMARL's loops not on our adapter, which only plays their last policies."""
     pair = PAIRS[algo]
     config = pair.config(plan.total_steps) if loop == "ours" else pair.their_config(plan.total_steps)
-    depends = {"env": ENVS[env], "jaxmarl": tables.version("jaxmarl"), "config": dataclasses.asdict(config)}
+    depends: dict[str, Any] = {"env": ENVS[env], "jaxmarl": tables.version("jaxmarl"), "config": dataclasses.asdict(config)}
     depends |= {"tail": plan.tail, "episodes": plan.episodes, "points": POINTS}
     if env == "simple_tag":
         depends["prey"] = {"ahead": jaxmarl_tag.AHEAD, "random": jaxmarl_tag.RANDOM}
@@ -133,7 +133,7 @@ def curve(episodes: np.ndarray, total: np.ndarray) -> np.ndarray:
     episodes, total [S, U]: numbers and summed returns by update.
     """
     parts = np.array_split(np.arange(episodes.shape[1]), min(POINTS, episodes.shape[1]))
-    found = []
+    found: list[np.ndarray] = []
     for part in parts:
         count = episodes[:, part].sum(-1)
         before = found[-1] if found else np.full(len(episodes), np.nan)
@@ -306,9 +306,9 @@ An episode has 26 steps; ours count one more, which restarts it.
 - *simple_spread*: three agents cover three landmarks.
 - *simple_reference*: two agents tell each other where to go; 50 actions, of which each is a move and a word.
 - *simple_tag*: its cooperative side, three predators that share a reward of 10 for every touch of the prey. The prey follows a
-  script in both libraries (`baselines/jaxmarl_tag.py`): it flees from the nearest predator inside the arena, and {random_share:.0%} of
-  its actions are any. JaxMARL's own environment with a scripted prey, `MPE_simple_facmac_v1`, takes continuous actions only,
-  which Q-learners cannot give.
+  script in both libraries (`baselines/jaxmarl_tag.py`): it flees from the nearest predator inside the arena, but for
+  {random_share:.0%} of its actions, which are random. JaxMARL's own environment with a scripted prey, `MPE_simple_facmac_v1`,
+  takes continuous actions only, which Q-learners cannot give.
 
 Returns are sums of an agent's rewards over an episode, means over agents. Seeds 0–{last_seed}; ±: 95 % t interval over seeds.
 *End of training*: episodes of the sampled or exploring policy in the last {tail:.0%} of training. *Greedy*: the final
