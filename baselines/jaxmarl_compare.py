@@ -53,15 +53,15 @@ def their_config(plan: Plan) -> rival.Config:
     return rival.Config(total_timesteps=plan.total_steps)
 
 
-def their_env() -> Any:
-    """JaxMARL's environment in its ``LogWrapper``."""
+def their_env(name: str = NAME) -> Any:
+    """One of JaxMARL's environments in its ``LogWrapper``."""
     from marljax.jaxmarl_library import quiet
 
     with quiet():
         import jaxmarl
         from jaxmarl.wrappers.baselines import LogWrapper
 
-        return LogWrapper(jaxmarl.make(NAME))
+        return LogWrapper(jaxmarl.make(name))
 
 
 def our_env(limit_ends: bool = False) -> Environment:

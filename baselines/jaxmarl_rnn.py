@@ -1,6 +1,6 @@
-"""The rival in training: recurrent IPPO and MAPPO on JaxMARL's SMAX with JaxMARL's published settings and network sizes.
+"""The rival in training: recurrent IPPO and MAPPO on JaxMARL's SMAX and MPE with JaxMARL's published settings and network sizes.
 
-The loop is written anew around ``jaxmarl``'s environment and ``SMAXLogWrapper``: dictionaries of agents stacked to arrays and
+The loop is written anew around ``jaxmarl``'s environments and log wrappers: dictionaries of agents stacked to arrays and
 back at every step, one GRU network for actor and critic in IPPO, two in MAPPO, minibatches of whole sequences.
 
 Axis letters: T time, E environments, B = E · A actors, O observation, W world state, n actions.
@@ -22,11 +22,12 @@ from marljax.baselines.jaxmarl_ippo import gae
 from marljax.products import orthogonal
 
 
+@jax.tree_util.register_static  # so that compiled programs take it as an argument
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """JaxMARL's ``ippo_rnn_smax``; see ``PUBLISHED`` for what ``mappo_rnn_smax`` changes."""
+    """JaxMARL's ``ippo_rnn_smax``; ``PUBLISHED`` for ``mappo_rnn_smax``, ``PUBLISHED_MPE`` for ``mappo_rnn_mpe``."""
 
-    scenario: str
+    scenario: str = ""  # of SMAX
     central: bool = False  # MAPPO: the critic sees the world state and which agent it values
     total_steps: int = 10_000_000
     num_envs: int = 128
@@ -54,6 +55,14 @@ class Settings:
 PUBLISHED: dict[str, dict[str, Any]] = {
     "ippo": {},
     "mappo": {"central": True, "learning_rate": 2e-3, "clip_eps": 0.2, "entropy_coef": 0.0},
+}
+PUBLISHED_MPE: dict[str, Any] = {
+    "central": True,
+    "num_envs": 16,
+    "learning_rate": 2e-3,
+    "clip_eps": 0.2,
+    "entropy_coef": 0.01,
+    "max_grad_norm": 0.5,
 }
 
 
@@ -159,9 +168,11 @@ def label(params: Any) -> Any:
 class Trainer:
     """``init(key)`` and ``update(state)``; both may be vmapped over seeds.
 
-    ``env``: JaxMARL's API within ``SMAXLogWrapper``, with ``get_avail_actions`` and ``world_state``; default: SMAX's battle
-    ``settings.scenario``.
+    ``env``: JaxMARL's API within a log wrapper, by default ``SMAXLogWrapper`` around SMAX's battle ``settings.scenario``; with
+    ``get_avail_actions`` and ``world_state``, or read as a subclass says.
     """
+
+    figure = "won"  # what the log is asked for, summed over episodes
 
     def __init__(self, settings: Settings, env: Any = None) -> None:
         self.settings = settings
@@ -200,15 +211,25 @@ class Trainer:
 
     def see(self, obs: Any, env_state: Any, done: jax.Array) -> Moment:
         """What the networks see now, [B, …]; ``done`` [B] says whose memory ends before."""
-        mask = self.stacked(jax.vmap(self.env.get_avail_actions)(env_state.env_state))
-        local, world = self.stacked(obs), jnp.zeros((self.num_actors, 0))
-        if self.settings.central:
-            ids = jnp.repeat(jnp.eye(len(self.agents)), self.settings.num_envs, axis=0)
-            world = jnp.concatenate([jnp.tile(obs["world_state"], (len(self.agents), 1)), ids], axis=-1)
-        return Moment(local, world, mask, done)
+        world = self.world(obs) if self.settings.central else jnp.zeros((self.num_actors, 0))
+        return Moment(self.stacked(obs), world, self.mask(env_state), done)
+
+    def mask(self, env_state: Any) -> jax.Array:
+        """[B, n], above 0 where an action is available."""
+        return self.stacked(jax.vmap(self.env.get_avail_actions)(env_state.env_state))
+
+    def world(self, obs: Any) -> jax.Array:
+        """[B, W] what the central critic sees."""
+        ids = jnp.repeat(jnp.eye(len(self.agents)), self.settings.num_envs, axis=0)
+        return jnp.concatenate([jnp.tile(obs["world_state"], (len(self.agents), 1)), ids], axis=-1)
+
+    def score(self, info: Any) -> jax.Array:
+        """[E] the figure of the episodes that end."""
+        return info["returned_won_episode"][:, 0]
 
     def step(self, params: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple[Transition, Any]]:
-        """One step of all environments: what was carried after it, the transition, and the episodes won and ended [E]."""
+        """One step of all environments: what was carried after it, the transition, and the figure and number of episodes that
+        ended [E]."""
         env_state, obs, done, carry = carried
         key_action, key_step = jax.random.split(key)
         moment = self.see(obs, env_state, done)
@@ -222,15 +243,15 @@ class Trainer:
         over = jnp.tile(dones["__all__"], len(self.agents))
         transition = Transition(moment, action, log_prob, value[0], self.stacked(reward), over)
         ended = info["returned_episode"][:, 0]
-        won = jnp.where(ended, info["returned_won_episode"][:, 0], 0.0)
-        return (env_state, obs, self.stacked(dones), carry), (transition, (won, ended.astype(jnp.float32)))
+        score = jnp.where(ended, self.score(info), 0.0)
+        return (env_state, obs, self.stacked(dones), carry), (transition, (score, ended.astype(jnp.float32)))
 
     def update(self, state: State) -> tuple[State, dict[str, jax.Array]]:
-        """A rollout and its epochs; ``won`` and ``episodes`` count the episodes that ended during it."""
+        """A rollout and its epochs; ``episodes`` counts those that ended during it, ``figure`` sums over them."""
         key, key_rollout, key_fit = jax.random.split(state.key, 3)
         carried = (state.env, state.obs, state.done, state.carry)
         step = functools.partial(self.step, state.params)
-        carried, (rollout, (won, ended)) = jax.lax.scan(
+        carried, (rollout, (score, ended)) = jax.lax.scan(
             step, carried, jax.random.split(key_rollout, self.settings.rollout_length)
         )
         env_state, obs, done, carry = carried
@@ -242,7 +263,7 @@ class Trainer:
         learner, _ = jax.lax.scan(
             functools.partial(self.epoch, batch), learner, jax.random.split(key_fit, self.settings.num_epochs)
         )
-        metrics = {"won": won.sum(), "episodes": ended.sum()}
+        metrics = {self.figure: score.sum(), "episodes": ended.sum()}
         return State(*learner, env_state, obs, done, carry, key), metrics
 
     def epoch(self, batch: tuple, learner: tuple, key: jax.Array) -> tuple[tuple, None]:
@@ -271,3 +292,51 @@ class Trainer:
         near = rollout.value + jnp.clip(value - rollout.value, -settings.clip_eps, settings.clip_eps)
         value_loss = 0.5 * jnp.maximum((value - target) ** 2, (near - target) ** 2).mean()
         return policy_loss + settings.value_coef * value_loss - settings.entropy_coef * policy.entropy().mean()
+
+
+class MpeTrainer(Trainer):
+    """On JaxMARL's MPE: every action is available, and the central critic sees the observations of all agents, in their order,
+    whichever agent it values."""
+
+    figure = "sum_return"
+
+    def mask(self, env_state: Any) -> jax.Array:
+        del env_state
+        return jnp.ones((self.num_actors, self.network.num_actions))
+
+    def world(self, obs: Any) -> jax.Array:
+        return jnp.tile(jnp.concatenate([obs[name] for name in self.agents], axis=-1), (len(self.agents), 1))
+
+    def score(self, info: Any) -> jax.Array:
+        return info["returned_episode_returns"].mean(-1)
+
+
+# --- on MPE, as ``versus`` and our evaluation take a loop -------------------------------------------------------------------
+
+
+def init(env: Any, settings: Settings, key: jax.Array) -> State:
+    """Fresh networks and environments; ``env`` is one of JaxMARL's MPE, inside its ``LogWrapper``."""
+    return MpeTrainer(settings, env).init(key)
+
+
+def update(env: Any, settings: Settings, state: State) -> tuple[State, dict[str, jax.Array]]:
+    """One iteration; its figures are the number and the summed returns of the episodes that ended, meant over agents."""
+    return MpeTrainer(settings, env).update(state)
+
+
+def initial_carry(env: Any, settings: Settings) -> tuple[jax.Array, jax.Array]:
+    """[A, H] of the actor and of the critic."""
+    return (jnp.zeros((env.num_agents, settings.width)),) * 2
+
+
+def act(
+    env: Any, settings: Settings, params: Any, timestep: Any, carry: Any, key: jax.Array, greedy: bool
+) -> tuple[jax.Array, Any]:
+    """Actions [A] of one of our environments."""
+    agents = env.num_agents
+    world = jnp.broadcast_to(timestep.obs.reshape(-1), (agents, timestep.obs.size))
+    moment = Moment(timestep.obs, world, timestep.action_mask, jnp.broadcast_to(timestep.first, agents))
+    network = Network(settings.width, env.action_space.n, settings.central)
+    found: Any = network.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
+    carry, logits, _ = found
+    return jnp.argmax(logits[0], -1) if greedy else jax.random.categorical(key, logits[0]), carry

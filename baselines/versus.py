@@ -53,9 +53,10 @@ class Side(NamedTuple):
 def ours(algorithm: ModuleType, env: Environment, config: Any) -> Side:
     """An algorithm of ours."""
     trainer = Trainer(algorithm, env, config, parallel.make_mesh())
+    program = jax.jit(jax.vmap(marljax.make_train(algorithm, env, config)))
 
     def train(keys: jax.Array) -> tuple[Metrics, Any]:
-        result = jax.device_get(jax.jit(jax.vmap(marljax.make_train(algorithm, env, config)))(keys))
+        result = jax.device_get(program(keys))
         if (result.diverged_at >= 0).any():
             raise UserError("a seed of ours diverged; nothing is kept")
         return result.metrics, result.state.learner.params
