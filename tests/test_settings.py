@@ -37,6 +37,14 @@ def test_defaults_come_from_the_classes_and_the_command_line_wins():
 def test_a_users_own_environment_goes_by_its_class():
     given = compose("tiny", [*CUSTOM, "env.agents=2"])
     assert (given.title, given.env.agents) == ("tiny_corridor", 2)
+    assert given.label == "tiny on Corridor"
+
+
+def test_a_name_with_an_underscore_stays_whole(monkeypatch):
+    monkeypatch.setitem(registry.ALGORITHMS, "tiny_two", "tiny")
+    monkeypatch.setitem(registry.ENVIRONMENTS, "kl_pads", "toys:Corridor")
+    given = compose("tiny_two", ["env=kl_pads"])
+    assert (given.label, given.title) == ("tiny_two on kl_pads", "tiny_two_kl_pads")
 
 
 def test_tuned_files_change_defaults_and_yield_to_the_command_line(tmp_path, monkeypatch):
