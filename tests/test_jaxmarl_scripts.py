@@ -34,7 +34,7 @@ with quiet():
 pytestmark = pytest.mark.slow
 
 NUM_ENVS, NUM_STEPS = 4, 24
-BATTLE = "3m_vs_1m"  # which even chance wins at times
+BATTLE = "three_marauders_vs_one_zergling"  # which chance wins more often than not
 CASES = {
     "merge": ({}, {"duration": 8}),
     "smax": ({"scenario": BATTLE}, {"duration": 20}),
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 @functools.cache
 def case(name):
     options, changes = CASES[name]
-    register_scenario(BATTLE, Scenario(("marine",) * 4, 3, 1))
+    register_scenario(BATTLE, Scenario((*["marauder"] * 3, "zergling"), 3, 1))
     env = marljax.make(name, **options)
     env_params = env.default_params.replace(**changes)
     return Case(env, env_params, marljax.to_jaxmarl(env, env_params))
