@@ -13,7 +13,7 @@ from probes import CHOICE, Aim, Probe
 
 import marljax
 from marljax import learning, parallel, ppo
-from marljax.algos import ippo, mappo
+from marljax.algos import ippo, mappo, ospo
 from marljax.algos import ppo as single
 from marljax.errors import UserError
 from marljax.networks import initial_carry
@@ -76,6 +76,25 @@ def test_values_stay_possible_where_the_limit_is_an_end():
         metrics[bootstrap_limit] = jax.device_get(train(jax.random.split(jax.random.key(0), 4)).metrics)
     assert metrics[False]["max_value"][:, -1].max() < 30
     assert metrics[True]["max_value"].max() > 1.2 * 125
+
+
+@pytest.mark.parametrize("algorithm", [ippo, ospo], ids=["ippo", "ospo"])
+def test_the_first_rollout_only_tells_what_to_normalise_by(algorithm):
+    """The policy saw it as it was: gradients of it would be those of another input."""
+    config = algorithm.Config(
+        total_steps=320, num_envs=8, rollout_length=20, num_minibatches=2, hidden=(8,), normalize_observations=True
+    )
+    trainer = Trainer(algorithm, Probe(), config, parallel.make_mesh())
+    members, found = trainer.init(jax.random.split(jax.random.key(0), 1), probes.ProbeParams(variant=CHOICE)), []
+    found.append(jax.tree.map(np.array, members.state.learner.params))  # a copy: a run is given its members away
+    for _ in range(2):
+        members, _ = trainer.run(members, 1)
+        found.append(jax.tree.map(np.array, members.state.learner.params))
+    chex.assert_trees_all_equal(found[0].actor, found[1].actor)
+    changed = jax.tree.map(lambda one, two: bool((one != two).any()), found[1].actor, found[2].actor)
+    assert any(jax.tree.leaves(changed))
+    stats = "obs_stats" if algorithm is ippo else "own_stats"
+    assert getattr(found[1], stats).weight > getattr(found[0], stats).weight + 100
 
 
 def probe(algorithm):
