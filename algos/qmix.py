@@ -420,7 +420,8 @@ def added(config: Config, learner: Learner, replay: Lasting, rollout: Sequence) 
     before = TrajectoryBufferState(
         experience=replay.value, current_index=learner.opt_state.insert_index, is_full=learner.opt_state.is_full
     )
-    return buffer(config, rollout.last.shape[1]).add(before, jax.tree.map(lambda x: x[:, None], times))
+    rows = jax.tree.map(lambda x, kept: x[:, None].astype(kept.dtype), times, before.experience)
+    return buffer(config, rollout.last.shape[1]).add(before, rows)
 
 
 def sampled(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Sequence:

@@ -209,6 +209,8 @@ def of_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> tuple[Members, Metrics]:
     """One update of one member, undone and remembered where a number stops being finite; a frozen member reports NaN."""
     state, metrics = algorithm.update(env, member.config, member.state)
+    # The state keeps its dtypes; with JAX_ENABLE_X64 an update may mix 32 and 64 bits.
+    state = jax.tree.map(lambda new, old: new.astype(old.dtype), strong(state), member.state)
     names = by_cause(metrics)
     values = jnp.stack([metrics[name] for name in names])
     broken = jnp.append(~jnp.isfinite(values), ~all_finite(state.learner.params))
@@ -216,7 +218,7 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
     frozen = fails | (member.diverged_at >= 0)
     # What lasts, such as a replay, goes on: to choose between two of it would copy it in every update.
     chosen = jax.lax.cond(
-        frozen, lambda new, old: old, lambda new, old: new, without_lasting(strong(state)), without_lasting(member.state)
+        frozen, lambda new, old: old, lambda new, old: new, without_lasting(state), without_lasting(member.state)
     )
     kept = Members(
         state=with_lasting(chosen, state),
