@@ -161,6 +161,7 @@ GRADIENTS = (
     "algo.rollout_length=4",
     "algo.learning_rate=1e-3",
     "algo.clip_apart=false",
+    "algo.clip_values=false",
 )
 LEARNERS = {
     "QMIX": ("qmix", (*VALUES, "algo.mixer=qmix")),

@@ -63,7 +63,7 @@ class PPOConfig(SurrogateConfig):
     clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
     entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
     value_coef: float = traced(0.5, low=0.0)  # weight of the critic's loss
-    clip_values: bool = static(False)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
+    clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
     huber_delta: float = traced(0.0, low=0.0)  # value loss becomes linear beyond it; 0: squared everywhere
 
     def __post_init__(self) -> None:
