@@ -63,7 +63,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     shape = (vec.num_envs, env.num_agents)
     carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
     actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
-    inputs = see(env, env_params, actors.env_state, actors.timestep)
+    inputs = see(env, config, env_params, actors.env_state, actors.timestep)
     params = init_params(env, config, inputs, key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
 
@@ -85,7 +85,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Targets.
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    last_inputs = see(env, env_params, actors.env_state, actors.timestep)
+    last_inputs = see(env, config, env_params, actors.env_state, actors.timestep)
     _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
     advantage, target = ppo.targets(config, env, learner.params, steps, inputs.local.alive, value, last_value[0])
     decides, valued = ppo.masks(config, env, inputs.local, last)
@@ -106,10 +106,12 @@ initial_carry = ppo.initial_carry
 act = ppo.act_alone
 
 
-def see(env: Environment, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
+def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
     """What the networks see of the current timestep, T = 1."""
     state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
-    return Inputs(learning.inputs_of(timestep), state[None])
+    limit_ends = (env.limit_ends or not config.bootstrap_limit) and config.time_for_critic
+    local = learning.with_time(env, env_params, timestep, learning.inputs_of(timestep), limit_ends)
+    return Inputs(local, state[None])
 
 
 def rollout_policy(
@@ -123,7 +125,7 @@ def rollout_policy(
     carry: Carry,
 ) -> tuple[jax.Array, Carry, Any]:
     """Samples actions [E, A] and records what the update needs of the moment."""
-    inputs = see(env, env_params, env_state, timestep)
+    inputs = see(env, config, env_params, env_state, timestep)
     actor_carry, head = ppo.policy(env, config, params, inputs.local, carry.actor)
     critic_carry, value = values(env, config, params, inputs, carry.critic)
     sample = head.sample(key)
@@ -156,7 +158,7 @@ def critic_features(env: Environment, config: Config, params: Params, local: lea
     if config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id):  # which is an id already
         ids = agent_ids(local.obs.shape[2])
         parts.append(jnp.broadcast_to(ids, (*local.obs.shape[:-1], ids.shape[-1])))
-    return jnp.concatenate(parts, -1)
+    return ppo.and_time(jnp.concatenate(parts, -1), local)
 
 
 def evaluate_batch(

@@ -75,7 +75,7 @@ def begin(env: Environment, env_params: EnvParams, config: Config, key: jax.Arra
     memory = zero_carry(config.core, config.hidden[-1], shape)
     carry = Carry(memory, () if config.share_body else memory)
     actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
-    params = init_params(env, config, learning.inputs_of(actors.timestep), key_actor, key_critic)
+    params = init_params(env, config, see(env, config, env_params, actors.timestep), key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
 
 
@@ -88,7 +88,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     env_params = annealed(env, learner, config.num_updates)
 
     # Collect.
-    decide = functools.partial(rollout_policy, env, config, learner.params)
+    decide = functools.partial(rollout_policy, env, config, learner.params, env_params)
     carry = actors.carry
     key_rollout = parallel.fold_data(key_rollout)
     actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
@@ -96,7 +96,8 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Targets.
     inputs, last, sample, log_prob, value = records
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    _, _, last_value = apply(env, config, learner.params, learning.inputs_of(actors.timestep), actors.carry)
+    last_inputs = see(env, config, env_params, actors.timestep)
+    _, _, last_value = apply(env, config, learner.params, last_inputs, actors.carry)
     advantage, target = ppo.targets(config, env, learner.params, steps, inputs.alive, value, last_value[0])
     decides, valued = ppo.masks(config, env, inputs, last)
     batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
@@ -117,12 +118,25 @@ initial_carry = ppo.initial_carry
 act = ppo.act_alone
 
 
+def see(env: Environment, config: Config, env_params: EnvParams, timestep: TimeStep) -> Inputs:
+    """What the networks see of the current timestep, T = 1; the time is for a critic with a network of its own."""
+    inputs, limit_ends = learning.inputs_of(timestep), env.limit_ends or not config.bootstrap_limit
+    return learning.with_time(env, env_params, timestep, inputs, limit_ends and config.time_for_critic and not config.share_body)
+
+
 def rollout_policy(
-    env: Environment, config: Config, params: Params, key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Carry
+    env: Environment,
+    config: Config,
+    params: Params,
+    env_params: EnvParams,
+    key: jax.Array,
+    env_state: VecState,
+    timestep: TimeStep,
+    carry: Carry,
 ) -> tuple[jax.Array, Carry, Any]:
     """Samples actions [E, A] and records what the update needs of the moment."""
     del env_state  # the critic, too, sees observations only
-    inputs = learning.inputs_of(timestep)
+    inputs = see(env, config, env_params, timestep)
     carry, head, value = apply(env, config, params, inputs, carry)
     sample = head.sample(key)
     record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
@@ -140,6 +154,7 @@ def apply(
         return Carry(memory, ()), distribution(env.action_space, outputs, inputs.action_mask), value
     actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
     critic = critic_network(env, config)
+    seen = (ppo.and_time(seen[0], inputs), *seen[1:])
     critic_carry, value = apply_per_agent(critic, params.critic, config.share_parameters, carry.critic, (), *seen)
     return Carry(actor_carry, critic_carry), head, value
 
@@ -161,6 +176,7 @@ def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax
     if config.share_body:
         return params._replace(actor=init_per_agent(both_networks(env, config), key_actor, count, carry, *seen), critic={})
     actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, *seen)
+    seen = (ppo.and_time(seen[0], inputs), *seen[1:])
     critic = init_per_agent(critic_network(env, config), key_critic, count, carry, *seen)
     return params._replace(actor=actor, critic=critic)
 

@@ -177,6 +177,10 @@ class Collective(Environment):
         self._search()  # a window that does not fit is told at once
 
     @property
+    def limit_ends(self) -> bool:
+        return self.limit == "end"
+
+    @property
     def num_agents(self) -> int:
         return self.agents or TASKS[self.task]
 
@@ -233,7 +237,7 @@ class Collective(Environment):
             effort=tally.effort + jnp.mean(jnp.square(action)),
             missed=tally.missed + task.missed(particles),
         )
-        over, truncates = step >= env_params.duration, self.limit == "truncate"
+        over, truncates = step >= env_params.duration, not self.limit_ends
         outcome = Outcome(self._reward(task, particles, action, env_params), over & (not truncates), over & truncates)
         return CollectiveState(particles, step, tally), outcome
 

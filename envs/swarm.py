@@ -128,6 +128,10 @@ class Swarm(Environment):
             raise UserError("task=landmarks of swarm is for point masses; give dynamics=point2d or dynamics=point3d")
 
     @property
+    def limit_ends(self) -> bool:
+        return self.limit == "end"
+
+    @property
     def num_agents(self) -> int:
         return self.drones
 
@@ -230,7 +234,7 @@ class Swarm(Environment):
         move = functools.partial(self._transition, jax.random.key_impl(key))
         body, tally, reward = batch_last(move)(*given, env_params)
         after = state.replace(body=body, goal=goal, sensed=sensed.reshape(SENSED, -1), tally=tally, step=step)
-        over, truncates = step >= env_params.duration, self.limit == "truncate"
+        over, truncates = step >= env_params.duration, not self.limit_ends
         return after, Outcome(reward, over & (not truncates), over & truncates)
 
     def _goal(self, goals: Goals, time: jax.Array) -> jax.Array:

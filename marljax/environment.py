@@ -176,6 +176,11 @@ class Environment(abc.ABC):
         """Steps of the longest episode: ``env_params.duration``; None where there is no such number."""
         return getattr(env_params, "duration", None)
 
+    @property
+    def limit_ends(self) -> bool:
+        """Whether an episode is over after its longest time because the task is that long, and not cut off there."""
+        return False
+
     def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
         """The numbers to train with at ``progress``, the share of a run's updates that are done; the same by default.
 

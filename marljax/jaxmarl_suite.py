@@ -242,6 +242,10 @@ class JaxMARL(Environment):
         }
 
     @property
+    def limit_ends(self) -> bool:
+        return self.limit == "end" and self._limit is not None
+
+    @property
     def _limit(self) -> int | None:
         kind = self._theirs.family
         return None if kind.limit is None else getattr(self._theirs.env, kind.limit, None)

@@ -5,14 +5,14 @@ Axis letters: T time, E environments, A agents, O observation, n actions.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from marljax.config import Hyperparameters, Scalar, static, traced
-from marljax.environment import Environment, TimeStep, flat_observation
+from marljax.environment import Environment, EnvParams, TimeStep, flat_observation
 from marljax.errors import UserError
 from marljax.networks import ACTIVATIONS
 
@@ -58,6 +58,7 @@ class Inputs(NamedTuple):
     action_mask: jax.Array  # [T, E, A, n]
     first: jax.Array  # [T, E, A]
     alive: jax.Array  # [T, E, A]
+    time: Any = ()  # [T, E, A, 1] share of its longest time that an episode has taken, where critics see it
 
 
 def refuse_items(env: Environment) -> None:
@@ -74,6 +75,20 @@ def inputs_of(timestep: TimeStep) -> Inputs:
     first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
     seen = Inputs(flat_observation(timestep.obs, timestep.alive.shape), timestep.action_mask, first, timestep.alive)
     return jax.tree.map(lambda x: x[None], seen)
+
+
+def with_time(env: Environment, env_params: EnvParams, timestep: TimeStep, inputs: Inputs, limit_ends: bool) -> Inputs:
+    """``inputs`` with the time, where ``limit_ends`` episodes and it is known.
+
+    What is left to earn then depends on the time (Pardo et al. 2018, "Time Limits in Reinforcement Learning"). A critic that
+    does not see it reads it off whatever changes in the course of an episode, such as how far agents have gone, and advantages
+    that are bootstrapped from its values reward that change.
+    """
+    longest = env.longest(env_params) if limit_ends else None
+    if longest is None:
+        return inputs
+    share = (timestep.metrics["length"] / longest)[None, :, None, None]
+    return inputs._replace(time=jnp.broadcast_to(share, (*inputs.alive.shape, 1)))
 
 
 SCALED = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}

@@ -56,6 +56,7 @@ class PPOConfig(SurrogateConfig):
     # False: the step limit ends an episode like any other end; for limits that belong to the task, and where what agents see at
     # the limit is unlike what they see before it, so that nothing corrects the critic's extrapolation
     bootstrap_limit: bool = static(True)
+    time_for_critic: bool = static(True)  # where the step limit ends episodes, critics see how much of it is over
     # Losses and gradients
     learning_rate: float = traced(2e-3, low=0.0)  # at first
     clip_apart: bool = static(True)  # max_grad_norm bounds the gradients of actor and critic each; False: of both together
@@ -151,6 +152,11 @@ def features(env: Environment, config: PPOConfig, obs: jax.Array, stats: ObsStat
         ids = agent_ids(obs.shape[2])
         obs = jnp.concatenate([obs, jnp.broadcast_to(ids, (*obs.shape[:2], *ids.shape))], -1)
     return obs
+
+
+def and_time(seen: jax.Array, inputs: Inputs) -> jax.Array:
+    """[T, E, A, F (+ 1)]: what a critic sees, with the time where inputs hold it."""
+    return jnp.concatenate([seen, *jax.tree.leaves(inputs.time)], -1)
 
 
 def sizes(env: Environment, config: PPOConfig) -> Sizes:

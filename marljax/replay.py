@@ -122,6 +122,10 @@ class FailureReplay(Wrapper):
     def charts(self, states: ReplayState, env_params: ReplayParams) -> Any:
         return self.env.charts(states.env, env_params.env)
 
+    @property
+    def limit_ends(self) -> bool:
+        return False  # an episode that starts from a stored state has only what is left of the first one's time
+
     # --- numbers ---
 
     @property

@@ -44,6 +44,10 @@ class Wrapper(Environment):
         return self.env.own_return
 
     @property
+    def limit_ends(self) -> bool:
+        return self.env.limit_ends
+
+    @property
     def obs_layout(self) -> tuple[Part, ...]:
         return self.env.obs_layout
 

@@ -127,9 +127,7 @@ def first_values(algorithm, config, params, variant):
 
 def rollout(algorithm):
     """``rollout_policy`` with one signature for all."""
-    if algorithm is mappo:
-        return mappo.rollout_policy
-    return lambda env, config, params, env_params, *rest: single.rollout_policy(env, config, params, *rest)
+    return mappo.rollout_policy if algorithm is mappo else single.rollout_policy
 
 
 def final_return(trained, variant):
