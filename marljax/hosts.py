@@ -19,7 +19,6 @@ from marljax.errors import UserError
 
 LONGEST_LINE = 2048  # bytes of a line that processes tell each other
 LONGEST_REPORT = 24 * 3600  # seconds that the others wait for the first one's final evaluation
-HEARTBEAT = 30  # seconds without a sign of life after which a process counts as ended, and ends all others
 PATIENCE = 10.0  # seconds that a step may take longer than those before it until a line says what that may mean
 Result = TypeVar("Result")
 
@@ -44,13 +43,7 @@ def join(hosts: Hosts) -> None:
     if given and not 0 <= hosts.index < hosts.count:  # type: ignore[operator]
         raise UserError(f"hosts.index={hosts.index} is out of range; it takes integers from 0 to {hosts.count - 1}")  # type: ignore[operator]
     try:
-        jax.distributed.initialize(
-            hosts.coordinator,
-            hosts.count,
-            hosts.index,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=LONGEST_REPORT,
-        )
+        jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, shutdown_timeout_seconds=LONGEST_REPORT)
     except Exception as error:  # JAX says in many kinds of errors that it knows no cluster or that nobody answers
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         advice = "give hosts.coordinator=<host:port> hosts.count=<processes> hosts.index=<0, 1, …>"
@@ -64,7 +57,7 @@ def waiting(usual: float | None) -> Iterator[None]:
     if jax.process_count() == 1 or usual is None:
         yield
         return
-    line = f"waiting for the other processes; if one has ended, this one ends within {HEARTBEAT} s: start all again with resume="
+    line = "waiting for the other processes; if one has ended, JAX ends this one within two minutes: start all again with resume="
     timer = threading.Timer(PATIENCE + 3 * usual, print, [line], {"file": sys.stderr, "flush": True})
     timer.daemon = True
     timer.start()

@@ -336,8 +336,9 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     cls = environment_class(env_name, tree.get("target"))
     names = fields.names(cls)
     options = {key: value for key, value in tree.items() if key in names}
-    with own_code(cls, "making it"):
+    with own_code(cls, "its constructor"):
         env = fields.build(cls, "env", options)
+    with own_code(cls, "default_params"):
         default_params = env.default_params
     numbers = {key: value for key, value in tree.items() if key not in names and key != "target"}
     known = [*names, *fields.leaf_names(default_params)]

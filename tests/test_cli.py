@@ -203,6 +203,39 @@ def test_mistakes_are_one_line(folder, words, message, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "None is not a run folder"),
+        ((3,), "3 is not a run folder"),
+        (("{folder}", None, "best", "0"), "has no trial '0'"),
+    ],
+)
+def test_python_s_load_takes_paths_and_numbers(folder, arguments, message):
+    given = [folder if each == "{folder}" else each for each in arguments]
+    with pytest.raises(UserError, match=message):
+        trained.load(*given)
+
+
+PAINTLESS = """
+from toys import Corridor
+
+class Paintless(Corridor):
+    def scene(self, state, env_params):
+        raise RuntimeError("no paint")
+"""
+
+
+def test_a_scene_that_raises_is_told_before_training_and_costs_the_animation_only(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "paintless.py").write_text(PAINTLESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["env=custom", "env.target=paintless:Paintless", "algo.total_steps=40", "eval.every=0", "eval.final_episodes=4"]
+    assert console("train", "tiny", *words, f"runs={tmp_path}", "name=bare") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("no animation: Paintless: scene raised RuntimeError: no paint")
+    assert (tmp_path / "tiny_paintless" / "bare" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
     "words",
     [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"], ["plot", "-h"]],
 )

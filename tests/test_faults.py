@@ -13,7 +13,7 @@ import fault_campaign
 import numpy as np
 import pytest
 
-from marljax import checkpoint
+from marljax import checkpoint, program_cache
 
 HERE = Path(__file__).parent
 ALGO = "qmix"  # whose checkpoints hold a replay
@@ -58,6 +58,10 @@ def test_a_full_disk_costs_the_newest_checkpoint_only(tmp_path):
     lines = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, output
     assert "free some space" in lines[0]
+    assert "Traceback" not in output
+    assert "Event loop" not in output
+    assert output.splitlines()[-1] == lines[0]
+    assert not list(folder.glob("**/.writing-*"))
     assert fault_campaign.newest(folder) == before
     assert f"{before} updates done already" in run(tmp_path, f"resume={folder}")
     assert fault_campaign.newest(folder) == fault_campaign.UPDATES
@@ -65,6 +69,124 @@ def test_a_full_disk_costs_the_newest_checkpoint_only(tmp_path):
 
 def largest_kib(folder):
     return max(path.stat().st_size for path in folder.rglob("*") if path.is_file()) // 1024
+
+
+TINY = ["tiny", "env=corridor", "eval.every=0", "eval.final_episodes=4", "render=false"]
+
+
+def tiny(folder, *words, shell='"$@"', **environment):
+    """A short run in a process of its own, by way of a shell: status, output, errors."""
+    variables = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "JAX_PLATFORMS": "cpu"} | environment
+    variables = {name: value for name, value in variables.items() if value is not None}
+    command = [sys.executable, str(HERE / "toy_command.py"), *TINY, f"runs={folder}", "name=run", *words]
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell, "bash", *command], env=variables, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["algo.total_steps=40"], {"COLUMNS": "1"}),
+        (["algo.total_steps=40"], {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+        (["--help"], {"PYTHONIOENCODING": "ascii"}),
+    ],
+    ids=["narrow", "without UTF-8", "ASCII"],
+)
+def test_poor_terminals_are_good_enough(tmp_path, words, environment):
+    status, output, errors = tiny(tmp_path, *words, **environment)
+    assert (status, errors) == (0, ""), errors
+    assert len(output.splitlines()) > 3
+
+
+def test_a_full_output_is_one_line_and_costs_no_training(tmp_path):
+    status, _, errors = tiny(tmp_path, "algo.total_steps=1e6", "chunk=5", shell='"$@" > /dev/full')
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert "error: cannot write to standard output: No space left on device" in errors
+    assert checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints")
+
+
+def test_a_closed_pipe_ends_a_run_like_a_signal(tmp_path):
+    status, output, errors = tiny(tmp_path, "algo.total_steps=1e6", "chunk=5", shell='"$@" | head -n 1')
+    assert (status, errors) == (128 + signal.SIGPIPE, "")
+    assert output.startswith("tiny on corridor")
+    assert checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints")
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once_with_one_line(tmp_path):
+    words = ["algo.total_steps=1e7", "chunk=5", "checkpoint.every=1e-9"]  # a checkpoint after every chunk
+    command = [sys.executable, str(HERE / "toy_command.py"), *TINY, f"runs={tmp_path}", "name=run", *words]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints") and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=300)
+    assert running.returncode == 128 + signal.SIGINT
+    assert errors in ("stopped\n", "")  # empty where the first one was quick enough
+
+
+def test_ctrl_c_while_a_command_imports_shows_no_traceback(tmp_path):
+    for seconds in (0.2, 1.0, 2.5):
+        running = subprocess.Popen(
+            [sys.executable, str(HERE.parent / "algos" / "mappo.py"), "env=merge", f"runs={tmp_path}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        time.sleep(seconds)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=300)
+        assert running.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+        assert "Traceback" not in errors or seconds < 1  # Python itself was not up yet
+
+
+def test_damaged_entries_of_the_cache_of_programs_are_replaced(tmp_path):
+    environment = {"JAX_COMPILATION_CACHE_DIR": None}
+    assert tiny(tmp_path, "algo.total_steps=40", **environment)[0] == 0
+    entries = {path: path.stat().st_size for path in (tmp_path / "cache").rglob("jit__*-cache")}
+    assert entries
+    for path in entries:
+        os.truncate(path, entries[path] // 2)
+    status, _, errors = tiny(tmp_path, "algo.total_steps=40", "name=again", **environment)
+    assert (status, errors) == (0, "")
+    assert all(path.stat().st_size > size // 2 for path, size in entries.items())
+
+
+def test_without_a_home_directory_programs_are_not_kept(monkeypatch, capsys):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(program_cache.Path, "home", no_home)
+    program_cache.enable()
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+WIDE = """
+import sys, jax, importlib
+from toys import Corridor
+from marljax.train import make_train
+own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4)}
+for name in ("ppo", "ippo", "mappo", "ospo", "qmix"):
+    algo = importlib.import_module(f"marljax.algos.{name}")
+    env = algo.present(Corridor()) if hasattr(algo, "present") else Corridor()
+    given = own.get(name, dict(num_minibatches=2, num_epochs=1))
+    config = algo.Config(total_steps=128, num_envs=4, rollout_length=8, hidden=(8,), **given)
+    assert int(jax.jit(make_train(algo, env, config))(jax.random.key(0)).diverged_at) == -1, name
+"""
+
+
+@pytest.mark.slow
+def test_every_algorithm_trains_in_64_bits(tmp_path):
+    command = [sys.executable, "-c", WIDE]
+    done = subprocess.run(command, env=os.environ | {"JAX_ENABLE_X64": "1"}, cwd=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = [*WORDS, f"runs={tmp_path}", "name=wide", "algo.total_steps=1280"]
+    run(tmp_path, *words, JAX_ENABLE_X64="1")
+    assert fault_campaign.newest(tmp_path / f"{ALGO}_corridor" / "wide") == 20
 
 
 def port():

@@ -76,6 +76,7 @@ def test_a_run_that_fails_lets_the_others_train_and_a_signal_ends_all(place, mon
         (["algo.num_envs=2,-1"], "algo.num_envs=-1"),
         (["algo.nmu_envs=2,4"], "did you mean algo.num_envs"),
         (["--seed", "1,2"], "settings are written key=value"),
+        (["seed=1,2", "hydra/launcher=nope"], "Could not find 'hydra/launcher/nope'"),
         (["seed=1,2)"], "cannot read 'seed=1,2)'"),
     ],
 )

@@ -26,3 +26,16 @@ def test_the_module_at_fault_is_named(target, source, message, tmp_path, monkeyp
         (tmp_path / f"{target.split(':')[0]}.py").write_text(source)
     with pytest.raises(UserError, match=message):
         registry.load_class(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (3, {}, "3 is not the name of an environment"),
+        (None, {}, "None is not the name of an environment"),
+        ("merge", {"density": ["easy"]}, r"merge does not take density=\['easy'\]"),
+    ],
+)
+def test_what_is_no_name_or_no_option_is_one_line(name, options, message):
+    with pytest.raises(UserError, match=message):
+        registry.make(name, **options)

@@ -160,6 +160,10 @@ MISTAKES = [
     ("env=custom env.target=toyz:Corridor", "cannot import 'toyz'"),
     ("env=custom env.target=tiny:Config", "is not an environment"),
     ("env=corridor env.target=toys:Corridor", "needs env=custom"),
+    ("env=custom env.target=marljax.joint:Joint", "marljax.joint:Joint wraps another environment"),
+    ("env=corridor env.preset=damaged", "Corridor: default_params raised KeyError: 'damaged' (preset_params, line"),
+    ("env={a:1}", "env=<name> chooses"),
+    ("env=corridor sweep.learning_rate=glob(*)", "cannot read sweep.learning_rate=glob(*); write a list"),
     ("resume=nowhere", "nowhere is not a run folder: it has no config.yaml"),
     ("env=corridor runs=/dev/null", "cannot make the run folder /dev/null/tiny_corridor"),
 ]

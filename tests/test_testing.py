@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from toys import Corridor, CorridorParams, Crowd, Padded, Points
 
-from marljax.spaces import Box, Part
-from marljax.testing import check_env
+from marljax import UserError, joint
+from marljax.environment import Outcome
+from marljax.spaces import Box, Discrete, Part
+from marljax.testing import check_before_training, check_env, scene_fault
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,49 @@ class VectorMetric(Corridor):
 class HidingMetric(Corridor):
     def observe(self, state, env_params):
         return super().observe(state, env_params)._replace(metrics={"return": 1.0 * state.arrived})
+
+
+class NoActions(Corridor):
+    action_space = Discrete(0)
+
+
+class EmptyTeam(Corridor):
+    teams = (1, 1, 2)
+
+
+class ScalarReward(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after, outcome._replace(reward=jnp.sum(outcome.reward))
+
+
+class IntegerReward(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after, outcome._replace(reward=outcome.reward.astype(int))
+
+
+class DonePerAgent(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return after, outcome._replace(terminated=~after.alive)
+
+
+class OtherTree(Corridor):
+    def transition(self, key, state, action, env_params):
+        after, outcome = super().transition(key, state, action, env_params)
+        return (after, key), outcome
+
+
+class Stumbles(Corridor):
+    def transition(self, key, state, action, env_params):
+        return state, Outcome({}["reward"], jnp.array(False), jnp.array(False))
+
+
+class NoDescription(Corridor):
+    @property
+    def teams(self):
+        raise KeyError("teams")
 
 
 class GlobalMatrix(Corridor):
@@ -229,6 +274,14 @@ BROKEN = {
     FloatTime: r"the state of step is not like that of reset: time is float32\[\], not int32\[\]",
     VectorMetric: "metrics is not a dictionary of scalars",
     HidingMetric: r"metrics named \['return'\] would hide those of vectorize",
+    NoActions: "holds no action",
+    EmptyTeam: r"teams is \(1, 1, 2\).*each has an agent",
+    ScalarReward: r"reward is float32\[\], not float32\[3\]",
+    IntegerReward: r"reward is int32\[3\], not float32\[3\]",
+    DonePerAgent: r"terminated is bool\[3\], not bool\[\]",
+    OtherTree: "step",
+    Stumbles: r"step raised KeyError: 'reward' \(transition, line \d+ of test_testing.py\)",
+    NoDescription: r"teams raised KeyError: 'teams' \(teams, line",
     GlobalMatrix: r"global_state is float32\[1, 7\], not a vector",
     PresetShapes: r"the env_params of preset 'slow' need another program: slip is float32\[3\], not float32\[\]",
     PresetSplits: "preset='slow' changes equality, but no shape",
@@ -262,3 +315,33 @@ def test_broken_environments_are_named(broken):
 
 def test_endless_environments_may_say_so():
     check_env(Endless(), num_steps=40, ends=False)
+
+
+WITHOUT_RUNNING = [*BROKEN][: [*BROKEN].index(PresetShapes)] + [WrongLayout, TornLayout, SecondSelf]
+
+
+@pytest.mark.parametrize("broken", WITHOUT_RUNNING, ids=lambda broken: broken.__name__)
+def test_what_can_be_seen_without_running_is_told_before_training(broken):
+    if broken is WeakReward:  # computes the right numbers
+        check_before_training(broken())
+        return
+    with pytest.raises(UserError, match=f"^{broken.__name__}: .*{BROKEN[broken]}"):
+        check_before_training(broken())
+
+
+def test_a_wrapper_of_ours_is_checked_inside():
+    with pytest.raises(UserError, match="^ScalarReward: "):
+        check_before_training(joint(ScalarReward()))
+
+
+class BrokenScene(Corridor):
+    def scene(self, state, env_params):
+        raise RuntimeError("no paint")
+
+
+def test_a_scene_that_raises_spoils_the_pictures_only():
+    env = BrokenScene()
+    check_before_training(env)
+    assert "BrokenScene: scene raised RuntimeError: no paint (scene, line" in scene_fault(env, env.default_params)
+    assert scene_fault(Points(), Points().default_params) == ""  # it has none, and says so
+    assert scene_fault(Corridor(), CorridorParams()) == ""

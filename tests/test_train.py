@@ -61,11 +61,21 @@ def test_only_the_member_that_diverges_says_so(train):
         ({"env.variant": None}, "'env.variant' differs from the environment's own: value is missing"),
         ({"env.variant": "truncated"}, "'env.variant' is 'truncated'; give numbers or arrays"),
         ({"env.variant": jnp.ones(2)}, r"'env.variant' is of shape \[2\]; it takes shape \[\]"),
+        ({"env.garbage": float("nan")}, "env_params hold NaN in garbage"),
+        ([("gamma", 0.9)], "overrides are .*give numbers by name"),
+        ({3: 0.9}, "overrides are .*give numbers by name"),
     ],
 )
 def test_impossible_overrides_say_why(train, overrides, words):
     with pytest.raises(UserError, match=words):
         train(jax.random.key(0), overrides)
+
+
+class Branching(probes.Probe):
+    def transition(self, key, state, action, env_params):
+        if env_params.variant == probes.CONSTANT:
+            action = 0 * action
+        return super().transition(key, state, action, env_params)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +87,8 @@ def test_impossible_overrides_say_why(train, overrides, words):
         ((ippo, probes.Probe(), ippo.Config), r"config is a builtins.type; give a marljax.algos.ippo.Config"),
         ((ippo, probes.Probe(), CONFIG.replace(gamma=np.array([0.9, 0.8]))), r"'gamma' is of shape \[2\]"),
         ((ippo, probes.Probe(), CONFIG, {"variant": 1}), "env_params are dict; give ProbeParams"),
+        ((ippo, probes.Probe(), CONFIG, probes.ProbeParams(garbage=float("nan"))), "env_params hold NaN in garbage"),
+        ((ippo, Branching(), CONFIG), "^Branching: step cannot be compiled: .*boolean.* of test_train.py"),
     ],
 )
 def test_arguments_that_are_something_else_say_what_to_give(arguments, message):
