@@ -300,9 +300,9 @@ against its API, with JaxMARL's own settings for MPE, and its recurrent networks
 - QMIX and VDN: `ql_rnn_mpe`, {qmix.num_envs} × {qmix.num_steps}, {qmix.lr:g}, GRUs of {qmix.hidden}, γ {qmix.gamma:g}
   (`baselines/jaxmarl_qmix.py`)
 
-All take {steps:,} steps, over which learning rates and exploration fall. JaxMARL's files have changed: of their versions these are
-the ones meant for the fewest steps or environments, for IPPO as many steps as here, for the others up to 20 times as many. An
-episode has 26 steps; ours count one more, which restarts it.
+All take {steps:,} steps, over which learning rates and exploration fall. JaxMARL's files have changed: IPPO's has also had a
+tenth of this learning rate for ten times the steps, MAPPO's 128 environments; for MAPPO, QMIX and VDN they ask for 2 to 20 times
+as many steps. An episode has 26 steps; ours count one more, which restarts it.
 
 - *simple_spread*: three agents cover three landmarks.
 - *simple_reference*: two agents tell each other where to go; 50 actions, of which each is a move and a word.
