@@ -18,6 +18,7 @@ from marljax.algos import ppo as single
 from marljax.errors import UserError
 from marljax.networks import initial_carry
 from marljax.rollout import collect
+from marljax.spaces import Box
 from marljax.testing import check_env
 from marljax.train import Trainer, make_train
 from marljax.vector import vectorize
@@ -76,6 +77,58 @@ def test_values_stay_possible_where_the_limit_is_an_end():
         metrics[bootstrap_limit] = jax.device_get(train(jax.random.split(jax.random.key(0), 4)).metrics)
     assert metrics[False]["max_value"][:, -1].max() < 30
     assert metrics[True]["max_value"].max() > 1.2 * 125
+
+
+class Fade(probes.Drift):
+    """``Drift`` without the time among what agents see, and each episode over after 25 steps because the task is that long."""
+
+    limit_ends = True
+    observation_space = Box((1,))
+
+    def transition(self, key, state, action, env_params):
+        state, outcome = super().transition(key, state, action, env_params)
+        return state, outcome._replace(terminated=outcome.truncated, truncated=outcome.terminated)
+
+    def observe(self, state, env_params):
+        view = super().observe(state, env_params)
+        return view._replace(obs=view.obs[:, :1])
+
+    def longest(self, env_params):
+        return 25
+
+
+def test_a_critic_that_sees_the_time_does_not_reward_its_passing():
+    """All that grows in an episode tells the time to a critic that does not see it: less is left to lose where x is large, and so
+    the policy walks away although that costs."""
+    usual = dict(total_steps=150_000, num_envs=32, rollout_length=50, num_minibatches=2, hidden=(32, 32), learning_rate=3e-3)
+    returns = {}
+    for sees in (True, False):
+        train = jax.jit(jax.vmap(make_train(ippo, Fade(), ippo.Config(**usual, time_for_critic=sees))))
+        metrics = train(jax.random.split(jax.random.key(0), 4)).metrics
+        returns[sees] = metrics["sum_return"][:, -10:].sum(1) / metrics["episodes"][:, -10:].sum(1)
+    assert (returns[True] > -25.3).all()
+    assert (returns[False] < -27.0).any()
+
+
+@pytest.mark.parametrize("algorithm", [single, ippo, mappo], ids=["ppo", "ippo", "mappo"])
+def test_critics_see_the_time_where_the_limit_ends_episodes(algorithm):
+    """One input more than without, and the actor, which has to act where nobody counts, none."""
+
+    def sizes(env, **changes):
+        config = algorithm.Config(num_envs=4, rollout_length=8, hidden=(8,), **changes)
+        program = jax.shard_map(
+            lambda key: algorithm.init(env, None, config, key).learner.params,
+            mesh=parallel.make_mesh(),
+            in_specs=jax.sharding.PartitionSpec(),
+            out_specs=jax.sharding.PartitionSpec(),
+            check_vma=False,
+        )
+        params = jax.eval_shape(program, jax.random.key(0))
+        return [sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (params.actor, params.critic)]
+
+    actor, critic = sizes(Fade(), time_for_critic=False)
+    assert sizes(Fade()) == [actor, critic + 8]
+    assert sizes(probes.Drift()) == sizes(probes.Drift(), time_for_critic=False)  # its limit cuts off
 
 
 @pytest.mark.parametrize("algorithm", [ippo, ospo], ids=["ippo", "ospo"])
