@@ -311,7 +311,7 @@ def test_endless_environments_may_say_so():
     check_env(Endless(), num_steps=40, ends=False)
 
 
-WITHOUT_RUNNING = [*BROKEN][: [*BROKEN].index(PresetShapes)] + [WrongLayout, TornLayout, SecondSelf]
+WITHOUT_RUNNING = [*[*BROKEN][: [*BROKEN].index(PresetShapes)], WrongLayout, TornLayout, SecondSelf]
 
 
 @pytest.mark.parametrize("broken", WITHOUT_RUNNING, ids=lambda broken: broken.__name__)
@@ -324,7 +324,7 @@ def test_what_can_be_seen_without_running_is_told_before_training(broken):
 
 
 def test_a_wrapper_of_ours_is_checked_inside():
-    with pytest.raises(UserError, match="^ScalarReward: "):
+    with pytest.raises(UserError, match=r"^ScalarReward: "):
         check_before_training(joint(ScalarReward()))
 
 
