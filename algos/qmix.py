@@ -339,7 +339,7 @@ class Mixer(nn.Module):
     bias of ``LIFT`` keeps them positive, and the offset takes it off again: the sum holds down to −LIFT · √width.
     """
 
-    LIFT: ClassVar[float] = 5.0
+    LIFT: ClassVar[float] = 1.0
 
     width: int
     hypernet_width: int

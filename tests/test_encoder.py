@@ -207,7 +207,7 @@ class Miscounted(Crowd):
     [
         (Blind(), "encoder=attention needs entities, and Blind as chosen names none in its layout; take encoder=flat"),
         (Points(), "Points as chosen names none"),
-        (Miscounted(), "encoder=attention cannot read Miscounted: obs_layout describes 14 columns of an observation of 17"),
+        (Miscounted(), "Miscounted: obs_layout describes 14 columns of an observation of 17"),
     ],
     ids=["none", "structured", "wrong"],
 )

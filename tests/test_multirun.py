@@ -57,9 +57,9 @@ def test_a_run_that_fails_lets_the_others_train_and_a_signal_ends_all(place, mon
     trained = cli.train
     started = []
 
-    def stopped(algo, words):
+    def stopped(algo, words, command=None):
         if "-m" in words:
-            return trained(algo, words)
+            return trained(algo, words, command)
         started.append(words)
         return 143
 

@@ -34,7 +34,7 @@ CONFIGS = {
     ppo: ppo.Config(**SMALL, **EPOCHS),
     ippo: ippo.Config(**SMALL, **EPOCHS),
     mappo: mappo.Config(**SMALL, **EPOCHS),
-    qmix: qmix.Config(**SMALL, buffer_size=512, batch_size=8, learning_starts=0),
+    qmix: qmix.Config(**SMALL, core="mlp", gradient_steps=1, buffer_size=512, batch_size=8, learning_starts=0),
     ospo: ospo.Config(**SMALL, **EPOCHS, normalize_observations=False),
 }
 # One minibatch: shards shuffle on their own, so only whole-batch steps can agree.

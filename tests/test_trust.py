@@ -383,7 +383,8 @@ def test_lost_and_altered_rows_are_told(received, capsys, change, told):
 def test_damaged_results_of_a_batch_are_judged_again(tmp_path, monkeypatch, content):
     part = settings.compose("tiny", ["env=corridor", "sweep.learning_rate=[0.1,0.2]", "search.batches=2"])
     part = settings.batch_of(part, 0, 2)
-    member = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": {"return": 0.5, "length": None}}
+    figures = {"return": 0.5, "length": None}
+    member = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": figures, "last": figures}
     runfolder.write_results(tmp_path, {"members": [member]})
     assert ranking.is_judged(part, tmp_path)
     if content == "others":

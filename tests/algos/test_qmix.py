@@ -25,7 +25,15 @@ from marljax.train import Trainer, _run, make_train
 
 GAMMA = 0.9
 KEY = jax.random.key(0)
-SMALL = {"num_envs": 4, "rollout_length": 5, "buffer_size": 60, "batch_size": 8, "learning_starts": 0, "hidden": (16, 16)}
+SMALL = {
+    "num_envs": 4,
+    "rollout_length": 5,
+    "buffer_size": 60,
+    "batch_size": 8,
+    "learning_starts": 0,
+    "hidden": (16, 16),
+    "gradient_steps": 1,
+}
 
 
 def on_one_device(function, *arguments):
@@ -123,7 +131,7 @@ def final_return(trained, variant):
 @pytest.mark.parametrize("core", ["mlp", "gru"])
 def test_replaying_a_rollout_gives_the_values_of_then(core):
     """Across beginnings of episodes, and from a memory in mid-episode; without exploration the actions were the best ones."""
-    config = qmix.Config(**SMALL, core=core, epsilon_start=0.0, epsilon_end=0.0, gradient_steps=1, total_steps=600)
+    config = qmix.Config(**SMALL, core=core, epsilon_start=0.0, epsilon_end=0.0, total_steps=600)
     env, env_params = Corridor(), Corridor().default_params
 
     def collected(key):
@@ -240,7 +248,7 @@ def test_targets_follow_as_told():
             found.append((before, jax.device_get(members.state.learner)))
         return found
 
-    config = qmix.Config(**SMALL, gradient_steps=2, target_interval=6, total_steps=200)
+    config = qmix.Config(**(SMALL | {"gradient_steps": 2}), target_interval=6, total_steps=200)
     for number, (_, after) in enumerate(distances(config), 1):
         same = jax.tree.map(np.array_equal, after.opt_state.target["agent"], after.params.agent)
         assert all(jax.tree.leaves(same)) == (number == 3)
@@ -349,7 +357,7 @@ def test_teams_learn_side_by_side_without_a_mixer():
 
 
 def test_greedy_actions_do_not_depend_on_the_key():
-    config = qmix.Config(**SMALL, epsilon_end=0.5)
+    config = qmix.Config(**SMALL, core="mlp", epsilon_end=0.5)
     state = on_one_device(lambda key: qmix.init(Corridor(), Corridor().default_params, config, key), KEY)
     timestep = jax.tree.map(lambda leaf: leaf[0], state.actors.timestep)
     act = functools.partial(qmix.act, Corridor(), config, state.learner.params, timestep, ())
