@@ -121,13 +121,24 @@ def guarded(command: Callable[[], int]) -> int:
         return 2
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):  # how JAX says so
-            raise
+            return _without_another(error)
         advice = "take fewer environments (algo.num_envs), shorter rollouts, fewer seeds or episodes"
         print(f"error: the device has not enough memory; {advice}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
+    except Exception as error:
+        return _without_another(error)
+
+
+def _without_another(error: Exception) -> NoReturn:
+    """Ends a process that has lost another of the same run; any other error is raised again."""
+    from marljax import hosts
+
+    if not hosts.another_ended(error):
+        raise error
+    terminal.fail_at_once("another process of this run has ended; start all of them again with resume=<run folder>")
 
 
 def find_own_modules() -> None:

@@ -327,16 +327,14 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     chunk, minutes = chunk_of(settings, trainer), minutes_between_checkpoints(run)
     compiled: set[int] = set()  # lengths of chunks; the first of each says nothing about speed
     speed: float | None = None
-    usual: float | None = None  # seconds of a chunk
     saved, wanted = time.monotonic(), False
     if run.update == 0 and evaluation.every:
         record(rows_of(run, {}, evaluate(run, evaluator)))
     while run.update < total:
         before, begun = run.update, time.monotonic()
         frozen = run.diverged
-        with hosts.waiting(usual):
-            run.members, metrics = trainer.run(run.members, min(chunk, total - before))
-            metrics = hosts.fetched(metrics)
+        run.members, metrics = trainer.run(run.members, min(chunk, total - before))
+        metrics = hosts.fetched(metrics)
         seconds, run.update = time.monotonic() - begun, min(before + chunk, total)
         report_divergence(run, frozen, progress.say)
         report_impossible_values(run, metrics, progress.say)
@@ -344,7 +342,6 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         rows = rows_of(run, metrics, evaluate(run, evaluator) if evaluated else {})
         record(rows)
         if run.update - before in compiled:
-            usual = seconds
             speed = (run.update - before) * trainer.steps_per_update / seconds
         compiled.add(run.update - before)
         figures = headline(mean_row(rows), trainer.env.figures, trainer.env.units)

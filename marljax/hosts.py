@@ -4,11 +4,9 @@ Each is started with the same command and ``distributed=true``; JAX finds the ot
 Kubernetes, TPU pods), or is told where they are by ``hosts.*``. They share the file system that run folders lie in.
 """
 
-import contextlib
 import dataclasses
-import sys
-import threading
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +17,6 @@ from marljax.errors import UserError
 
 LONGEST_LINE = 2048  # bytes of a line that processes tell each other
 LONGEST_REPORT = 24 * 3600  # seconds that the others wait for the first one's final evaluation
-PATIENCE = 10.0  # seconds that a step may take longer than those before it until a line says what that may mean
 Result = TypeVar("Result")
 
 
@@ -50,21 +47,9 @@ def join(hosts: Hosts) -> None:
         raise UserError(f"distributed=true does not work here: {reason}; {advice}") from error
 
 
-@contextlib.contextmanager
-def waiting(usual: float | None) -> Iterator[None]:
-    """A line on stderr where the block takes much longer than the ``usual`` seconds, as it does when another process has ended:
-    JAX itself is silent until it ends this one. None: nobody knows yet how long it takes."""
-    if jax.process_count() == 1 or usual is None:
-        yield
-        return
-    line = "waiting for the other processes; if one has ended, JAX ends this one within two minutes: start all again with resume="
-    timer = threading.Timer(PATIENCE + 3 * usual, print, [line], {"file": sys.stderr, "flush": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def another_ended(error: BaseException) -> bool:
+    """Whether an exception says that another process of the run is gone."""
+    return jax.process_count() > 1 and bool(re.search("Gloo|NCCL|heartbeat|task died", str(error)))
 
 
 def is_first() -> bool:

@@ -85,6 +85,14 @@ def stop_at_once(number: int, frame: FrameType | None = None) -> NoReturn:
     os._exit(128 + number)
 
 
+def fail_at_once(line: str) -> NoReturn:
+    """Ends the process with one line on stderr and status 1, where an ordinary exit would wait for what does not come."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        os.write(2, f"error: {line}\n".encode())
+    os._exit(1)
+
+
 def final_status(status: int) -> int:
     """The exit status of a command, once all of its output is written; one line on stderr where that cannot be."""
     if sys.stdout is not None:

@@ -216,7 +216,9 @@ def _check_scene(env: Environment, env_params: EnvParams, key: jax.Array, check:
     state, _ = _abstract(env, "reset", env.reset, key, env_params)
     try:
         _abstract(env, "scene", env.scene, state, env_params)
-    except UserError:
+    except Broken:
+        raise
+    except UserError:  # it has none
         return False
     coloured = all(isinstance(name, str) and len(colour) == 4 for name, colour in env.legend)
     check(coloured, "legend is not a tuple of (name, RGBA) pairs")

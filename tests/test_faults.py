@@ -204,6 +204,23 @@ def both(folder, *words):
 
 
 @pytest.mark.slow
+def test_a_process_that_has_lost_the_other_ends_with_a_line(tmp_path):
+    where = [f"hosts.coordinator=127.0.0.1:{port()}", "hosts.count=2", "distributed=true", "devices=all"]
+    words = [*WORDS, f"runs={tmp_path}", "name=run", "algo.total_steps=1e8", *where]
+    pair = [started(tmp_path, *words, f"hosts.index={index}", JAX_NUM_CPU_DEVICES="1") for index in range(2)]
+    rows = tmp_path / f"{ALGO}_corridor" / "run" / "metrics.jsonl"
+    while not rows.exists() or len(rows.read_text().splitlines()) < 6:
+        assert pair[0].poll() is None
+        time.sleep(0.05)
+    pair[1].kill()
+    pair[1].communicate()
+    output, _ = pair[0].communicate(timeout=300)
+    assert pair[0].returncode == 1, output
+    assert output.splitlines()[-1].startswith("error: another process of this run has ended")
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
 def test_two_processes_of_four_devices_do_what_one_of_eight_does(tmp_path):
     """By the documented command, checkpoints and a resume on one device included; only the first process writes and speaks."""
     words = [*WORDS, f"runs={tmp_path}", "algo.total_steps=1280", "devices=all", "checkpoint.every=0.5"]
