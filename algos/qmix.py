@@ -334,12 +334,13 @@ class Mixer(nn.Module):
     """A team's value, monotonic in every agent's: one hidden layer, whose weights are made from the global state and not negative
     (Rashid et al. 2018, figure 2).
 
-    At first the weights lie around 1 / √width, so that values are about added up, and ``scale`` says how much the state changes
-    that; a large scale multiplies values by the square of the state's norm. ELU has next to no slope for negative inputs, so a
-    bias of ``LIFT`` keeps them positive, and the offset takes it off again: the sum holds down to −LIFT · √width.
+    At first the weights lie around 1 / √width, so that small values are about added up, and ``scale`` says how much the state
+    changes that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs;
+    here its slope does not fall below ``SLOPE``, so that costs are told apart, too. A slope of 0.25, or a bias that lifts all
+    values above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
     """
 
-    LIFT: ClassVar[float] = 1.0
+    SLOPE: ClassVar[float] = 0.05
 
     width: int
     hypernet_width: int
@@ -357,10 +358,12 @@ class Mixer(nn.Module):
 
         around = 1 / self.width**0.5
         first = made(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
-        bias = dense(self.width, self.scale, "bias", bias=self.LIFT)(state)
-        hidden = nn.elu(jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias)
+        bias = dense(self.width, self.scale, "bias")(state)
+        hidden = jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias
+        low = jnp.minimum(hidden, 0.0)
+        hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.SLOPE) * jnp.expm1(low) + self.SLOPE * low
         second = made(self.width, self.hypernet_width, "second", around)
-        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset", -self.LIFT / around)
+        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset")
 
 
 def agent_network(env: Environment, config: Config) -> AgentNetwork:
