@@ -19,6 +19,7 @@ import pytest
 
 from marljax.baselines.highway_merge import NODES, HighwayMerge, Spawn, random_spawns
 from marljax.envs import merge_road as road
+from marljax.envs import merge_traffic as traffic
 from marljax.envs.merge import Merge
 from marljax.envs.merge_actions import IDLE, LEFT
 from marljax.envs.merge_params import NUM_CAVS
@@ -43,7 +44,8 @@ def initial_state(env, env_params, spawns):
 
     alive = jnp.array([slot in filled for slot in range(12)])
     ramp = column("ramp") > 0
-    drivers = jnp.zeros(12, jnp.int32)
+    kinds = [traffic.DRIVERS.index(filled[slot].driver) if slot in filled else 0 for slot in range(12)]
+    drivers = jnp.array(kinds, jnp.int32)
     vehicles = settle(column("x"), column("speed"), ramp, drivers, jnp.zeros(12), alive, env_params)
     state = env.initial(jax.random.key(0), env_params)
     return state.replace(vehicles=vehicles, on_ramp=ramp[:NUM_CAVS])
@@ -122,6 +124,30 @@ def test_whole_scenes(physics, connected):
     assert len(complete) >= 4, followed
     assert sum(scene.merged for scene in complete) >= 8, followed
     assert all(scene.decisions > 20 for scene in followed), followed
+
+
+@pytest.mark.parametrize("physics", ["highway_env", "marl_cavs"])
+def test_whole_scenes_with_linear_drivers(physics):
+    """Linear drivers only, behind CAVs that merge or keep changing their speed, and MAPPO-PIS' pair among base drivers."""
+    kinds = ("linear_aggressive", "linear_defensive")
+    pair = (Spawn(10, True, 100.7, 25.6, kinds[0]), Spawn(11, False, 119.5, 26.2, kinds[1]))
+    followed = []
+    with jax.enable_x64(True):
+        env = Merge(physics=physics)
+        for seed, cavs, hdvs, choose, mixed in (
+            (0, 1, 4, merge_left, False),
+            (2, 2, 3, restless, False),
+            (1, 2, 2, merge_left, True),
+        ):
+            rng = np.random.default_rng(seed)
+            spawns = random_spawns(rng, cavs, hdvs)
+            humans = (
+                spawns[cavs:] if mixed else [dataclasses.replace(spawn, driver=kinds[spawn.slot % 2]) for spawn in spawns[cavs:]]
+            )
+            followed.append(follow_scene(env, (*spawns[:cavs], *humans, *(pair if mixed else ())), choose, rng))
+    assert [scene.decisions for scene in followed[:2]] == [100, 100], followed
+    assert followed[2].decisions > 80, followed
+    assert all(scene.merged >= 2 for scene in followed), followed
 
 
 def test_through_lane_alone():
