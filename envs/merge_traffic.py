@@ -44,6 +44,7 @@ class Physics:
     full_boxes: bool  # boxes collide at full size, or scaled by 0.9 and only with centres within 5 m
     heed_target_lane: bool  # a driver who changes lane follows the leader of either lane, or of the current one
     connected_lanes: bool  # neighbours are also sought on the segments before and after
+    stops_at_end: bool  # the sub-step in which an episode ends is its last (MARL_CAVs), or the decision is finished
 
 
 class Vehicles(struct.PyTreeNode):

@@ -7,7 +7,8 @@ is the simultaneous update of ``merge``.
 
 A scene is followed until contact (the package's collision impulse comes one sub-step later) or until a vehicle all but
 stands: from there on a driver may roll backwards, where the steering law is unstable and doubles the last bit's rounding
-every sub-step.
+every sub-step. With MARL_CAVs' rules for collisions and for the end of an episode, written down here, episodes of the
+``marl_cavs`` preset are followed through their crash or their last decision, rewards included.
 """
 
 import dataclasses
@@ -165,3 +166,136 @@ def test_ramp_alone():
     ramp = (Spawn(0, True, 45.0, 25.2), Spawn(6, True, 5.5, 26.1), Spawn(7, True, 85.4, 25.9))
     with jax.enable_x64(True):
         assert follow_scene(Merge(physics="highway_env"), ramp, merge_left, np.random.default_rng(0)) == Followed(100, 3)
+
+
+class MarlCavsMerge(HighwayMerge):
+    """MARL_CAVs' collisions and clock: physics stops after the sub-step in which a CAV crashes, or the limit is reached.
+
+    In its hundredth decision the limit is reached before the first sub-step is over.
+    """
+
+    decisions = substeps = 0
+
+    def _simulate(self, action) -> None:
+        self.decisions += 1
+        for substep in range(3):
+            if substep == 0:
+                self.action_type.act(action)
+            self.road.act()
+            for vehicle in self.road.vehicles:
+                vehicle.step(1 / 15)
+            self.collide()
+            self.substeps += 1
+            if any(vehicle.crashed for vehicle in self.controlled_vehicles) or self.decisions >= 100:
+                break
+
+    def collide(self) -> None:
+        """Boxes of 0.9 of the size overlap, centres at most 5 m apart: both crash, at the smaller speed; an obstacle has none."""
+        for vehicle in self.road.vehicles:
+            for other in (*self.road.vehicles, *self.road.objects):
+                if vehicle.crashed or other is vehicle or not touching(vehicle, other):
+                    continue
+                slowest = min(vehicle.speed, other.speed, key=abs)
+                vehicle.crashed, vehicle.speed = True, slowest
+                if other in self.road.vehicles:
+                    other.crashed, other.speed = True, slowest
+
+
+def touching(one, other) -> bool:
+    corners = []
+    for item in (one, other):
+        ahead = np.array([np.cos(item.heading), np.sin(item.heading)])
+        along, across = 0.45 * item.LENGTH * ahead, 0.45 * item.WIDTH * np.array([-ahead[1], ahead[0]])
+        corners.append(item.position + np.array([along + across, along - across, -along - across, across - along]))
+    if np.linalg.norm(one.position - other.position) > 5:
+        return False
+    for heading in (one.heading, other.heading):
+        for angle in (heading, heading + np.pi / 2):
+            first, second = (points @ [np.cos(angle), np.sin(angle)] for points in corners)
+            if first.max() < second.min() or second.max() < first.min():
+                return False
+    return True
+
+
+FOLLOWING = {"ab": ("bc0",), "bc0": ("cd",), "bc1": (), "cd": (), "jk": ("kb",), "kb": ("bc1",)}
+LEADING = {"ab": (), "bc0": ("ab",), "bc1": ("kb",), "cd": ("bc0", "bc1"), "jk": (), "kb": ("jk",)}
+BESIDE = {"ab": "kb", "bc0": "bc1", "bc1": "bc0", "kb": "ab"}
+
+
+def nearest(vehicle, others, lane):
+    """The vehicles in front of and behind ``vehicle`` on ``lane``, or None."""
+    ahead = [o for o in others if o.segment in (lane, *FOLLOWING[lane]) and o.position[0] > vehicle.position[0]]
+    behind = [o for o in others if o.segment in (lane, *LEADING[lane]) and o.position[0] <= vehicle.position[0]]
+    front = min(ahead, key=lambda other: other.position[0], default=None)
+    return front, max(behind, key=lambda other: other.position[0], default=None)
+
+
+def own_reward(vehicle, others) -> float:
+    x, speed = vehicle.position[0], vehicle.speed
+    front, _ = nearest(vehicle, others, vehicle.segment)
+    headway = 60.0 if front is None else min(front.position[0] - x, 60.0)
+    close = min(np.log(headway / (1.2 * speed)), 0.0) if speed > 0 else 0.0
+    merging = np.exp(-((x - 420) ** 2) / 1000) if vehicle.segment == "bc1" else 0.0
+    return -200.0 * vehicle.crashed + np.clip((speed - 10) / 20, 0, 1) - 4 * merging + 4 * close
+
+
+def regional_rewards(rival) -> dict[int, float]:
+    """By slot of a CAV: the mean over itself and those CAVs among the four neighbours in its own lane and the one beside."""
+    vehicles = list(rival.placed.values())
+    for vehicle in vehicles:
+        vehicle.segment = road.NAMES[LANE_OF[vehicle.lane_index]]
+    for vehicle in vehicles:
+        vehicle.own_reward = own_reward(vehicle, [other for other in vehicles if other is not vehicle])
+    rewards = {}
+    for slot, vehicle in rival.placed.items():
+        if slot < NUM_CAVS:
+            others = [other for other in vehicles if other is not vehicle]
+            members = [vehicle, *nearest(vehicle, others, vehicle.segment)]
+            if vehicle.segment in BESIDE and (vehicle.segment != "ab" or vehicle.position[0] > 220):
+                members += nearest(vehicle, others, BESIDE[vehicle.segment])
+            shared = [member.own_reward for member in members if member in rival.controlled_vehicles]
+            rewards[slot] = float(np.mean(shared))
+    return rewards
+
+
+def reckless(rng, available) -> int:
+    return int(rng.choice(available))
+
+
+def follow_episode(env, spawns, choose, rng):
+    """Runs an episode of both side by side to its end: (decisions, sub-steps, whether a CAV crashed)."""
+    env_params = env.default_params
+    state, look = initial_state(env, env_params, spawns), jax.jit(env.observe)
+    rival = MarlCavsMerge(config={"spawns": spawns, "physics": env.physics})
+    cavs = [slot for slot in sorted(rival.placed) if slot < NUM_CAVS]
+    for decision in range(1, 101):
+        mask = np.asarray(look(state, env_params).action_mask)
+        action = np.array([choose(rng, np.flatnonzero(row)) for row in mask])
+        state, timestep = env.step(jax.random.key(0), state, jnp.asarray(action), env_params)
+        seen, *_ = rival.step(tuple(int(action[slot]) for slot in cavs))
+        when = f"decision {decision}"
+        assert_same_vehicles(state.vehicles, rival.placed, when)
+        assert_same_views(timestep, cavs, seen, rival, when)
+        crashes = [vehicle.crashed for vehicle in rival.placed.values()]
+        assert np.asarray(state.vehicles.crashed)[list(rival.placed)].tolist() == crashes, when
+        for slot, reward in regional_rewards(rival).items():
+            np.testing.assert_allclose(timestep.reward[slot], reward, atol=1e-6, err_msg=f"reward {slot} at {when}")
+        crashed = any(vehicle.crashed for vehicle in rival.controlled_vehicles)
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (crashed, decision == 100 and not crashed), when
+        crossings = float(timestep.metrics["throughput"]) * rival.substeps / 15
+        assert crossings == pytest.approx(round(crossings), abs=1e-6), when
+        if timestep.last:
+            return decision, rival.substeps, crashed
+    raise AssertionError("an episode ends within 100 decisions")
+
+
+def test_marl_cavs_episodes_to_their_end():
+    """Crashes in each of the three sub-steps of a decision, and a last decision of one sub-step."""
+    cases = ((1, 4, 3, reckless), (12, 6, 3, reckless), (22, 6, 3, reckless), (10, 5, 4, reckless), (3, 1, 1, merge_left))
+    ends = []
+    with jax.enable_x64(True):
+        for seed, cavs, hdvs, choose in cases:
+            rng = np.random.default_rng(seed)
+            ends.append(follow_episode(Merge(), random_spawns(rng, cavs, hdvs), choose, rng))
+    left_out = [(3 * decisions - substeps, crashed) for decisions, substeps, crashed in ends]
+    assert left_out == [(1, True), (2, True), (2, True), (0, True), (2, False)]

@@ -10,10 +10,11 @@ import pytest
 
 from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
+from marljax.envs.merge_params import physics_of
 from marljax.envs.merge_traffic import Leader, Physics, Vehicles
 
-MARL_CAVS = Physics(slip_correction=False, full_boxes=False, heed_target_lane=False, connected_lanes=True)
-HIGHWAY_ENV = Physics(slip_correction=True, full_boxes=True, heed_target_lane=True, connected_lanes=True)
+MARL_CAVS = physics_of("marl_cavs", connected_lanes=True)
+HIGHWAY_ENV = physics_of("highway_env", connected_lanes=True)
 TABLE = traffic.driver_table(imposed_braking=9.0, gain=0.1, change_speed=0.0)
 
 
@@ -219,8 +220,7 @@ def test_lane_changes_are_considered_at_intervals():
 def test_drivers_see_across_joins_only_when_lanes_are_connected():
     vehicles = place([300.0, 330.0], [0.0, 0.0], [25.0, 10.0], [road.AB, road.BC0])
     for connected in (True, False):
-        physics = Physics(slip_correction=False, full_boxes=False, heed_target_lane=False, connected_lanes=connected)
-        ahead = leader(vehicles, physics)
+        ahead = leader(vehicles, physics_of("marl_cavs", connected))
         assert bool(ahead.present[0]) == connected
 
 
