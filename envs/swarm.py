@@ -64,6 +64,8 @@ class Swarm(Environment):
     - ``neighbours``: K that a drone sees, those that come closest soonest first; 0 to N − 1; −1: the preset's.
     - ``dynamics``: ``quadrotor``, whose action is the thrust of each motor from none (−1) to full (1), or ``point2d`` and
       ``point3d``, double integrators, whose action is a force along each axis.
+    - ``integrator``: of a quadrotor's attitude and spin: ``euler``, as in the reference simulator, or ``rk4``. Explicit Euler
+      steps add energy to a body that tumbles: in 5 s at 11.5 rad/s, without any torque, up to as much again. ``rk4`` keeps it.
     - ``task``: ``goals``, one for each drone, or ``landmarks`` (point masses only), each of which wants some drone near it.
 
     Observation of a drone, in m, m/s and rad/s, with the sensors' noise; D dimensions:
@@ -89,6 +91,7 @@ class Swarm(Environment):
     neighbours: int = -1  # K that a drone sees; -1: the preset's
     dynamics: str = ""  # quadrotor, point2d or point3d; empty: the preset's
     task: str = ""  # goals or landmarks; empty: the preset's
+    integrator: str = "euler"  # of a quadrotor's attitude and spin: euler or rk4
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("success", "return", "distance", "collision", "crash", "deadlock")
@@ -108,7 +111,7 @@ class Swarm(Environment):
                 object.__setattr__(self, option, getattr(usual, option))
         if self.neighbours == -1 and isinstance(self.drones, int):
             object.__setattr__(self, "neighbours", max(0, min(usual.neighbours, self.drones - 1)))
-        for option, known in (("dynamics", tuple(DYNAMICS)), ("task", TASKS)):
+        for option, known in (("dynamics", tuple(DYNAMICS)), ("task", TASKS), ("integrator", swarm_body.INTEGRATORS)):
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of swarm", str(getattr(self, option)), known)
         for option, least in (("drones", 1), ("obstacles", 0), ("neighbours", 0)):
@@ -123,6 +126,10 @@ class Swarm(Environment):
             raise UserError(f"obstacles={self.obstacles} of swarm do not fit; {most}")
         if self.task == "landmarks" and self.dynamics == "quadrotor":
             raise UserError("task=landmarks of swarm is for point masses; give dynamics=point2d or dynamics=point3d")
+        if self.integrator != "euler" and self.dynamics != "quadrotor":
+            raise UserError(
+                f"integrator={self.integrator} of swarm is for dynamics=quadrotor; point masses do not turn, leave it out"
+            )
 
     @property
     def num_agents(self) -> int:
@@ -253,7 +260,8 @@ class Swarm(Environment):
         draw = functools.partial(draws_last, functools.partial(contacts.draw, self.drones), key_data, impl)
         if isinstance(body, Body):
             thrust = thrust.reshape(MOTORS, self.drones, *thrust.shape[1:])
-            body = fly(body, 0.5 * (action + 1.0), thrust, landing, env_params.drone, env_params.room)
+            command = 0.5 * (action + 1.0)
+            body = fly(body, command, thrust, landing, env_params.drone, env_params.room, self.integrator)
         else:
             body = glide(body, action, obstacles, env_params.drone, env_params.room)
         body, fresh = self._meet(body, before, obstacles, draw, env_params)
