@@ -335,9 +335,9 @@ class Mixer(nn.Module):
     (Rashid et al. 2018, figure 2).
 
     At first the weights lie around 1 / √width, so that small values are about added up, and ``scale`` says how much the state
-    changes that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs;
-    here its slope does not fall below ``SLOPE``, so that costs are told apart, too. A slope of 0.25, or a bias that lifts all
-    values above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
+    changes that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative
+    inputs; here its slope does not fall below ``SLOPE``, so that costs are told apart, too. A slope of 0.25, or a bias that lifts
+    all values above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
     """
 
     SLOPE: ClassVar[float] = 0.05

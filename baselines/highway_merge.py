@@ -13,7 +13,7 @@ from highway_env.envs.common.abstract import AbstractEnv
 from highway_env.road.lane import SineLane, StraightLane
 from highway_env.road.road import Road, RoadNetwork
 from highway_env.utils import wrap_to_pi
-from highway_env.vehicle.behavior import IDMVehicle
+from highway_env.vehicle.behavior import AggressiveVehicle, DefensiveVehicle, IDMVehicle
 from highway_env.vehicle.controller import MDPVehicle
 from highway_env.vehicle.kinematics import Vehicle
 from highway_env.vehicle.objects import Obstacle
@@ -40,6 +40,7 @@ class Spawn:
     ramp: bool
     x: float  # m
     speed: float  # m/s
+    driver: str = "base"  # of ``merge_traffic.DRIVERS``, those in ``DRIVERS``; a CAV is always a base driver
 
 
 def random_spawns(rng: np.random.Generator, cavs: int, hdvs: int) -> tuple[Spawn, ...]:
@@ -66,23 +67,45 @@ class SlipCar(SlipSteering, MDPVehicle):
     """A CAV of the ``marl_cavs`` preset."""
 
 
-class SlipDriver(SlipSteering, IDMVehicle):
-    """A human driver of the ``marl_cavs`` preset, who follows the leader in the current lane only."""
+class CurrentLaneFollowing:
+    """Human drivers of the ``marl_cavs`` preset follow the leader in the current lane only."""
 
-    LANE_CHANGE_MIN_ACC_GAIN = 0.1
     LANE_CHANGE_MAX_BRAKING_IMPOSED = 9.0
 
-    def act(self, action: Any = None) -> None:
+    def act(self: Any, action: Any = None) -> None:
         del action  # drivers decide for themselves
         self.follow_road()
         self.change_lane_policy()
         front, _ = self.road.neighbour_vehicles(self, self.lane_index)
         follow = np.clip(self.acceleration(self, front), -self.ACC_MAX, self.ACC_MAX)
-        Vehicle.act(self, {"steering": self.steering_control(self.target_lane_index), "acceleration": follow})
+        steering = np.clip(self.steering_control(self.target_lane_index), -self.MAX_STEERING_ANGLE, self.MAX_STEERING_ANGLE)
+        Vehicle.act(self, {"steering": steering, "acceleration": follow})
 
 
-# The classes of CAVs and of human drivers under each physics preset of ``merge``.
-VEHICLES = {"highway_env": (MDPVehicle, IDMVehicle), "marl_cavs": (SlipCar, SlipDriver)}
+class SlipDriver(CurrentLaneFollowing, SlipSteering, IDMVehicle):
+    """A human driver of the ``marl_cavs`` preset."""
+
+    LANE_CHANGE_MIN_ACC_GAIN = 0.1
+
+
+class CurrentLaneAggressive(CurrentLaneFollowing, AggressiveVehicle):
+    """A linear driver of the ``marl_cavs`` preset."""
+
+
+class CurrentLaneDefensive(CurrentLaneFollowing, DefensiveVehicle):
+    """A linear driver of the ``marl_cavs`` preset."""
+
+
+# The class of CAVs under each physics preset of ``merge``, and those of human drivers by type.
+CAVS = {"highway_env": MDPVehicle, "marl_cavs": SlipCar}
+DRIVERS: dict[str, dict[str, type[IDMVehicle]]] = {
+    "highway_env": {"base": IDMVehicle, "linear_aggressive": AggressiveVehicle, "linear_defensive": DefensiveVehicle},
+    "marl_cavs": {
+        "base": SlipDriver,
+        "linear_aggressive": CurrentLaneAggressive,
+        "linear_defensive": CurrentLaneDefensive,
+    },
+}
 
 
 class HighwayMerge(AbstractEnv):
@@ -121,14 +144,14 @@ class HighwayMerge(AbstractEnv):
         network.add_lane("k", "b", curve)
         self.road = Road(network=network, np_random=self.np_random)
         self.road.objects.append(Obstacle(self.road, [road.OBSTACLE_X, road.OBSTACLE_Y]))
-        car, driver = VEHICLES[self.config["physics"]]
+        car, drivers = CAVS[self.config["physics"]], DRIVERS[self.config["physics"]]
         placed = {}
         for spawn in sorted(self.config["spawns"], key=lambda spawn: spawn.x):
             position = [spawn.x, road.RAMP_Y if spawn.ramp else 0.0]
             if spawn.slot < NUM_CAVS:
                 placed[spawn.slot] = car(self.road, position, speed=spawn.speed, target_speed=25.0, target_speeds=SPEEDS)
             else:
-                placed[spawn.slot] = driver(self.road, position, speed=spawn.speed)
+                placed[spawn.slot] = drivers[spawn.driver](self.road, position, speed=spawn.speed)
             self.road.vehicles.append(placed[spawn.slot])
         self.placed = placed
         self.controlled_vehicles = [placed[slot] for slot in sorted(placed) if slot < NUM_CAVS]

@@ -82,7 +82,8 @@ class Merge(Environment):
 
     Options that choose the program:
 
-    - ``physics``: ``marl_cavs``, or ``highway_env`` for the rules of version 1.12.1.
+    - ``physics``: ``marl_cavs``, or ``highway_env`` for the rules of version 1.12.1. With ``marl_cavs`` the physics stops in the
+      sub-step in which an episode ends: that of the crash, or the first one of the last decision.
     - ``connected_lanes``: drivers see across the joins of segments.
     - ``reward``: how rewards are shared; ``local``, ``regional`` as in the paper, ``global``.
     - ``intents``: observations hold where neighbouring CAVs intend to be (MAPPO-PIS).
@@ -123,6 +124,7 @@ class Merge(Environment):
     continue_after_crash: bool = False
     open_inflow: bool = False
 
+    version: ClassVar[str] = "2"  # 2: linear drivers steer linearly; with physics=marl_cavs, ends within a decision
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
     figures: ClassVar[tuple[str, ...]] = ("own_return", "crash", "crashed_cavs", "speed", "throughput", "merged")
     units: ClassVar[Mapping[str, str]] = dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%") | {
@@ -202,6 +204,7 @@ class Merge(Environment):
             crossings=zero,
             intervened=zero,
             min_ttc=zero + rewards.TTC_CAP,
+            skipped=zero,
             own_return=zero,
         )
         return MergeState(vehicles, on_ramp, jnp.zeros((), jnp.int32), tally)
@@ -215,21 +218,19 @@ class Merge(Environment):
         mask = action_mask(before, acting, env_params)
         action = jnp.where(available(mask, action), action, IDLE)
         decided = self._supervise(key_safety, before, action, mask, env_params)
-        vehicles = self._drive(before, decided, env_params)
+        last = state.step + 1 >= env_params.duration
+        vehicles, skipped = self._drive(before, decided, acting, last, env_params)
 
         own = rewards.neighbours(vehicles, vehicles.lane[:NUM_CAVS], NUM_CAVS)
         own_reward = rewards.local_reward(vehicles, own, env_params)
         reward = rewards.share(own_reward, self.reward, vehicles, own, acting)
-        crashed = vehicles.crashed[:NUM_CAVS] & acting
-        terminated = jnp.any(crashed)
-        if self.continue_after_crash:
-            terminated = jnp.any(acting) & ~jnp.any(acting & ~crashed)
+        terminated = self._over(vehicles, acting)
         published = own_reward + (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
         tally = rewards.count(state.tally, before, vehicles, own, published, acting, decided != action)
-        state = state.replace(vehicles=vehicles, step=state.step + 1, tally=tally)
+        state = state.replace(vehicles=vehicles, step=state.step + 1, tally=tally.replace(skipped=skipped))
         if self.open_inflow:
             state = self._flow(key_flow, state, ~before.alive, env_params)
-        return state, Outcome(reward, terminated, (state.step >= env_params.duration) & ~terminated)
+        return state, Outcome(reward, terminated, last & ~terminated)
 
     def observe(self, state: MergeState, env_params: MergeParams) -> View:
         vehicles = state.vehicles
@@ -239,7 +240,7 @@ class Merge(Environment):
             obs=obs,
             action_mask=action_mask(vehicles, alive, env_params),
             alive=alive,
-            metrics=rewards.metrics(state.tally, jnp.sum(merged(state)), state.step * DECISION_TIME),
+            metrics=rewards.metrics(state.tally, jnp.sum(merged(state)), self._seconds(state)),
         )
 
     def global_state(self, state: MergeState, env_params: MergeParams) -> jax.Array:
@@ -250,7 +251,7 @@ class Merge(Environment):
     def scene(self, state: MergeState, env_params: MergeParams) -> Scene:
         end = road.ROAD_END if self.open_inflow else merge_scene.FARTHEST
         counted = merge_scene.count(state.vehicles, merged(state), state.tally.cavs, end)
-        return merge_scene.draw(state.vehicles, is_cav(), counted, end, state.step * DECISION_TIME)
+        return merge_scene.draw(state.vehicles, is_cav(), counted, end, self._seconds(state))
 
     @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
@@ -261,6 +262,18 @@ class Merge(Environment):
         alive = vehicles.alive[:NUM_CAVS]
         return alive & ~vehicles.crashed[:NUM_CAVS] if self.continue_after_crash else alive
 
+    def _over(self, vehicles: Vehicles, acting: jax.Array) -> jax.Array:
+        """Whether crashes end the episode, of the CAVs that were ``acting`` ([6] bool) when the decision began."""
+        crashed = vehicles.crashed[:NUM_CAVS] & acting
+        if self.continue_after_crash:
+            return jnp.any(acting) & ~jnp.any(acting & ~crashed)
+        return jnp.any(crashed)
+
+    def _seconds(self, state: MergeState) -> jax.Array:
+        """Since the episode began."""
+        seconds = state.step * DECISION_TIME
+        return seconds - state.tally.skipped * traffic.TIME_STEP if self._rules.stops_at_end else seconds
+
     def _supervise(
         self, key: jax.Array, vehicles: Vehicles, action: jax.Array, mask: jax.Array, env_params: MergeParams
     ) -> jax.Array:
@@ -270,18 +283,33 @@ class Merge(Environment):
         drivers, human = traffic.drivers_of(env_params.drivers, vehicles.driver), humans(env_params)
         return safety.supervise(key, vehicles, action, mask, drivers, human, self._rules, env_params, self.horizon)
 
-    def _drive(self, vehicles: Vehicles, action: jax.Array, env_params: MergeParams) -> Vehicles:
-        """Applies the CAVs' decisions and advances the traffic by one decision interval."""
+    def _drive(
+        self, vehicles: Vehicles, action: jax.Array, acting: jax.Array, last: jax.Array, env_params: MergeParams
+    ) -> tuple[Vehicles, jax.Array]:
+        """Applies the CAVs' decisions and advances the traffic by one decision interval.
+
+        Where the rules say so, nothing moves any more once the episode is over: after the sub-step of a crash that ends it, and
+        after the first sub-step of the ``last`` decision.
+
+        Returns:
+            The vehicles, and how many sub-steps were left out.
+        """
         human = humans(env_params)
         action = jnp.concatenate([action, jnp.full(NUM_VEHICLES - NUM_CAVS, IDLE, action.dtype)])
         commanded = command(vehicles, action, env_params)
         vehicles = jax.tree.map(lambda own, new: jnp.where(human, own, new), vehicles, commanded)
         drivers = traffic.drivers_of(env_params.drivers, vehicles.driver)
 
-        def substep(moving: Vehicles, _: None) -> tuple[Vehicles, None]:
-            return traffic.substep(moving, drivers, human, self._rules), None
+        def substep(carry: tuple[Vehicles, jax.Array], _: None) -> tuple[tuple[Vehicles, jax.Array], jax.Array]:
+            before, over = carry
+            after = traffic.substep(before, drivers, human, self._rules)
+            if not self._rules.stops_at_end:
+                return (after, over), over
+            after = jax.tree.map(lambda old, new: jnp.where(over, old, new), before, after)
+            return (after, over | last | self._over(after, acting)), over
 
-        return jax.lax.scan(substep, vehicles, length=traffic.SUBSTEPS)[0]
+        (vehicles, _), left_out = jax.lax.scan(substep, (vehicles, jnp.array(False)), length=traffic.SUBSTEPS)
+        return vehicles, jnp.sum(left_out).astype(vehicles.x.dtype)
 
     def _flow(self, key: jax.Array, state: MergeState, free: jax.Array, env_params: MergeParams) -> MergeState:
         """Lets vehicles leave and come in, and keeps the count of CAVs."""

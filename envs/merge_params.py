@@ -85,6 +85,7 @@ def physics_of(preset: str, connected_lanes: bool) -> Physics:
         full_boxes=highway_env,
         heed_target_lane=highway_env,
         connected_lanes=connected_lanes,
+        stops_at_end=not highway_env,
     )
 
 

@@ -135,6 +135,7 @@ class Tally(struct.PyTreeNode):
     crossings: jax.Array  # vehicles that passed x = 420
     intervened: jax.Array  # CAV decisions that the supervisor replaced
     min_ttc: jax.Array  # s
+    skipped: jax.Array  # sub-steps that the decision at the episode's end left out
     own_return: jax.Array  # sum over decisions of the mean over CAVs of their rewards before sharing, a crash costing 200
 
 

@@ -6,7 +6,8 @@ row for the vehicle that looks, column for the one that is seen. Units are metre
 Sources: the kinematic bicycle and the cascaded steering controller of highway-env (Leurent, 2018); the Intelligent Driver
 Model, "IDM" (Treiber, Hennecke and Helbing, "Congested traffic states in empirical observations and microscopic simulations",
 2000); "MOBIL" (Kesting, Treiber and Helbing, "General lane-changing model MOBIL for car-following models", 2007); driver
-types of iPLAN (Wu et al., 2023) and the linear drivers of MAPPO-PIS (2024).
+types of iPLAN (Wu et al., 2023); the linear drivers of highway-env (``AggressiveVehicle``, ``DefensiveVehicle``), which
+MAPPO-PIS (2024) puts on this road.
 """
 
 import dataclasses
@@ -43,6 +44,7 @@ class Physics:
     full_boxes: bool  # boxes collide at full size, or scaled by 0.9 and only with centres within 5 m
     heed_target_lane: bool  # a driver who changes lane follows the leader of either lane, or of the current one
     connected_lanes: bool  # neighbours are also sought on the segments before and after
+    stops_at_end: bool  # the sub-step in which an episode ends is its last (MARL_CAVs), or the decision is finished
 
 
 class Vehicles(struct.PyTreeNode):
@@ -77,7 +79,7 @@ class DriverTable(struct.PyTreeNode):
     imposed_braking: Column  # m/s², most braking forced on the new follower, positive
     delay: Column  # s between lane-change decisions
     change_speed: Column  # m/s, least speed for a lane change
-    linear: Column  # 1 for a linear controller in place of the IDM
+    linear: Column  # 1 for linear controllers of speed and steering in place of the IDM and the cascaded controller
     weight_target: Column  # 1/s, linear controller: on target speed − speed
     weight_speed: Column  # 1/s: on min(leader's speed − speed, 0)
     weight_gap: Column  # 1/s²: on min(gap − (jam_distance + headway · speed), 0)
@@ -115,6 +117,7 @@ class Pairs(NamedTuple):
 
     dx: jax.Array  # [V, V] m, seen minus own
     along: jax.Array  # [V, V] m/s, speed of the seen along the own heading
+    speed: jax.Array  # [V] m/s
     other: jax.Array  # [V, V] bool, not the same vehicle
     occupancy: jax.Array  # [V] int32, segments on which it is seen; none for empty slots
     to_obstacle: jax.Array  # [V] m, to the end of the ramp
@@ -126,6 +129,7 @@ class Leader(NamedTuple):
     present: jax.Array
     gap: jax.Array  # m, centre to centre
     along: jax.Array  # m/s, its speed along the own heading
+    speed: jax.Array  # m/s, its speed along its own heading
 
 
 class Follower(NamedTuple):
@@ -145,6 +149,7 @@ def pairs_of(vehicles: Vehicles) -> Pairs:
     return Pairs(
         dx=vehicles.x[None, :] - vehicles.x[:, None],
         along=cos[:, None] * vx[None, :] + sin[:, None] * vy[None, :],
+        speed=vehicles.speed,
         other=~jnp.eye(vehicles.x.shape[0], dtype=bool),
         occupancy=jnp.where(vehicles.alive, road.occupancy(vehicles.x, vehicles.y), 0),
         to_obstacle=road.OBSTACLE_X - vehicles.x,
@@ -155,10 +160,12 @@ def leader(pairs: Pairs, searched: jax.Array) -> Leader:
     """Who is ahead on the ``searched`` segments ([V] bit masks); the obstacle stands on ``bc1``."""
     seen = pairs.other & ((searched[:, None] & pairs.occupancy[None, :]) != 0) & (pairs.dx >= 0)
     gap = jnp.min(jnp.where(seen, pairs.dx, FAR), axis=1)
-    along = jnp.max(jnp.where(seen & (pairs.dx <= gap[:, None]), pairs.along, -FAR), axis=1)
+    nearest = seen & (pairs.dx <= gap[:, None])
+    along = jnp.max(jnp.where(nearest, pairs.along, -FAR), axis=1)
+    speed = jnp.max(jnp.where(nearest, pairs.speed[None, :], -FAR), axis=1)
     blocked = road.contains(searched, road.BC1) & (pairs.to_obstacle >= 0) & (pairs.to_obstacle <= gap)
     gap = jnp.where(blocked, pairs.to_obstacle, gap)
-    return Leader(gap < FAR, gap, jnp.where(blocked, 0.0, along))
+    return Leader(gap < FAR, gap, jnp.where(blocked, 0.0, along), jnp.where(blocked, 0.0, speed))
 
 
 def follower(pairs: Pairs, vehicles: Vehicles, searched: jax.Array) -> Follower:
@@ -199,13 +206,15 @@ def free_road(drivers: DriverTable, exponent: jax.Array, speed: jax.Array, targe
 def accelerate(drivers: DriverTable, exponent: jax.Array, speed: jax.Array, target_speed: jax.Array, ahead: Leader) -> jax.Array:
     """What a driver's model commands for a vehicle behind ``ahead``, unclipped, m/s².
 
-    IDM: a [1 − (v/v0)^δ − (d*/d)²]. Linear: θ · [v0 − v, min(v_lead − v, 0), min(d − (d0 + T v), 0)].
+    IDM: a [1 − (v/v0)^δ − (d*/d)²]. Linear: θ · [v0 − v, min(v_lead − v, 0), min(d − (d0 + T v), 0)]. The IDM sees the leader's
+    speed along the own heading, the linear controller the speed itself.
     """
     closing = speed - ahead.along
     interaction = drivers.acceleration * (desired_gap(drivers, speed, closing) / nonzero(ahead.gap)) ** 2
     idm = free_road(drivers, exponent, speed, target_speed) - jnp.where(ahead.present, interaction, 0.0)
     safe = drivers.jam_distance + jnp.maximum(speed, 0.0) * drivers.headway
-    yielding = drivers.weight_speed * jnp.minimum(-closing, 0.0) + drivers.weight_gap * jnp.minimum(ahead.gap - safe, 0.0)
+    slower = jnp.minimum(ahead.speed - speed, 0.0)
+    yielding = drivers.weight_speed * slower + drivers.weight_gap * jnp.minimum(ahead.gap - safe, 0.0)
     linear = drivers.weight_target * (target_speed - speed) + jnp.where(ahead.present, yielding, 0.0)
     return jnp.where(drivers.linear > 0, linear, idm)
 
@@ -231,8 +240,8 @@ def mobil(vehicles: Vehicles, drivers: DriverTable, pairs: Pairs, ahead: Leader,
 
     def commands_behind(behind: Follower, beyond: Leader) -> tuple[jax.Array, jax.Array]:
         """The follower's acceleration behind the decider, and with the decider gone."""
-        with_me = Leader(behind.present, behind.gap, behind.ahead_speed)
-        without_me = Leader(beyond.present, beyond.gap + behind.gap, beyond.along)
+        with_me = Leader(behind.present, behind.gap, behind.ahead_speed, vehicles.speed)
+        without_me = Leader(beyond.present, beyond.gap + behind.gap, beyond.along, beyond.speed)
         commands = (command(behind.speed, behind.target_speed, seen) for seen in (with_me, without_me))
         burden, relief = (jnp.where(behind.present, value, 0.0) for value in commands)
         return burden, relief
@@ -288,6 +297,19 @@ def tan_steering(vehicles: Vehicles, physics: Physics) -> jax.Array:
     bound = math.sin(math.atan(math.tan(MAX_STEERING) / factor))
     sine = jnp.clip(sine, -bound, bound)
     return factor * sine / jnp.sqrt(1 - sine**2)
+
+
+def tan_linear_steering(vehicles: Vehicles) -> jax.Array:
+    """Tangent of the front wheels' angle δ by which a linear driver keeps to its target lane, [V].
+
+    δ = k_ψ L / v · (ψ_lane − ψ) − k_ψ k_r L / v² · r, for a lane's heading ψ_lane a short way ahead and an offset r; at most
+    ``MAX_STEERING``. It is the same in both simulators.
+    """
+    speed = nonzero(vehicles.speed)
+    offset = vehicles.y - road.centre_y(vehicles.target_lane, vehicles.x)
+    lane_heading = road.heading(vehicles.target_lane, vehicles.x + vehicles.speed * PURSUIT_TIME)
+    turn = road.wrap(lane_heading - vehicles.heading) - LATERAL_GAIN / speed * offset
+    return jnp.tan(jnp.clip(HEADING_GAIN * road.VEHICLE_LENGTH / speed * turn, -MAX_STEERING, MAX_STEERING))
 
 
 def cruise(vehicles: Vehicles) -> jax.Array:
@@ -405,7 +427,9 @@ def controls(
         same = vehicles.lane == vehicles.target_lane
         acceleration = jnp.where(same, acceleration, jnp.minimum(acceleration, other))
     acceleration = jnp.clip(acceleration, -drivers.acceleration_limit, drivers.acceleration_limit)
-    return vehicles, tan_steering(vehicles, physics), jnp.where(human, acceleration, cruise(vehicles))
+    linear = human & (drivers.linear > 0)
+    tangent = jnp.where(linear, tan_linear_steering(vehicles), tan_steering(vehicles, physics))
+    return vehicles, tangent, jnp.where(human, acceleration, cruise(vehicles))
 
 
 def substep(vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics: Physics) -> Vehicles:

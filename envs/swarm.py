@@ -64,6 +64,8 @@ class Swarm(Environment):
     - ``neighbours``: K that a drone sees, those that come closest soonest first; 0 to N − 1; −1: the preset's.
     - ``dynamics``: ``quadrotor``, whose action is the thrust of each motor from none (−1) to full (1), or ``point2d`` and
       ``point3d``, double integrators, whose action is a force along each axis.
+    - ``integrator``: of a quadrotor's attitude and spin: ``euler``, as in the reference simulator, or ``rk4``. Explicit Euler
+      steps add energy to a body that tumbles: in 5 s at 11.5 rad/s, without any torque, up to as much again. ``rk4`` keeps it.
     - ``task``: ``goals``, one for each drone, or ``landmarks`` (point masses only), each of which wants some drone near it.
     - ``limit``: after its time an episode is truncated (``truncate``: drones are to fly on), or terminated (``end``: the task is
       that long, as with ``coverage``).
@@ -92,6 +94,7 @@ class Swarm(Environment):
     dynamics: str = ""  # quadrotor, point2d or point3d; empty: the preset's
     task: str = ""  # goals or landmarks; empty: the preset's
     limit: str = ""  # truncate or end; empty: the preset's
+    integrator: str = "euler"  # of a quadrotor's attitude and spin: euler or rk4
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     figures: ClassVar[tuple[str, ...]] = ("success", "return", "distance", "collision", "crash", "deadlock")
@@ -111,7 +114,8 @@ class Swarm(Environment):
                 object.__setattr__(self, option, getattr(usual, option))
         if self.neighbours == -1 and isinstance(self.drones, int):
             object.__setattr__(self, "neighbours", max(0, min(usual.neighbours, self.drones - 1)))
-        for option, known in (("dynamics", tuple(DYNAMICS)), ("task", TASKS), ("limit", LIMITS)):
+        choices = {"dynamics": tuple(DYNAMICS), "task": TASKS, "limit": LIMITS, "integrator": swarm_body.INTEGRATORS}
+        for option, known in choices.items():
             if getattr(self, option) not in known:
                 raise unknown(f"{option} of swarm", str(getattr(self, option)), known)
         for option, least in (("drones", 1), ("obstacles", 0), ("neighbours", 0)):
@@ -126,6 +130,10 @@ class Swarm(Environment):
             raise UserError(f"obstacles={self.obstacles} of swarm do not fit; {most}")
         if self.task == "landmarks" and self.dynamics == "quadrotor":
             raise UserError("task=landmarks of swarm is for point masses; give dynamics=point2d or dynamics=point3d")
+        if self.integrator != "euler" and self.dynamics != "quadrotor":
+            raise UserError(
+                f"integrator={self.integrator} of swarm is for dynamics=quadrotor; point masses do not turn, leave it out"
+            )
 
     @property
     def limit_ends(self) -> bool:
@@ -261,7 +269,8 @@ class Swarm(Environment):
         draw = functools.partial(draws_last, functools.partial(contacts.draw, self.drones), key_data, impl)
         if isinstance(body, Body):
             thrust = thrust.reshape(MOTORS, self.drones, *thrust.shape[1:])
-            body = fly(body, 0.5 * (action + 1.0), thrust, landing, env_params.drone, env_params.room)
+            command = 0.5 * (action + 1.0)
+            body = fly(body, command, thrust, landing, env_params.drone, env_params.room, self.integrator)
         else:
             body = glide(body, action, obstacles, env_params.drone, env_params.room)
         body, fresh = self._meet(body, before, obstacles, draw, env_params)

@@ -5,10 +5,14 @@ Vectors are ``[3, N, …]``, rotations ``[3, 3, N, …]``: components first, the
 
 The quadrotor is a Crazyflie as simulated in "Collision Avoidance and Navigation for a Quadrotor Swarm Using End-to-end Deep
 Reinforcement Learning" (Huang et al. 2023).
+
+How it turns is integrated by explicit Euler steps, as there, which add energy to a body that tumbles: in 5 s at 11.5 rad/s,
+without any torque, up to as much again. ``INTEGRATORS`` names another method, which keeps energy and angular momentum.
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -23,6 +27,7 @@ MOTOR_X, MOTOR_Y = np.array([1.0, -1.0, -1.0, 1.0]), np.array([-1.0, -1.0, 1.0, 
 YAW = np.array([-1.0, 1.0, -1.0, 1.0])  # signs of the torque about the axis of thrust
 SUBSTEPS = 2  # of a control step
 NOISE_DECAY = 0.15  # of the thrust noise, per control step
+INTEGRATORS = ("euler", "rk4")  # of attitude and spin
 
 
 class Body(struct.PyTreeNode):
@@ -93,7 +98,15 @@ def _about_vertical(cos: jax.Array, sin: jax.Array) -> jax.Array:
     return jnp.stack([jnp.stack([cos, -sin, zero]), jnp.stack([sin, cos, zero]), jnp.stack([zero, zero, one])])
 
 
-def fly(body: Body, command: jax.Array, noise: jax.Array, landing: jax.Array, drone: Quadrotor, room: Room) -> Body:
+def fly(
+    body: Body,
+    command: jax.Array,
+    noise: jax.Array,
+    landing: jax.Array,
+    drone: Quadrotor,
+    room: Room,
+    integrator: str = "euler",
+) -> Body:
     """A control step of two sub-steps.
 
     Args:
@@ -103,6 +116,7 @@ def fly(body: Body, command: jax.Array, noise: jax.Array, landing: jax.Array, dr
         landing: [N] uniform draws in [0, 1): where a drone that falls on its back looks afterwards.
         drone: its numbers.
         room: that it stays in.
+        integrator: one of ``INTEGRATORS``.
     """
     body = body.replace(noise=body.noise - NOISE_DECAY * body.noise + drone.noise * noise)
     root = jnp.sqrt(command)
@@ -112,15 +126,15 @@ def fly(body: Body, command: jax.Array, noise: jax.Array, landing: jax.Array, dr
     for _ in range(SUBSTEPS):
         motor = body.motor + lag * (root - body.motor)
         thrust = drone.thrust * (motor**2 + command * body.noise)
-        body = _substep(body.replace(motor=motor), thrust, look, drone, room)
+        body = _substep(body.replace(motor=motor), thrust, look, drone, room, integrator)
     return body.replace(rotation=orthogonal(body.rotation))
 
 
-def _substep(body: Body, thrust: jax.Array, look: jax.Array, drone: Quadrotor, room: Room) -> Body:
+def _substep(body: Body, thrust: jax.Array, look: jax.Array, drone: Quadrotor, room: Room, integrator: str) -> Body:
     """Attitude, spin and place from what held before, then the velocity from the new attitude; ``look`` as in ``_on_floor``."""
     time = drone.timestep
-    rotation = turn(body.rotation, body.spin * time)
-    spin = body.spin + time * _angular_acceleration(body.spin, thrust, drone)
+    angle, spin = (_runge_kutta if integrator == "rk4" else _euler)(body.spin, thrust, drone)
+    rotation = turn(body.rotation, angle)
     spin = jnp.clip(spin, -drone.fastest_spin, drone.fastest_spin)
     x, y, z = body.position + time * body.velocity
     place = jnp.stack([jnp.clip(x, -room.half, room.half), jnp.clip(y, -room.half, room.half), jnp.clip(z, 0.0, room.height)])
@@ -131,6 +145,40 @@ def _substep(body: Body, thrust: jax.Array, look: jax.Array, drone: Quadrotor, r
     az = az - drone.gravity
     az = jnp.where(moved.grounded, jnp.maximum(az, 0.0), az)
     return moved.replace(velocity=_slowed(moved, jnp.stack([ax, ay, az]) * time, drone))
+
+
+def _euler(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> tuple[jax.Array, jax.Array]:
+    """A sub-step: by what angle [3, N] the drones turn, in their own frames at its beginning, and their spin [3, N] after it."""
+    return spin * drone.timestep, spin + drone.timestep * _angular_acceleration(spin, thrust, drone)
+
+
+def _runge_kutta(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> tuple[jax.Array, jax.Array]:
+    """``_euler`` of fourth order.
+
+    The spin is Runge and Kutta's. The angle is Magnus' series, ∫ω dt + h²/12 ω₀ × ω₁ with the integral by the same stages: turned
+    by its exponential, a rotation stays one (Iserles et al., "Lie-group methods", 2000).
+    """
+    time = drone.timestep
+    inertia = drone.inertia_x, drone.inertia_y, drone.inertia_z
+    gyro = [(inertia[axis - 1] - inertia[axis - 2]) / inertia[axis] for axis in range(3)]
+    pushed = _angular_acceleration(jnp.zeros_like(spin), thrust, drone)
+
+    # Component by component this adds 5 % to an environment step on a CPU; with vectors of [3, N] it was 24 %.
+    def change(spin: Sequence[jax.Array]) -> list[jax.Array]:
+        return [pushed[axis] - gyro[axis] * spin[axis - 2] * spin[axis - 1] for axis in range(3)]
+
+    def ahead(time: Any, slope: Sequence[jax.Array]) -> list[jax.Array]:
+        return [own + time * each for own, each in zip(spin, slope, strict=True)]
+
+    first = change(list(spin))
+    second = change(ahead(0.5 * time, first))
+    third = change(ahead(0.5 * time, second))
+    last = change(ahead(time, third))
+    early = [sum(slopes) for slopes in zip(first, second, third, strict=True)]
+    late = [sum(slopes) for slopes in zip(second, third, last, strict=True)]
+    after = jnp.stack([own + time / 6.0 * (a + b) for own, a, b in zip(spin, early, late, strict=True)])
+    angle = jnp.stack([time * own + time**2 / 6.0 * a for own, a in zip(spin, early, strict=True)])
+    return angle + time**2 / 12.0 * cross(spin, after), after
 
 
 def _angular_acceleration(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> jax.Array:

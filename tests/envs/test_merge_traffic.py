@@ -10,10 +10,11 @@ import pytest
 
 from marljax.envs import merge_road as road
 from marljax.envs import merge_traffic as traffic
+from marljax.envs.merge_params import physics_of
 from marljax.envs.merge_traffic import Leader, Physics, Vehicles
 
-MARL_CAVS = Physics(slip_correction=False, full_boxes=False, heed_target_lane=False, connected_lanes=True)
-HIGHWAY_ENV = Physics(slip_correction=True, full_boxes=True, heed_target_lane=True, connected_lanes=True)
+MARL_CAVS = physics_of("marl_cavs", connected_lanes=True)
+HIGHWAY_ENV = physics_of("highway_env", connected_lanes=True)
 TABLE = traffic.driver_table(imposed_braking=9.0, gain=0.1, change_speed=0.0)
 
 
@@ -164,7 +165,7 @@ def test_lane_change_decision(gap, braking, cautious, bold):
     for limit, expected in ((2.0, cautious), (9.0, bold)):
         table = traffic.driver_table(imposed_braking=limit, gain=0.1, change_speed=0.0)
         drivers = traffic.drivers_of(table, vehicles.driver)
-        following = Leader(behind.present, behind.gap, behind.ahead_speed)
+        following = Leader(behind.present, behind.gap, behind.ahead_speed, vehicles.speed)
         imposed = accelerate(drivers, vehicles.exponent, behind.speed, behind.target_speed, following)
         np.testing.assert_allclose(imposed[0], braking, atol=1e-3)
         assert bool(mobil(vehicles, drivers, pairs, ahead, MARL_CAVS)[0]) == expected
@@ -192,7 +193,8 @@ def test_linear_driver():
     """θ · [v0 − v, min(v_lead − v, 0), min(d − (10 + 2.5 v), 0)], by hand."""
     types = jnp.array([traffic.DRIVERS.index("linear_aggressive"), traffic.DRIVERS.index("linear_defensive")])
     drivers = traffic.drivers_of(TABLE, types)
-    speed, ahead = jnp.array([20.0, 20.0]), Leader(jnp.array([True, True]), jnp.array([50.0, 50.0]), jnp.array([18.0, 18.0]))
+    speed = jnp.array([20.0, 20.0])
+    ahead = Leader(jnp.array([True, True]), jnp.array([50.0, 50.0]), jnp.array([12.0, 12.0]), jnp.array([18.0, 18.0]))
     found = accelerate(drivers, jnp.full(2, 4.0), speed, jnp.array([26.0, 26.0]), ahead)
     features = np.array([6.0, -2.0, -10.0])
     expected = [np.dot([0.8 / 7.5, 0.8 / 22.5, 0.5], features), np.dot([0.16, 1.2 / 22.5, 2.0], features)]
@@ -218,8 +220,7 @@ def test_lane_changes_are_considered_at_intervals():
 def test_drivers_see_across_joins_only_when_lanes_are_connected():
     vehicles = place([300.0, 330.0], [0.0, 0.0], [25.0, 10.0], [road.AB, road.BC0])
     for connected in (True, False):
-        physics = Physics(slip_correction=False, full_boxes=False, heed_target_lane=False, connected_lanes=connected)
-        ahead = leader(vehicles, physics)
+        ahead = leader(vehicles, physics_of("marl_cavs", connected))
         assert bool(ahead.present[0]) == connected
 
 

@@ -11,7 +11,7 @@ import marljax
 from marljax.envs import swarm_contacts as contacts
 from marljax.envs import swarm_view as views
 from marljax.envs.swarm import Swarm
-from marljax.envs.swarm_body import Quadrotor, Room
+from marljax.envs.swarm_body import Quadrotor, Room, fly
 from marljax.envs.swarm_params import RewardWeights, shares
 from marljax.envs.swarm_point import PointMass
 from marljax.envs.swarm_scenarios import Ranges
@@ -76,6 +76,7 @@ def test_it_keeps_the_contract(options):
         {"preset": "open"},
         {"preset": "open", "dynamics": "point3d"},
         {"preset": "coverage", "dynamics": "point3d", "obstacles": 8},
+        {"preset": "open", "drones": 3, "integrator": "rk4"},
     ],
     ids=str,
 )
@@ -342,6 +343,21 @@ def test_point_masses_push_one_another_off_and_stay_in_their_plane():
     np.testing.assert_allclose(timestep.reward, reward, atol=1e-5)
 
 
+def test_the_integrator_is_that_of_the_option():
+    """A step of a drone that tumbles, motors off, against the body's own."""
+    ends = {}
+    for integrator in ("euler", "rk4"):
+        env = Swarm(drones=1, integrator=integrator)
+        state, env_params = placed(env, apart(1))
+        body = state.body.replace(spin=jnp.array([[5.0], [8.0], [-6.0]]), motor=jnp.zeros((4, 1)))
+        after, _ = env.step(jax.random.key(0), state.replace(body=body), jnp.full((1, 4), -1.0), env_params)
+        zeros = jnp.zeros((4, 1))
+        expected = fly(body, zeros, zeros, zeros[0], env_params.drone, env_params.room, integrator)
+        np.testing.assert_allclose(after.body.spin, expected.spin, rtol=1e-6)
+        ends[integrator] = np.asarray(after.body.rotation)
+    assert np.abs(ends["rk4"] - ends["euler"]).max() > 1e-5
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -354,6 +370,8 @@ def test_point_masses_push_one_another_off_and_stay_in_their_plane():
         ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
         ({"task": "landmarks"}, "dynamics=point2d"),
         ({"dynamics": ["point2d"]}, "unknown dynamics of swarm"),
+        ({"integrator": "rk45"}, "unknown integrator of swarm.*rk4"),
+        ({"preset": "coverage", "integrator": "rk4"}, "integrator=rk4 .* dynamics=quadrotor"),
         ({"preset": ["swap"]}, "unknown preset of swarm"),
         ({"drones": "eight"}, "at least 1"),
     ],
