@@ -495,7 +495,8 @@ def td_loss(
     counts = ~batch.last[..., None] & (local.alive[:-1] if config.mixer == "none" else True)
     error = estimate - jax.lax.stop_gradient(td_target)
     means = [parallel.masked_mean(x, counts) for x in (jnp.square(error), jnp.abs(error), estimate)]
-    return means[0], jnp.stack([*means, jnp.max(jnp.abs(estimate) * counts)])
+    largest = parallel.largest(jax.lax.stop_gradient(jnp.max(jnp.abs(estimate) * counts)))
+    return means[0], jnp.stack([*means, largest])
 
 
 def at(values: jax.Array, action: jax.Array) -> jax.Array:

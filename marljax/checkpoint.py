@@ -254,12 +254,15 @@ def _placed(leaf: Any, value: np.ndarray | None) -> jax.Array:
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    report = sys.unraisablehook
+    report, tasks = sys.unraisablehook, logging.getLogger("asyncio")  # which tells of tasks whose errors nobody awaits
+    level = tasks.level
     sys.unraisablehook = functools.partial(_without_late_reports, report)
+    tasks.setLevel(logging.CRITICAL + 1)
     try:
         with _orbax().StandardCheckpointer() as checkpointer:
             checkpointer.save(path.absolute(), arrays)
         sys.unraisablehook = report
+        tasks.setLevel(level)
     except Exception as error:  # orbax reports a full disk with many kinds of errors
         reason = re.search(r": ([^:]+) \[os_error_code", str(error))  # as TensorStore gives it, behind names of files
         raise OSError(reason[1] if reason else first_line(error)) from error

@@ -201,7 +201,7 @@ def half_done(campaign: Campaign, algo: str) -> None:
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, output
-    assert f"continue with resume={run}" in "".join(output.splitlines()), output
+    assert f"resume={run}" in "".join(output.splitlines()), output
     assert EVERY < newest(run) < UPDATES, output
 
 

@@ -170,7 +170,7 @@ WIDE = """
 import sys, jax, importlib
 from toys import Corridor
 from marljax.train import make_train
-own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4)}
+own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4, core="mlp")}
 for name in ("ppo", "ippo", "mappo", "ospo", "qmix"):
     algo = importlib.import_module(f"marljax.algos.{name}")
     env = algo.present(Corridor()) if hasattr(algo, "present") else Corridor()
@@ -201,7 +201,10 @@ def both(folder, *words):
     where = [f"hosts.coordinator=127.0.0.1:{port()}", "hosts.count=2", "distributed=true"]
     pair = [started(folder, *words, *where, f"hosts.index={index}", JAX_NUM_CPU_DEVICES="4") for index in range(2)]
     outputs = [process.communicate(timeout=300)[0] for process in pair]
-    said = [[line for line in output.splitlines() if "[Gloo]" not in line and line.strip()] for output in outputs]
+    said = [
+        [line for line in output.splitlines() if "[Gloo]" not in line and "peer ranks" not in line and line.strip()]
+        for output in outputs
+    ]
     return [process.returncode for process in pair], said
 
 

@@ -255,7 +255,9 @@ def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_memory_grows_with_members_as_predicted():
     """Of what one and two members take follows what the compiler says of eight, which is less than all that they compute."""
-    wanted = settings.compose("ippo", ["env=corridor", "algo.num_envs=64", "algo.num_minibatches=2", "seeds=8"])
+    wanted = settings.compose(
+        "ippo", ["env=corridor", "algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
+    )
     trainer = driver.make_trainer(wanted)
     needs = trainer.needs(*driver.member_inputs(wanted))
     assert batches.prediction(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
