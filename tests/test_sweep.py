@@ -255,14 +255,13 @@ def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_memory_grows_with_members_as_predicted():
     """Of what one and two members take follows what the compiler says of eight, which is less than all that they compute."""
-    wanted = settings.compose(
-        "ippo", ["env=corridor", "algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
-    )
+    words = ["algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
+    wanted = settings.compose("ippo", ["env=corridor", *words])
     trainer = driver.make_trainer(wanted)
     needs = trainer.needs(*driver.member_inputs(wanted))
     assert batches.prediction(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
     arrays = memory.size(trainer.shapes(*driver.member_inputs(wanted)))
-    assert 20 * arrays < needs < trainer.at_most(*driver.member_inputs(wanted)) < 10 * needs
+    assert 20 * arrays < needs < trainer.at_most(*driver.member_inputs(wanted)) < 11 * needs
 
 
 def test_the_command_draws_ranks_and_replays_the_best(tmp_path, capsys, monkeypatch):
