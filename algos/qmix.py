@@ -21,7 +21,7 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
 
 
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import flashbax
 import flax.linen as nn
@@ -63,6 +63,7 @@ class Config(learning.LearningConfig):
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
     hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that make its weights
     mixer_scale: float = static(0.01)  # of their initial weights
+    mixer_slope: float = static(0.05)  # the least, of the mixing network's hidden layer; 0: ELU as in the paper
     core: str = static("gru", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
     hidden: tuple[int, ...] = static((64, 64), low=1)  # widths of the agents' hidden layers
     activation: str = static("relu", choices=learning.ACTIVATIONS)  # of all hidden layers but the mixing network's
@@ -336,15 +337,14 @@ class Mixer(nn.Module):
 
     At first the weights lie around 1 / √width, so that small values are about added up, and ``scale`` says how much the state
     changes that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative
-    inputs; here its slope does not fall below ``SLOPE``, so that costs are told apart, too. A slope of 0.25, or a bias that lifts
+    inputs; here its slope does not fall below ``slope``, so that costs are told apart, too. A slope of 0.25, or a bias that lifts
     all values above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
     """
-
-    SLOPE: ClassVar[float] = 0.05
 
     width: int
     hypernet_width: int
     scale: float
+    slope: float
     activation: str
 
     @nn.compact
@@ -361,7 +361,7 @@ class Mixer(nn.Module):
         bias = dense(self.width, self.scale, "bias")(state)
         hidden = jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias
         low = jnp.minimum(hidden, 0.0)
-        hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.SLOPE) * jnp.expm1(low) + self.SLOPE * low
+        hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.slope) * jnp.expm1(low) + self.slope * low
         second = made(self.width, self.hypernet_width, "second", around)
         return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset")
 
@@ -372,7 +372,7 @@ def agent_network(env: Environment, config: Config) -> AgentNetwork:
 
 
 def mixing_network(config: Config) -> Mixer:
-    return Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.activation)
+    return Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
 
 def init_params(env: Environment, config: Config, seen: Seen, key_agent: jax.Array, key_mixer: jax.Array) -> Params:

@@ -154,6 +154,7 @@ VALUES = (
     "algo.gradient_steps=1",
     "algo.core=mlp",
     "algo.td_lambda=0",
+    "algo.mixer_slope=0",
 )
 GRADIENTS = (
     "algo.total_steps=200_000",

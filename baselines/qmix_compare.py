@@ -38,6 +38,7 @@ def our_config(plan: Plan, mixer: str) -> qmix.Config:
         core="gru",
         gradient_steps=1,
         td_lambda=0.0,
+        mixer_slope=0.0,
         total_steps=theirs.num_updates * theirs.steps_per_update,
         num_envs=theirs.num_envs,
         rollout_length=theirs.num_steps,

@@ -189,7 +189,7 @@ def test_targets_are_td_lambda_returns(mixer):
 
 
 def test_a_team_is_worth_no_less_when_an_agent_is():
-    mixer = qmix.Mixer(8, 16, 1.0, "relu")
+    mixer = qmix.Mixer(8, 16, 1.0, 0.05, "relu")
     keys = jax.random.split(KEY, 4)
     values, state = 3.0 * jax.random.normal(keys[0], (200, 4)), jax.random.normal(keys[1], (200, 6))
     weights = mixer.init(keys[2], values, state)
