@@ -279,37 +279,30 @@ def change_lanes(
     return target, jnp.where(considers, 0.0, timer)
 
 
-def tan_steering(vehicles: Vehicles, physics: Physics) -> jax.Array:
+def tan_steering(vehicles: Vehicles, physics: Physics, linear: jax.Array | None = None) -> jax.Array:
     """Tangent of the front wheels' angle that brings a vehicle to its target lane, [V].
 
     Lateral offset → lateral speed → heading → heading rate → slip angle → steering angle, each by a proportional law. The
-    angle itself is never needed: tangents and sines of it follow from each other.
+    angle itself is never needed: tangents and sines of it follow from each other. ``linear`` [V] bool are drivers whose angle is
+    linear in the errors of heading and place, k_ψ L/v (ψ_lane − ψ) − k_ψ k_r L/v² r, whatever the physics.
     """
     speed = nonzero(vehicles.speed)
     offset = vehicles.y - road.centre_y(vehicles.target_lane, vehicles.x)
     lane_heading = road.heading(vehicles.target_lane, vehicles.x + vehicles.speed * PURSUIT_TIME)
+    drift = -LATERAL_GAIN * offset / speed
     bound = math.sin(math.pi / 4)
-    wanted = lane_heading + jnp.arcsin(jnp.clip(-LATERAL_GAIN * offset / speed, -bound, bound))
+    wanted = lane_heading + jnp.arcsin(jnp.clip(drift, -bound, bound))
     rate = HEADING_GAIN * road.wrap(wanted - vehicles.heading)
     sine = road.VEHICLE_LENGTH / 2 / speed * rate
     # δ = asin(sine), or tan δ = 2 tan(asin(sine)), is bounded by MAX_STEERING: bound the sine instead
-    factor = 2.0 if physics.slip_correction else 1.0
+    factor: jax.Array | float = 2.0 if physics.slip_correction else 1.0
     bound = math.sin(math.atan(math.tan(MAX_STEERING) / factor))
     sine = jnp.clip(sine, -bound, bound)
+    if linear is not None:
+        angle = road.VEHICLE_LENGTH / speed * HEADING_GAIN * (road.wrap(lane_heading - vehicles.heading) + drift)
+        sine = jnp.where(linear, jnp.sin(jnp.clip(angle, -MAX_STEERING, MAX_STEERING)), sine)
+        factor = jnp.where(linear, 1.0, factor)
     return factor * sine / jnp.sqrt(1 - sine**2)
-
-
-def tan_linear_steering(vehicles: Vehicles) -> jax.Array:
-    """Tangent of the front wheels' angle δ by which a linear driver keeps to its target lane, [V].
-
-    δ = k_ψ L / v · (ψ_lane − ψ) − k_ψ k_r L / v² · r, for a lane's heading ψ_lane a short way ahead and an offset r; at most
-    ``MAX_STEERING``. It is the same in both simulators.
-    """
-    speed = nonzero(vehicles.speed)
-    offset = vehicles.y - road.centre_y(vehicles.target_lane, vehicles.x)
-    lane_heading = road.heading(vehicles.target_lane, vehicles.x + vehicles.speed * PURSUIT_TIME)
-    turn = road.wrap(lane_heading - vehicles.heading) - LATERAL_GAIN / speed * offset
-    return jnp.tan(jnp.clip(HEADING_GAIN * road.VEHICLE_LENGTH / speed * turn, -MAX_STEERING, MAX_STEERING))
 
 
 def cruise(vehicles: Vehicles) -> jax.Array:
@@ -427,8 +420,7 @@ def controls(
         same = vehicles.lane == vehicles.target_lane
         acceleration = jnp.where(same, acceleration, jnp.minimum(acceleration, other))
     acceleration = jnp.clip(acceleration, -drivers.acceleration_limit, drivers.acceleration_limit)
-    linear = human & (drivers.linear > 0)
-    tangent = jnp.where(linear, tan_linear_steering(vehicles), tan_steering(vehicles, physics))
+    tangent = tan_steering(vehicles, physics, human & (drivers.linear > 0))
     return vehicles, tangent, jnp.where(human, acceleration, cruise(vehicles))
 
 
