@@ -112,7 +112,7 @@ def draw_again(settings: Settings, folder: Path, console: Console) -> None:
     """The picture of a sweep from its ``results.json``; a line where its settings have not been ranked yet."""
     path = folder / runfolder.RESULTS
     try:
-        policies = json.loads(path.read_text()).get("policies") if path.exists() else None
+        policies = json.loads(path.read_text(encoding="utf-8")).get("policies") if path.exists() else None
         ranks = ranked(settings, judged(folder, settings.run.search.batches or 1)) if policies is not None else []
         references = {name: _numbers(figures) for name, figures in (policies or {}).items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

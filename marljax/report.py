@@ -262,7 +262,7 @@ def draw_again(folder: Path, console: Console, trusted: bool = False) -> None:
 def played(folder: Path) -> dict[str, dict[str, float]]:
     """What each policy reached in a run's final evaluation; nothing where there was none, or ``results.json`` is damaged."""
     try:
-        policies = json.loads((folder / runfolder.RESULTS).read_text())["policies"]
+        policies = json.loads((folder / runfolder.RESULTS).read_text(encoding="utf-8"))["policies"]
         return {
             name: {key: value for key, value in figures.items() if isinstance(value, int | float)}
             for name, figures in policies.items()
