@@ -17,10 +17,11 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
 
 import jax
 
-from marljax import ppo as family
 from marljax.algos import ppo
-from marljax.environment import Environment, EnvParams
-from marljax.rollout import TrainState
+from marljax.core.environment import Environment
+from marljax.core.types import EnvParams
+from marljax.learning import ppo as family
+from marljax.learning.rollout import TrainState
 
 
 class Config(family.ManyAgents, ppo.Config):

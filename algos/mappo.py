@@ -21,15 +21,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from marljax import learning, parallel, ppo
-from marljax.config import divide, static
-from marljax.environment import Environment, EnvParams, TimeStep
-from marljax.networks import CentralCritic, agent_ids, apply_per_agent, init_per_agent
-from marljax.networks import initial_carry as zero_carry
-from marljax.normalize import RunningStats
-from marljax.ppo import Carry
-from marljax.rollout import TrainState, annealed, collect, start
-from marljax.vector import VecState, vectorize
+from marljax.config.hyperparameters import static
+from marljax.core.environment import Environment
+from marljax.core.types import EnvParams, TimeStep
+from marljax.core.vector import VecState, vectorize
+from marljax.learning import ppo, rollout
+from marljax.learning.ppo import Carry
+from marljax.learning.rollout import TrainState, annealed, collect, start
+from marljax.nn.networks import CentralCritic, agent_ids, apply_per_agent, init_per_agent
+from marljax.nn.networks import initial_carry as zero_carry
+from marljax.nn.running_stats import RunningStats
+from marljax.utils import collectives
+from marljax.utils.validation import divide
 
 
 class Config(ppo.ManyAgents, ppo.PPOConfig):
@@ -51,18 +54,18 @@ class Params(NamedTuple):
 class Inputs(NamedTuple):
     """What the networks see. Leading [T, E]."""
 
-    local: learning.Inputs  # [T, E, A, …]
+    local: rollout.Inputs  # [T, E, A, …]
     state: jax.Array  # [T, E, G]
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    learning.refuse_items(env)
+    rollout.refuse_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
-    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
+    vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     shape = (vec.num_envs, env.num_agents)
     carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
-    actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
+    actors = start(vec, env_params, collectives.fold_data(key_reset), carry, config.stagger)
     inputs = see(env, config, env_params, actors.env_state, actors.timestep)
     params = init_params(env, config, inputs, key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
@@ -79,7 +82,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Collect.
     decide = functools.partial(rollout_policy, env, config, learner.params, env_params)
     carry = actors.carry
-    key_rollout = parallel.fold_data(key_rollout)
+    key_rollout = collectives.fold_data(key_rollout)
     actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Targets.
@@ -110,7 +113,7 @@ def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecS
     """What the networks see of the current timestep, T = 1."""
     state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
     limit_ends = (env.limit_ends or not config.bootstrap_limit) and config.time_for_critic
-    local = learning.with_time(env, env_params, timestep, learning.inputs_of(timestep), limit_ends)
+    local = rollout.with_time(env, env_params, timestep, rollout.inputs_of(timestep), limit_ends)
     return Inputs(local, state[None])
 
 
@@ -150,7 +153,7 @@ def values(env: Environment, config: Config, params: Params, inputs: Inputs, car
     return carry, value
 
 
-def critic_features(env: Environment, config: Config, params: Params, local: learning.Inputs) -> jax.Array:
+def critic_features(env: Environment, config: Config, params: Params, local: rollout.Inputs) -> jax.Array:
     """[T, E, A, F]: what tells one agent's value from another's."""
     parts = [jnp.zeros((*local.obs.shape[:-1], 0))]
     if config.critic_features in ("observation", "both"):

@@ -26,19 +26,24 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from marljax import learning, parallel, ppo
-from marljax.config import Scalar, divide, static, traced
-from marljax.distributions import Categorical, Distribution, distribution, num_outputs
-from marljax.draws import flat
-from marljax.environment import Environment, EnvParams, TimeStep, flat_observation
+from marljax.config.hyperparameters import Scalar, static, traced
+from marljax.core.environment import Environment
+from marljax.core.spaces import Discrete
+from marljax.core.types import EnvParams, TimeStep, flat_observation
+from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.matching import METHODS, match
-from marljax.networks import ACTIVATIONS, Actor, PairScorer, Sizes, TwoTowers
-from marljax.normalize import RunningStats
-from marljax.rollout import Learner, Step, TrainState, annealed, collect, start
-from marljax.spaces import Discrete
-from marljax.targets import gae
-from marljax.vector import VecState, vectorize
+from marljax.learning import optimizer, ppo
+from marljax.learning.advantages import gae
+from marljax.learning.rollout import Learner, Step, TrainState, annealed, collect, start
+from marljax.nn.distributions import Categorical, Distribution, distribution, num_outputs
+from marljax.nn.layers import ACTIVATIONS, Sizes
+from marljax.nn.networks import Actor
+from marljax.nn.running_stats import RunningStats
+from marljax.nn.scorers import PairScorer, TwoTowers
+from marljax.utils import collectives
+from marljax.utils.assignment import METHODS, match
+from marljax.utils.random import flat
+from marljax.utils.validation import divide
 
 # What waiting is to an agent that could take an item. never: it has no logit. ignored: agents that wait are out of the group.
 # compared: they count in the group's mean. learnt: and in the loss, and only then do matchings leave some without an item.
@@ -130,14 +135,14 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     if env.num_agents == 1 and config.normalize == "step":
         raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; take ppo, or normalize=buffer")
     key_actor, key_reset, key_learner = jax.random.split(key, 3)
-    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
-    actors = start(vec, env_params, parallel.fold_data(key_reset), ())
+    vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
+    actors = start(vec, env_params, collectives.fold_data(key_reset), ())
     inputs = see(env, actors.timestep)
     widths = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
     params = Params(None, *(RunningStats.create((width,)) for width in widths))
     params = params._replace(actor=network(env, config).init(key_actor, *seen(env, config, params, inputs)))
     updates, zero = jnp.zeros((), jnp.int32), jnp.zeros(())
-    adam = learning.optimizer(config, updates).init(params.actor)
+    adam = optimizer.optimizer(config, updates).init(params.actor)
     return TrainState(Learner(params, Optimisation(adam, params, zero - jnp.inf, zero), updates, key_learner, env_params), actors)
 
 
@@ -151,14 +156,14 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     # Collect.
     decide = functools.partial(rollout_policy, env, config, learner.params)
-    key_rollout = parallel.fold_data(key_rollout)
+    key_rollout = collectives.fold_data(key_rollout)
     actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Compare.
     inputs, sample, log_prob, counts, takes, present, earned = records
     advantage, told = compare(config, steps, counts)
     advantage -= config.equity_coef * widening(steps.reward, earned, present)
-    batch = thinned(config, Batch(inputs, sample, log_prob, takes & told, advantage), parallel.fold_data(key_choice))
+    batch = thinned(config, Batch(inputs, sample, log_prob, takes & told, advantage), collectives.fold_data(key_choice))
 
     # Learn.
     learner = judge(config, learner, steps)
@@ -295,7 +300,7 @@ def cut_short(config: Config, steps: Step, counts: jax.Array) -> dict[str, jax.A
     if config.advantage == "one_step":
         return {}
     whole = jax.lax.cummax(steps.cut.astype(jnp.int8), reverse=True)[..., None] > 0
-    return {"cut_returns": parallel.mean(parallel.masked_mean(1.0 - whole, counts))}
+    return {"cut_returns": collectives.mean(collectives.masked_mean(1.0 - whole, counts))}
 
 
 def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -305,7 +310,7 @@ def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[j
     soon as half of a group earn the same), and those that are the median themselves tell nothing.
     """
     axes = {"step": (2,), "buffer": (0, 1, 2), "agent": (0, 1)}[config.normalize]
-    wide = (lambda x: x) if config.normalize == "step" else parallel.total  # a group may lie on several shards
+    wide = (lambda x: x) if config.normalize == "step" else collectives.total  # a group may lie on several shards
 
     def mean(x: jax.Array) -> jax.Array:
         count = wide(jnp.sum(counts, axes, keepdims=True))
@@ -315,7 +320,7 @@ def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[j
         centred = value - mean(value)
         return centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), counts
     known = jnp.where(counts, value, jnp.nan)
-    known = known if config.normalize == "step" else parallel.gather(known, axis=1)
+    known = known if config.normalize == "step" else collectives.gather(known, axis=1)
     centred = value - jnp.nan_to_num(jnp.nanmedian(known, axes, keepdims=True))
     return centred / (mean(jnp.abs(centred)) + 1e-3), counts & (centred != 0)
 
@@ -352,7 +357,7 @@ def thinned(config: Config, batch: Batch, key: jax.Array) -> Batch:
 def judge(config: Config, learner: Learner, steps: Step) -> Learner:
     """Remembers the policy that collected a rollout if its mean reward is the highest so far; else the penalty begins."""
     state = learner.opt_state
-    score = parallel.mean(jnp.mean(steps.reward))
+    score = collectives.mean(jnp.mean(steps.reward))
     better = score > state.best_score
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), learner.params, state.best)
     kl_coef = jnp.where(better, state.kl_coef, jnp.maximum(state.kl_coef, config.kl_coef))
@@ -365,14 +370,14 @@ TERMS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "kl_to_best")
 def fit(env: Environment, config: Config, learner: Learner, batch: Batch, key: jax.Array) -> tuple[Learner, dict[str, jax.Array]]:
     """Epochs of minibatch gradient steps on one rollout; returns the learner and the mean of every named loss term."""
     batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-    transform, best = learning.optimizer(config, learner.updates), learner.opt_state.best
+    transform, best = optimizer.optimizer(config, learner.updates), learner.opt_state.best
 
     def gradient_step(fitted: tuple[Params, Any, jax.Array], given: tuple[Batch, jax.Array]):
         params, adam, kl_coef = fitted
         batch, key = given
         loss = functools.partial(losses, env, config, params, best, kl_coef, batch, key)
         (_, (kl_coef, terms)), grads = jax.value_and_grad(loss, has_aux=True)(params.actor)
-        grads, terms = parallel.mean((grads, terms))
+        grads, terms = collectives.mean((grads, terms))
         changes, adam = transform.update(grads, adam, params.actor)
         params = params._replace(actor=optax.apply_updates(params.actor, changes))
         return (params, adam, kl_coef), jnp.append(terms, optax.tree.norm(grads))
@@ -400,11 +405,11 @@ def losses(
     head = policy(env, config, params._replace(actor=actor), batch.inputs)
     log_ratio = head.log_prob(batch.sample) - batch.log_prob
     policy_loss, shift = ppo.surrogate(log_ratio, batch.advantage, batch.takes, config.clip_low, config.clip_high)
-    entropy = parallel.masked_mean(head.entropy(key), batch.takes)
+    entropy = collectives.masked_mean(head.entropy(key), batch.takes)
     total, kl = policy_loss - config.entropy_coef * entropy, jnp.zeros(())
     if config.stay_near_best:
-        kl = parallel.masked_mean(head.kl(policy(env, config, best, batch.inputs)), batch.takes)
-        far = (parallel.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
+        kl = collectives.masked_mean(head.kl(policy(env, config, best, batch.inputs)), batch.takes)
+        far = (collectives.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
         kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, config.kl_coef_max), kl_coef)
         total = jnp.where(far, 0.0, total) + kl_coef * kl
     return total, (kl_coef, jnp.stack([policy_loss, entropy, shift["approx_kl"], shift["clip_fraction"], kl]))

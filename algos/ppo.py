@@ -21,20 +21,23 @@ from typing import Any, NamedTuple
 
 import jax
 
-from marljax import learning, parallel, ppo
-from marljax.config import divide, static
-from marljax.distributions import Distribution, distribution, num_outputs
-from marljax.environment import Environment, EnvParams, TimeStep
+from marljax.config.hyperparameters import static
+from marljax.core.environment import Environment
+from marljax.core.types import EnvParams, TimeStep
+from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.joint import joint
-from marljax.networks import ActorCritic, Critic, apply_per_agent, init_per_agent
-from marljax.networks import initial_carry as zero_carry
-from marljax.normalize import RunningStats
-from marljax.ppo import Carry
-from marljax.rollout import TrainState, annealed, collect, start
-from marljax.vector import VecState, vectorize
+from marljax.learning import ppo, rollout
+from marljax.learning.ppo import Carry
+from marljax.learning.rollout import TrainState, annealed, collect, start
+from marljax.nn.distributions import Distribution, distribution, num_outputs
+from marljax.nn.networks import ActorCritic, Critic, apply_per_agent, init_per_agent
+from marljax.nn.networks import initial_carry as zero_carry
+from marljax.nn.running_stats import RunningStats
+from marljax.utils import collectives
+from marljax.utils.validation import divide
+from marljax.wrappers.joint import joint
 
-Inputs = learning.Inputs
+Inputs = rollout.Inputs
 
 
 class Config(ppo.PPOConfig):
@@ -54,7 +57,7 @@ class Params(NamedTuple):
 
 def present(env: Environment) -> Environment:
     """What the command line trains in: all agents of a team as one."""
-    learning.refuse_items(env)
+    rollout.refuse_items(env)
     return env if env.num_agents == 1 else joint(env)
 
 
@@ -68,13 +71,13 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
 
 def begin(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    learning.refuse_items(env)
+    rollout.refuse_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
-    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
+    vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     shape = (vec.num_envs, env.num_agents)
     memory = zero_carry(config.core, config.hidden[-1], shape)
     carry = Carry(memory, () if config.share_body else memory)
-    actors = start(vec, env_params, parallel.fold_data(key_reset), carry, config.stagger)
+    actors = start(vec, env_params, collectives.fold_data(key_reset), carry, config.stagger)
     params = init_params(env, config, see(env, config, env_params, actors.timestep), key_actor, key_critic)
     return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
 
@@ -90,7 +93,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Collect.
     decide = functools.partial(rollout_policy, env, config, learner.params, env_params)
     carry = actors.carry
-    key_rollout = parallel.fold_data(key_rollout)
+    key_rollout = collectives.fold_data(key_rollout)
     actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
 
     # Targets.
@@ -120,8 +123,8 @@ act = ppo.act_alone
 
 def see(env: Environment, config: Config, env_params: EnvParams, timestep: TimeStep) -> Inputs:
     """What the networks see of the current timestep, T = 1; the time is for a critic with a network of its own."""
-    inputs, limit_ends = learning.inputs_of(timestep), env.limit_ends or not config.bootstrap_limit
-    return learning.with_time(env, env_params, timestep, inputs, limit_ends and config.time_for_critic and not config.share_body)
+    inputs, limit_ends = rollout.inputs_of(timestep), env.limit_ends or not config.bootstrap_limit
+    return rollout.with_time(env, env_params, timestep, inputs, limit_ends and config.time_for_critic and not config.share_body)
 
 
 def rollout_policy(

@@ -30,19 +30,24 @@ import jax.numpy as jnp
 import optax
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
 
-from marljax import learning, parallel
-from marljax.batch import cond_any
-from marljax.config import Scalar, divide, static, traced
-from marljax.distributions import MASKED, Categorical
-from marljax.environment import Environment, EnvParams, Lasting, TimeStep
+from marljax.config.hyperparameters import Scalar, static, traced
+from marljax.core.environment import Environment
+from marljax.core.spaces import Discrete
+from marljax.core.types import EnvParams, Lasting, TimeStep
+from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.networks import Core, Sizes, activation, agent_ids, apply_per_agent, dense, init_per_agent, read_out
-from marljax.networks import initial_carry as zero_carry
-from marljax.normalize import RunningStats
-from marljax.rollout import Learner, Step, TrainState, annealed, collect, start
-from marljax.spaces import Discrete
-from marljax.targets import gae
-from marljax.vector import VecState, vectorize
+from marljax.learning import config as learning
+from marljax.learning.advantages import gae
+from marljax.learning.optimizer import optimizer
+from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, collect, inputs_of, refuse_items, start
+from marljax.nn.distributions import MASKED, Categorical
+from marljax.nn.layers import Sizes, activation, dense
+from marljax.nn.networks import Core, agent_ids, apply_per_agent, init_per_agent, read_out
+from marljax.nn.networks import initial_carry as zero_carry
+from marljax.nn.running_stats import RunningStats
+from marljax.utils import collectives
+from marljax.utils.batching import cond_any
+from marljax.utils.validation import divide
 
 
 class Config(learning.LearningConfig):
@@ -142,7 +147,7 @@ class Carry(NamedTuple):
 class Seen(NamedTuple):
     """What the networks see. Leading [T, E]."""
 
-    local: learning.Inputs  # [T, E, A, …]
+    local: Inputs  # [T, E, A, …]
     state: jax.Array  # [T, E, G]; G = 0 without a mixing network
 
 
@@ -163,15 +168,15 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     refuse(env, config)
     config = fitting(env, config)
     key_agent, key_mixer, key_reset, key_learner = jax.random.split(key, 4)
-    vec = vectorize(env, divide(config.num_envs, parallel.data_size(), "environments", "devices"))
+    vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     zero = zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents))
-    actors = start(vec, env_params, parallel.fold_data(key_reset), zero)
+    actors = start(vec, env_params, collectives.fold_data(key_reset), zero)
     seen = see(env, config, env_params, actors.env_state, actors.timestep)
     params = init_params(env, config, seen, key_agent, key_mixer)
     replay = empty_replay(config, seen, zero)
     trained = {"agent": params.agent, "mixer": params.mixer}
     updates = jnp.zeros((), jnp.int32)
-    opt_state = learning.optimizer(config, updates).init(trained)
+    opt_state = optimizer(config, updates).init(trained)
     optimisation = Optimisation(opt_state, jax.tree.map(jnp.copy, trained), replay.current_index, replay.is_full)
     learner = Learner(params, optimisation, updates, key_learner, env_params)
     return TrainState(learner, actors.replace(carry=Carry(zero, Lasting(replay.experience))))
@@ -184,7 +189,7 @@ def fitting(env: Environment, config: Config) -> Config:
 
 def refuse(env: Environment, config: Config) -> None:
     """Raises ``UserError`` for environments whose actions or teams have no such values."""
-    learning.refuse_items(env)
+    refuse_items(env)
     name = type(env).__name__
     if not isinstance(env.action_space, Discrete):
         raise UserError(f"qmix needs discrete actions, and those of {name} are {env.action_space}; take ippo or mappo")
@@ -205,7 +210,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # Collect.
     carry: Carry = actors.carry
     decide = functools.partial(rollout_policy, env, config, learner.params, env_params, epsilon)
-    key_rollout = parallel.fold_data(key_rollout)
+    key_rollout = collectives.fold_data(key_rollout)
     actors, records, steps, episodes = collect(
         vec, env_params, decide, actors.replace(carry=carry.recurrent), key_rollout, config.rollout_length
     )
@@ -225,7 +230,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     if config.normalize_observations:
         learner = learner.replace(params=updated_stats(learner.params, seen, last))
     actors = actors.replace(carry=Carry(actors.carry, Lasting(replay.experience)))
-    terms |= {"epsilon": epsilon, "max_reward": parallel.largest(jnp.max(jnp.abs(steps.reward * config.reward_scale)))}
+    terms |= {"epsilon": epsilon, "max_reward": collectives.largest(jnp.max(jnp.abs(steps.reward * config.reward_scale)))}
     return TrainState(learner, actors), terms | episodes
 
 
@@ -239,7 +244,7 @@ def act(
 ) -> tuple[jax.Array, Any]:
     """Actions [A] of one environment from its timestep; not greedy: with the last share of random ones."""
     one = jax.tree.map(lambda x: x[None], (timestep, carry))
-    inputs = learning.inputs_of(one[0])
+    inputs = inputs_of(one[0])
     inputs = inputs._replace(obs=as_kept(config, inputs.obs))
     carry, values = action_values(env, config, params.agent, params, inputs, one[1])
     action = best(values, inputs.action_mask) if greedy else explored(key, config.epsilon_end, values, inputs.action_mask)
@@ -251,7 +256,7 @@ def act(
 
 def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Seen:
     """What the networks see of the current timestep, T = 1, as the replay keeps it."""
-    inputs = learning.inputs_of(timestep)
+    inputs = inputs_of(timestep)
     state = jnp.zeros((*timestep.first.shape, 0))
     if config.mixer == "qmix":
         state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
@@ -303,7 +308,7 @@ def best(values: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def action_values(
-    env: Environment, config: Config, weights: Any, params: Params, inputs: learning.Inputs, carry: Any
+    env: Environment, config: Config, weights: Any, params: Params, inputs: Inputs, carry: Any
 ) -> tuple[Any, jax.Array]:
     """Memories after the last step and values [T, E, A, n] by the network with these weights."""
     seen = (features(config, params, inputs.obs), inputs.first, inputs.alive)
@@ -396,7 +401,7 @@ def buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
     """flashbax's buffer of the rollouts of ``num_envs`` environments, those of one shard; its time counts rollouts."""
     return flashbax.make_trajectory_buffer(
         add_batch_size=num_envs,
-        sample_batch_size=divide(config.batch_size, parallel.data_size(), "replayed rollouts (batch_size)", "devices"),
+        sample_batch_size=divide(config.batch_size, collectives.data_size(), "replayed rollouts (batch_size)", "devices"),
         sample_sequence_length=1,
         period=1,
         min_length_time_axis=1,
@@ -451,14 +456,14 @@ def fit(
     env: Environment, config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """Gradient steps on rollouts drawn from the replay; returns the learner and the mean of every named term."""
-    transform, params = learning.optimizer(config, learner.updates), learner.params
+    transform, params = optimizer(config, learner.updates), learner.params
     loss = functools.partial(td_loss, env, config, params)
 
     def gradient_step(fitted: tuple[dict[str, Any], dict[str, Any], Any], given: tuple[jax.Array, jax.Array]):
         (trained, target, opt_state), (key, number) = fitted, given
-        batch = sampled(config, replay, parallel.fold_data(key))
+        batch = sampled(config, replay, collectives.fold_data(key))
         (_, terms), grads = jax.value_and_grad(loss, has_aux=True)(trained, target, batch)
-        grads, terms = parallel.mean((grads, terms))
+        grads, terms = collectives.mean((grads, terms))
         updates, opt_state = transform.update(grads, opt_state, trained)
         trained = optax.apply_updates(trained, updates)
         if config.target_update == "polyak":
@@ -494,8 +499,8 @@ def td_loss(
     td_target = targets(config, batch, value)
     counts = ~batch.last[..., None] & (local.alive[:-1] if config.mixer == "none" else True)
     error = estimate - jax.lax.stop_gradient(td_target)
-    means = [parallel.masked_mean(x, counts) for x in (jnp.square(error), jnp.abs(error), estimate)]
-    largest = parallel.largest(jax.lax.stop_gradient(jnp.max(jnp.abs(estimate) * counts)))
+    means = [collectives.masked_mean(x, counts) for x in (jnp.square(error), jnp.abs(error), estimate)]
+    largest = collectives.largest(jax.lax.stop_gradient(jnp.max(jnp.abs(estimate) * counts)))
     return means[0], jnp.stack([*means, largest])
 
 

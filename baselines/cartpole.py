@@ -14,10 +14,11 @@ import numpy as np
 
 import marljax
 from marljax.algos import ppo
-from marljax.baselines import purejaxrl_ppo as rival
-from marljax.baselines import tables, versus
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
-from marljax.baselines.versus import Plan, Side
+from marljax.baselines.harness import tables, versus
+from marljax.baselines.harness.result_cache import Cells, Figures
+from marljax.baselines.harness.tables import markdown_table, mean_interval
+from marljax.baselines.harness.versus import Plan, Side
+from marljax.baselines.rivals import ppo as rival
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "CartPole-v1"

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures
-from marljax.environment import Environment, Outcome, View
+from marljax.baselines.harness import tables
+from marljax.baselines.harness.result_cache import Cells, Figures, learned_cell
+from marljax.core.environment import Environment
+from marljax.core.spaces import Box, Discrete
+from marljax.core.types import Outcome, View
 from marljax.errors import unknown
-from marljax.spaces import Box, Discrete
 
 RUNS = Path(__file__).parents[1] / "runs" / "tables"
 RESULTS = Path(__file__).parent / "results"
@@ -183,7 +184,7 @@ def table(cells: Cells) -> str:
         for game, (target, most) in PLAYED.items():
             name = f"{algo} {learner} {game}"
             given = ["env=custom", *target, *words, f"seeds={SEEDS}", "eval.every=0"]
-            figures = tables.learned_cell(cells, name, algo, given, RUNS, EPISODES, which="last")
+            figures = learned_cell(cells, name, algo, given, RUNS, EPISODES, which="last")
             row.append(told(figures, most) if figures else "")
             missing += [] if figures else [f"{learner} {game}"]
         rows.append(row)

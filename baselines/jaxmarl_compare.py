@@ -12,11 +12,12 @@ from typing import Any
 
 import marljax
 from marljax.algos import ippo
-from marljax.baselines import jaxmarl_ippo as rival
-from marljax.baselines import tables, versus
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
-from marljax.baselines.versus import Plan, Side, difference
-from marljax.environment import Environment
+from marljax.baselines.harness import tables, versus
+from marljax.baselines.harness.result_cache import Cells, Figures
+from marljax.baselines.harness.tables import markdown_table, mean_interval
+from marljax.baselines.harness.versus import Plan, Side, difference
+from marljax.baselines.rivals import ippo as rival
+from marljax.core.environment import Environment
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "MPE_simple_spread_v3"
@@ -55,7 +56,7 @@ def their_config(plan: Plan) -> rival.Config:
 
 def their_env(name: str = NAME) -> Any:
     """One of JaxMARL's environments in its ``LogWrapper``."""
-    from marljax.jaxmarl_library import quiet
+    from marljax.wrappers.jaxmarl_families import quiet
 
     with quiet():
         import jaxmarl

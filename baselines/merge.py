@@ -10,18 +10,16 @@ goes on where it was, and a finished cell is not computed again. Delete a cell's
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from marljax import settings, stats
-from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_spread
-from marljax.environment import EnvParams, TimeStep
-from marljax.envs.merge import IDLE, LEFT, Merge
-from marljax.evaluate import RandomPolicy, Rival
+from marljax.baselines.harness import result_cache, tables
+from marljax.baselines.harness.result_cache import Cells, Figures
+from marljax.baselines.harness.tables import markdown_table, mean_interval, rate_spread
+from marljax.baselines.policies.merge import HUMAN, rivals
+from marljax.config import compose
+from marljax.envs.merge import Merge
+from marljax.utils import stats
 
 RUNS = Path(__file__).parents[1] / "runs" / "tables"
 RESULTS = Path(__file__).parent / "results"
@@ -29,7 +27,8 @@ EPISODES = 1_000  # frozen scenarios per density
 DENSITIES = ("easy", "medium", "hard")
 ALGORITHMS = ("mappo", "ippo")
 SEEDS = 5
-HUMAN = "human drivers (IDM + MOBIL)"
+
+
 # What the literature reports, read off a plot: MARL_CAVs (Chen et al. 2023) on its own simulator, its learner and its MAPPO
 # baseline.
 PUBLISHED = {"MARL_CAVs, published": ("74", "58", "32"), "MAPPO in MARL_CAVs, published": ("68", "37", "−2")}
@@ -45,29 +44,6 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "global reward": ("env.reward=global",),
     "GRU": ("algo.core=gru",),
 }
-
-
-def idle(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
-    """Keeps lane and target speed; the action is ignored where CAVs drive as humans."""
-    del key, state
-    return jnp.full(timestep.alive.shape, IDLE), carry
-
-
-def always_left(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
-    """Merges as soon as the lane change is possible, at the speed it came with."""
-    del key, state
-    return jnp.full(timestep.alive.shape, LEFT), carry
-
-
-def rivals(env: Merge, env_params: EnvParams) -> dict[str, Rival]:
-    """By name: human drivers in the CAVs' place, and simple rules."""
-    env, supervised = (dataclasses.replace(env, safety=safety) for safety in (False, True))
-    return {
-        HUMAN: Rival(env, env_params.replace(cavs_drive_as_humans=True), idle),
-        "random": Rival(env, env_params, RandomPolicy(env)),
-        "always left": Rival(env, env_params, always_left),
-        "random, supervised": Rival(supervised, env_params, RandomPolicy(env)),
-    }
 
 
 def scripted_table(cells: Cells) -> str:
@@ -86,7 +62,7 @@ def scripted_cell(cells: Cells, density: str, name: str) -> Figures | None:
     env = Merge(density=density)
     rival = rivals(env, env.default_params)[name]
     about = {"density": density, "policy": name}
-    return tables.scripted_cell(cells, f"scripted {density} {name}", about, rival, EPISODES)
+    return result_cache.scripted_cell(cells, f"scripted {density} {name}", about, rival, EPISODES)
 
 
 COLUMNS = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "throughput, 1/s", "merged, %")
@@ -159,17 +135,17 @@ def learned_rows(cells: Cells, title: str, name: str, algo: str, words: Sequence
         f"seeds={SEEDS}",
         "eval.episodes=128",
         f"runs={RUNS}",
-        f"name={tables.file_name(name)}",
+        f"name={result_cache.file_name(name)}",
     ]
 
-    about = tables.matters(settings.compose(algo, words)) | {"episodes": EPISODES}
+    about = result_cache.matters(compose.compose(algo, words)) | {"episodes": EPISODES}
 
     def play(safety: bool) -> Figures:
-        run, folder = tables.train(algo, words, cells.console)
+        run, folder = result_cache.train(algo, words, cells.console)
         assert isinstance(run.env, Merge)
         env = dataclasses.replace(run.env, safety=safety)
         # The standard numbers, whatever the training changed of them.
-        return tables.play_learned(run, folder, env, env.default_params, EPISODES)
+        return result_cache.play_learned(run, folder, env, env.default_params, EPISODES)
 
     alone = cells.get(name, about, lambda: play(False))
     return [(title, alone), (f"{title}, supervised", cells.get(f"{name} supervised", about, lambda: play(True)))]

@@ -16,21 +16,26 @@ import jax
 import numpy as np
 
 import marljax
-from marljax import parallel, stats
 from marljax.algos import ippo, mappo, qmix
-from marljax.baselines import jaxmarl_ippo, jaxmarl_qmix, jaxmarl_rnn, jaxmarl_tag, tables, versus
+from marljax.baselines.harness import tables, versus
+from marljax.baselines.harness.result_cache import Cells, Figures, joined, scripted_cell, suite_key, summarise
+from marljax.baselines.harness.tables import markdown_table, mean_interval
+from marljax.baselines.harness.versus import Plan, Side
 from marljax.baselines.jaxmarl_compare import their_env
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
-from marljax.baselines.versus import Plan, Side
-from marljax.environment import Environment
+from marljax.baselines.rivals import ippo as jaxmarl_ippo
+from marljax.baselines.rivals import qmix as jaxmarl_qmix
+from marljax.baselines.rivals import rnn_ppo, simple_tag
+from marljax.core.environment import Environment
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator, RandomPolicy, Rival
-from marljax.train import Trainer
+from marljax.training import mesh
+from marljax.training.evaluation import Evaluator, RandomPolicy, Rival
+from marljax.training.trainer import Trainer
+from marljax.utils import stats
 
 RESULTS = Path(__file__).parent / "results"
 PLAN = Plan()
 POINTS = 50  # of a learning curve
-ENVS = {"simple_spread": "MPE_simple_spread_v3", "simple_reference": "MPE_simple_reference_v3", "simple_tag": jaxmarl_tag.TAG}
+ENVS = {"simple_spread": "MPE_simple_spread_v3", "simple_reference": "MPE_simple_reference_v3", "simple_tag": simple_tag.TAG}
 KINDS = {"training": "end of training", "greedy": "greedy"}
 LOOPS = {"ours": "marljax, defaults", "theirs": "JaxMARL's loop"}
 
@@ -57,8 +62,8 @@ PAIRS = {
         "MAPPO",
         mappo,
         lambda steps: mappo.Config(total_steps=steps),
-        jaxmarl_rnn,
-        lambda steps: jaxmarl_rnn.Settings(total_steps=steps, **jaxmarl_rnn.PUBLISHED_MPE),
+        rnn_ppo,
+        lambda steps: rnn_ppo.Settings(total_steps=steps, **rnn_ppo.PUBLISHED_MPE),
     ),
     "qmix": Pair(
         "QMIX",
@@ -80,12 +85,12 @@ PAIRS = {
 @functools.cache
 def our_env(name: str) -> Environment:
     """One of ``ENVS`` through the adapter."""
-    return jaxmarl_tag.Chase() if name == "simple_tag" else marljax.make(f"jaxmarl/{ENVS[name]}")
+    return simple_tag.Chase() if name == "simple_tag" else marljax.make(f"jaxmarl/{ENVS[name]}")
 
 
 def rival_env(name: str) -> Any:
     """The same in JaxMARL's ``LogWrapper``."""
-    return jaxmarl_tag.logged() if name == "simple_tag" else their_env(ENVS[name])
+    return simple_tag.logged() if name == "simple_tag" else their_env(ENVS[name])
 
 
 @functools.lru_cache(maxsize=1)  # of all seeds, so that they share a compiled program
@@ -104,7 +109,7 @@ def about(plan: Plan, env: str, algo: str, loop: str) -> dict[str, Any]:
     depends: dict[str, Any] = {"env": ENVS[env], "jaxmarl": tables.version("jaxmarl"), "config": dataclasses.asdict(config)}
     depends |= {"tail": plan.tail, "episodes": plan.episodes, "points": POINTS}
     if env == "simple_tag":
-        depends["prey"] = {"ahead": jaxmarl_tag.AHEAD, "random": jaxmarl_tag.RANDOM}
+        depends["prey"] = {"ahead": simple_tag.AHEAD, "random": simple_tag.RANDOM}
     return depends | ({"adapter": f"{our_env(env)}, version {our_env(env).version}"} if loop == "ours" else {})
 
 
@@ -118,10 +123,10 @@ def trained(plan: Plan, env: str, loop: Side, seed: int) -> Figures:
     count = int(episodes[:, -tail:].sum())
     kept = {"std": [0.0], "count": count}
     own = our_env(env)
-    greedy = Evaluator(own, plan.episodes).learned(loop.algorithm, loop.config, params, own.default_params, tables.suite_key())
+    greedy = Evaluator(own, plan.episodes).learned(loop.algorithm, loop.config, params, own.default_params, suite_key())
     return {
         "training": {"mean": [total[:, -tail:].sum() / count], **kept},
-        "greedy": tables.summarise(jax.device_get(greedy))["return"],
+        "greedy": summarise(jax.device_get(greedy))["return"],
         "curve": {"mean": curve(episodes, total).tolist(), **kept},
     }
 
@@ -152,7 +157,7 @@ def training_cell(cells: Cells, plan: Plan, env: str, algo: str, loop: str) -> F
         )
 
     done = [figures for figures in map(one, range(plan.seeds)) if figures is not None]
-    return tables.joined(done) if len(done) == plan.seeds else None
+    return joined(done) if len(done) == plan.seeds else None
 
 
 def untrained_cell(cells: Cells, plan: Plan, env: str, algo: str) -> Figures | None:
@@ -161,10 +166,10 @@ def untrained_cell(cells: Cells, plan: Plan, env: str, algo: str) -> Figures | N
     def compute() -> Figures:
         pair, own = PAIRS[algo], our_env(env)
         config = pair.config(plan.total_steps)
-        members = Trainer(pair.module, own, config, parallel.make_mesh()).init(plan.keys, own.default_params)
-        given = pair.module, config, members.state.learner.params, own.default_params, tables.suite_key()
+        members = Trainer(pair.module, own, config, mesh.make_mesh()).init(plan.keys, own.default_params)
+        given = pair.module, config, members.state.learner.params, own.default_params, suite_key()
         greedy = jax.device_get(Evaluator(own, plan.episodes).learned(*given))
-        return {"greedy": tables.summarise(greedy)["return"]}
+        return {"greedy": summarise(greedy)["return"]}
 
     depends = about(plan, env, algo, "ours") | {"seeds": plan.seeds}
     return cells.get(f"{env} {algo} untrained", depends, compute)
@@ -174,7 +179,7 @@ def random_cell(cells: Cells, plan: Plan, env: str) -> Figures | None:
     """Uniform actions on the frozen episodes."""
     own = our_env(env)
     rival = Rival(own, own.default_params, RandomPolicy(own))
-    return tables.scripted_cell(cells, f"{env} random", {}, rival, plan.episodes)
+    return scripted_cell(cells, f"{env} random", {}, rival, plan.episodes)
 
 
 # --- the tables ---------------------------------------------------------------------------------------------------------
@@ -354,7 +359,7 @@ def page(sections: dict[str, str], plan: Plan = PLAN) -> str:
         tail=plan.tail,
         episodes=plan.episodes,
         points=POINTS,
-        random_share=jaxmarl_tag.RANDOM,
+        random_share=simple_tag.RANDOM,
         **{algo: settings[algo] for algo in ("ippo", "mappo", "qmix")},
         **sections,
     )

@@ -12,12 +12,13 @@ from typing import Any
 
 import marljax
 from marljax.algos import qmix
-from marljax.baselines import jaxmarl_qmix as rival
-from marljax.baselines import tables, versus
+from marljax.baselines.harness import tables, versus
+from marljax.baselines.harness.result_cache import Cells, Figures
+from marljax.baselines.harness.tables import markdown_table, mean_interval
+from marljax.baselines.harness.versus import Plan, Side
 from marljax.baselines.jaxmarl_compare import their_env
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
-from marljax.baselines.versus import Plan, Side
-from marljax.environment import Environment
+from marljax.baselines.rivals import qmix as rival
+from marljax.core.environment import Environment
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "MPE_simple_spread_v3"

@@ -9,20 +9,17 @@ finished cell is not computed again. Delete a cell's file to compute it anew.
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
-from marljax import fields, settings
-from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval
-from marljax.environment import TimeStep
-from marljax.envs.ride_dispatch import RideDispatch, RideParams
-from marljax.evaluate import Rival
-from marljax.matching import match
+from marljax.baselines.harness import result_cache, tables
+from marljax.baselines.harness.result_cache import Cells, Figures
+from marljax.baselines.harness.tables import markdown_table, mean_interval
+from marljax.baselines.policies.ride_dispatch import PRICED, PRICES, RULES, Worth, matching, price_of, rival
+from marljax.config import compose, convert
+from marljax.envs.ride_dispatch import RideDispatch
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = Path(__file__).parents[1] / "runs" / "ride_dispatch"  # of trainings that are under way
@@ -40,74 +37,6 @@ PUBLISHED = {
     "OSPO, published": ("14,077", "98.7", "6.9", "11.8", "2.7", "0.02"),
     "Triple-BERT, published, at best": ("16,280", "–", "–", "–", "–", "–"),
 }
-
-
-class Worth(NamedTuple):
-    """What a pair is worth: a weighted sum."""
-
-    random: float = 0.0  # of a uniform draw
-    pickup: float = 0.0  # of the minutes until the pickup
-    reward: float = 0.0  # of the assignment
-    busy: float = 0.0  # of the minutes that pickup and direct ride keep the vehicle busy
-
-
-@dataclasses.dataclass(frozen=True)
-class Matcher:
-    """Matching of all free vehicles and open orders: ``policy(numbers, key, state, timestep, carry)``.
-
-    Vehicles that cannot decline take as many orders as possible. ``method`` is ``matching.match``'s.
-    """
-
-    env: RideDispatch
-    declines: bool = False
-    method: str = "exact"
-
-    def __call__(self, numbers: tuple[RideParams, Worth], key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> Any:
-        env_params, weight = numbers
-        mask, pairs = timestep.action_mask[:, :-1], self.env.pairs(state, env_params)
-        worth = weight.random * jax.random.uniform(key, mask.shape) + weight.pickup * pairs.pickup
-        worth += weight.reward * pairs.reward + weight.busy * (pairs.pickup + pairs.ride)
-        return match(worth, mask, 0.0 if self.declines else None, self.method), carry
-
-
-# Reward per minute of a vehicle's time, where it is highest on training seeds:
-# ``python baselines/ride_dispatch.py prices``
-PRICES = {"manhattan-1000": 0.1, "manhattan-400": 0.4, "manhattan-300": 0.5, "demo": 0.4}
-PRICED = "minus opportunity cost"
-RULES = {
-    "random matching": Worth(random=1.0),
-    "nearest pickup": Worth(pickup=-1.0),
-    "one-step reward": Worth(reward=1.0),
-    PRICED: Worth(reward=1.0),
-}
-
-
-def price_of(name: str, preset: str) -> float:
-    """What a policy charges for a minute of a vehicle's time."""
-    return PRICES[preset] if name == PRICED else 0.0
-
-
-def rivals(env: RideDispatch, env_params: RideParams) -> dict[str, Rival]:
-    """By name; they choose among all pairs, whatever view the agents have. The price of a minute is the preset's."""
-    return {titled(name, env.preset): rival(env, env_params, name) for name in RULES}
-
-
-def titled(name: str, preset: str) -> str:
-    """With the price of a minute, which fits the preset's numbers only."""
-    price = price_of(name, preset)
-    return f"{name} ({price:g}/min)" if price else name
-
-
-def rival(env: RideDispatch, env_params: RideParams, name: str) -> Rival:
-    """One of ``RULES``."""
-    env = dataclasses.replace(env, view="pairs")
-    return matching(env, env_params, RULES[name]._replace(busy=-price_of(name, env.preset)))
-
-
-def matching(env: RideDispatch, env_params: RideParams, worth: Worth, method: str = "exact") -> Rival:
-    """A rule as a policy; where a vehicle's time has a price vehicles decline what is worth less than nothing."""
-    numbers = jax.tree.map(jnp.asarray, (env_params, worth))
-    return Rival(env, env_params, Partial(Matcher(env, worth.busy < 0, method), numbers))
 
 
 def scripted_table(cells: Cells) -> str:
@@ -132,12 +61,12 @@ def scripted_cell(cells: Cells, preset: str, name: str) -> Figures | None:
     env = RideDispatch(preset)
     plays = rival(env, env.default_params, name)
     about = {"policy": name, "price": price_of(name, preset), "episodes": EPISODES, **of_env(env)}
-    return cells.get(f"scripted {preset} {name}", about, lambda: tables.play_scripted(plays, EPISODES, AT_ONCE))
+    return cells.get(f"scripted {preset} {name}", about, lambda: result_cache.play_scripted(plays, EPISODES, AT_ONCE))
 
 
 def of_env(env: RideDispatch) -> dict[str, Any]:
     """What a cell depends on besides the policy."""
-    numbers = fields.readable_leaves(env.default_params)
+    numbers = convert.readable_leaves(env.default_params)
     return {"env": dataclasses.asdict(env), "env_params": numbers, "env_version": env.version}
 
 
@@ -168,7 +97,7 @@ def price_cell(cells: Cells, preset: str, price: float) -> Figures | None:
     plays = matching(env, env.default_params, Worth(reward=1.0, busy=-price))
     about = {"price": price, "episodes": PRICE_EPISODES, **of_env(env)}
     key = jax.random.key(TRAINING_SEED)
-    return cells.get(f"price {preset} {price}", about, lambda: tables.play_scripted(plays, PRICE_EPISODES, AT_ONCE, key))
+    return cells.get(f"price {preset} {price}", about, lambda: result_cache.play_scripted(plays, PRICE_EPISODES, AT_ONCE, key))
 
 
 # variants of the tuned values, and where they are trained
@@ -202,13 +131,13 @@ def learned_table(cells: Cells) -> str:
 
 def learned_cell(cells: Cells, name: str, words: tuple[str, ...], weight: str) -> Figures | None:
     """Trains five seeds in one program and plays their best parameters."""
-    words = ("env=ride_dispatch", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={tables.file_name(name)}")
-    about = tables.matters(settings.compose("ospo", words)) | {"episodes": EPISODES, "weight": weight}
+    words = ("env=ride_dispatch", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={result_cache.file_name(name)}")
+    about = result_cache.matters(compose.compose("ospo", words)) | {"episodes": EPISODES, "weight": weight}
 
     def play() -> Figures:
-        run, folder = tables.train("ospo", words, cells.console)
+        run, folder = result_cache.train("ospo", words, cells.console)
         run = dataclasses.replace(run, config=run.config.replace(matching_weight=weight))
-        return tables.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
+        return result_cache.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
 
     return cells.get(f"{name} {weight}", about, play)
 
@@ -236,7 +165,7 @@ def candidates_table(cells: Cells) -> str:
     missing = []
     for name, (algo, words) in OFFERED.items():
         words = ("env=ride_dispatch", "env.view=candidates", *SMALL, *words, f"seeds={SEEDS}")
-        figures = tables.learned_cell(cells, f"{name} demo candidates", algo, words, RUNS, EPISODES, AT_ONCE)
+        figures = result_cache.learned_cell(cells, f"{name} demo candidates", algo, words, RUNS, EPISODES, AT_ONCE)
         if figures is None or usual is None:
             missing.append(name)
         else:

@@ -35,7 +35,7 @@ def main() -> None:
     """Measures, prints and writes ``baselines/results/speed_seeds.md``."""
     from rich.console import Console
 
-    from marljax.baselines.tables import write_report
+    from marljax.baselines.harness.tables import write_report
 
     console = Console()
 
@@ -70,12 +70,13 @@ def rate(seeds: int, mesh_seed: int, mesh_data: int) -> Row:
     """Environment steps per second of all seeds together, and the seconds until the first update was done."""
     import jax
 
-    from marljax import driver, settings
+    from marljax.config import compose
+    from marljax.training import runner
 
-    run = settings.compose(ALGO, [*WORDS, f"seeds={seeds}", f"mesh.seed={mesh_seed}", f"mesh.data={mesh_data}"])
+    run = compose.compose(ALGO, [*WORDS, f"seeds={seeds}", f"mesh.seed={mesh_seed}", f"mesh.data={mesh_data}"])
     begun = time.perf_counter()
-    trainer = driver.make_trainer(run)
-    members, _ = jax.block_until_ready(trainer.run(trainer.init(*driver.member_inputs(run)), 1))
+    trainer = runner.make_trainer(run)
+    members, _ = jax.block_until_ready(trainer.run(trainer.init(*runner.member_inputs(run)), 1))
     first, begun, updates, seconds = time.perf_counter() - begun, time.perf_counter(), 0, 0.0
     while seconds < SECONDS:
         members, _ = jax.block_until_ready(trainer.run(members, 4))
@@ -88,15 +89,17 @@ def memory(algo: str, words: Sequence[str], members: int) -> Row:
     """What a batch of members was predicted to take, and how much more than before the process held at most."""
     import jax
 
-    from marljax import batches, driver, settings
+    from marljax.cli import batches
+    from marljax.config import compose
+    from marljax.training import runner
 
-    run = settings.compose(algo, [*words, f"seeds={members}"])
-    trainer = driver.make_trainer(run)
+    run = compose.compose(algo, [*words, f"seeds={members}"])
+    trainer = runner.make_trainer(run)
     predicted = batches.prediction(trainer, run)(members)
     gc.collect()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak of tracing and compiling so far does not count
-    jax.block_until_ready(trainer.run(trainer.init(*driver.member_inputs(run)), 2))
+    jax.block_until_ready(trainer.run(trainer.init(*runner.member_inputs(run)), 2))
     peak = resident("VmHWM")
     return {"predicted_mib": predicted / 2**20, "grown_mib": (peak - before) / 2**20, "peak_mib": peak / 2**20}
 
@@ -135,7 +138,7 @@ def command_time(words: Sequence[str], environment: Mapping[str, str]) -> float:
 
 def page(seeds: Sequence[Row], devices: Sequence[Row], sweeps: Sequence[Row], racers: Mapping[str, float]) -> str:
     """``baselines/results/speed_seeds.md``."""
-    from marljax.baselines.tables import describe_versions, markdown_table
+    from marljax.baselines.harness.tables import describe_versions, markdown_table
 
     words = " ".join(WORDS)
     alone = seeds[0]["env_steps_per_s"]

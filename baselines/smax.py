@@ -7,7 +7,6 @@ Every cell of a table is kept in ``baselines/results/smax/``: a command that was
 is not computed again. Delete a cell's file to compute it anew.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -18,23 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
 import marljax
-from marljax import stats
 from marljax.baselines import smax_race as race
 from marljax.baselines import smax_selfplay as selfplay
-from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table, mean_interval, rate_interval, rate_spread
-from marljax.draws import flat
-from marljax.environment import TimeStep
-from marljax.envs import smax_script as script
-from marljax.envs.smax import Smax, SmaxParams
-from marljax.envs.smax_battle import stats_of
-from marljax.envs.smax_units import PUBLISHED
-from marljax.evaluate import RandomPolicy, Rival
+from marljax.baselines.harness import result_cache, tables
+from marljax.baselines.harness.result_cache import Cells, Figures
+from marljax.baselines.harness.tables import markdown_table, mean_interval, rate_interval, rate_spread
+from marljax.baselines.policies.smax import rivals
+from marljax.envs.smax import Smax
+from marljax.envs.smax.units import PUBLISHED
+from marljax.utils import stats
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = Path(__file__).parents[1] / "runs" / "baselines"  # checkpoints of races that are under way
@@ -42,46 +36,6 @@ VALUES_RUNS = RUNS.with_name("tables")
 EPISODES = 10_000  # frozen scenarios per battle
 COMPARED_EPISODES = 40_000  # of the script that is compared with JaxMARL's
 RIVAL_EPISODES, RIVAL_AT_ONCE = 4_000, 1_000  # of JaxMARL's
-
-
-@dataclasses.dataclass(frozen=True)
-class Script:
-    """The script of the enemies in the allies' place: ``policy(env_params, key, state, timestep, carry)``."""
-
-    env: Smax
-    targets: str = "closest"
-
-    def __call__(
-        self, env_params: SmaxParams, key: jax.Array, state: Any, timestep: TimeStep, carry: script.Memory
-    ) -> tuple[jax.Array, script.Memory]:
-        num_allies = self.env.battle.num_allies
-        kind = np.array(self.env.battle.unit_types, np.int32) if state.kind is None else state.kind
-        of_units = stats_of(env_params, jnp.asarray(kind)), state.units
-        (own_stats, own), (_, opponents) = (jax.tree.map(lambda part, s=side: part[s], of_units) for side in _sides(num_allies))
-        start = script.remember(own.x, own.y, env_params)
-        memory = jax.tree.map(lambda new, old: jnp.where(timestep.first, new, old), start, carry)
-        draws = flat(jax.random.uniform, key, (2, num_allies))
-        return script.act(own, own_stats, opponents, memory, draws, True, self.targets)
-
-    def initial_carry(self) -> script.Memory:
-        nothing = jnp.zeros(self.env.battle.num_allies)
-        return script.Memory(nothing, nothing, nothing.astype(jnp.int32))
-
-
-def _sides(num_allies: int) -> tuple[slice, slice]:
-    return slice(None, num_allies), slice(num_allies, None)
-
-
-def rivals(env: Smax, env_params: SmaxParams) -> dict[str, Rival]:
-    """By name: the enemies' own script outside self-play and with discrete actions, and random actions."""
-    known = {"random": Rival(env, env_params, RandomPolicy(env))}
-    if env.mode == "self_play" or env.action_type != "discrete":
-        return known
-    for targets in script.TARGETS:
-        policy = Script(env, targets)
-        name = f"script ({targets} target)"
-        known[name] = Rival(env, env_params, Partial(policy, jax.tree.map(jnp.asarray, env_params)), policy.initial_carry())
-    return known
 
 
 def scripted_table(cells: Cells) -> str:
@@ -121,16 +75,16 @@ def scripted_cell(cells: Cells, scenario: str, name: str) -> Figures | None:
     rival = rivals(env, env.default_params)[name]
     episodes = COMPARED_EPISODES if name == SCRIPT else EPISODES
     about = {"scenario": scenario, "policy": name}
-    return tables.scripted_cell(cells, f"scripted {scenario} {name}", about, rival, episodes)
+    return result_cache.scripted_cell(cells, f"scripted {scenario} {name}", about, rival, episodes)
 
 
 def jaxmarl_cell(cells: Cells, scenario: str) -> Figures | None:
     """JaxMARL's script against itself in one battle."""
 
     def play() -> Figures:
-        from marljax.baselines import jaxmarl_smax
+        from marljax.baselines.rivals import smax
 
-        return tables.in_parts(jaxmarl_smax.script_against_script(scenario), RIVAL_EPISODES, RIVAL_AT_ONCE)
+        return result_cache.in_parts(smax.script_against_script(scenario), RIVAL_EPISODES, RIVAL_AT_ONCE)
 
     about = {"scenario": scenario, "policy": "JaxMARL's script", "episodes": RIVAL_EPISODES, "jaxmarl": tables.version("jaxmarl")}
     return cells.get(f"jaxmarl {scenario} script", about, play)
@@ -178,7 +132,7 @@ def run_race(
 ) -> Figures | None:
     """The cell of a race, which goes on where it was stopped."""
     digest = zlib.crc32(json.dumps(settings, sort_keys=True).encode())
-    folder = RUNS / f"{tables.file_name(name)}-{digest:08x}"
+    folder = RUNS / f"{result_cache.file_name(name)}-{digest:08x}"
     about = {**settings, **race.RULES, "limit": limit}
     return cells.get(name, about, lambda: {"won": race.climb(side(), folder, limit=limit, early=early)})
 
@@ -263,8 +217,8 @@ def values_table(cells: Cells) -> str:
 def valued_cell(cells: Cells, name: str, scenario: str) -> Figures | None:
     """Five seeds of QMIX or VDN in one battle."""
     words = ["env=smax", f"env.scenario={scenario}", f"algo.mixer={MIXERS[name]}"]
-    return tables.learned_apart(
-        cells, f"{name} {scenario}", "qmix", words, VALUES_RUNS, VALUED_EPISODES, tables.AT_ONCE, VALUED_SEEDS, which="last"
+    return result_cache.learned_apart(
+        cells, f"{name} {scenario}", "qmix", words, VALUES_RUNS, VALUED_EPISODES, result_cache.AT_ONCE, VALUED_SEEDS, which="last"
     )
 
 
@@ -296,7 +250,7 @@ def options_table(cells: Cells) -> str:
 def option_cell(cells: Cells, name: str, words: tuple[str, ...]) -> Figures | None:
     """MAPPO on 2s3z with some settings changed."""
     words = (f"algo.total_steps={OPTIONS_STEPS}", *words)
-    settings = tables.matters(marljax.tuned("mappo", "smax", "env.scenario=2s3z", *words))
+    settings = result_cache.matters(marljax.tuned("mappo", "smax", "env.scenario=2s3z", *words))
     return run_race(cells, f"option {name}", settings, lambda: race.ours("mappo", "2s3z", words), OPTIONS_STEPS, early=False)
 
 
@@ -312,7 +266,7 @@ def large_table(cells: Cells) -> str:
     rows, missing = [], []
     for scenario in LARGE:
         words = (f"env.scenario={scenario}", *LARGE_WORDS)
-        settings = tables.matters(marljax.tuned("mappo", "smax", *words))
+        settings = result_cache.matters(marljax.tuned("mappo", "smax", *words))
         side = functools.partial(race.ours, "mappo", scenario, LARGE_WORDS)
         figures = run_race(cells, f"large {scenario}", settings, side, LARGE_STEPS, early=False)
         if figures is None:

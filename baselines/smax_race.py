@@ -56,11 +56,11 @@ Side = tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, np.ndarray, np.nda
 def ours(algo: str, scenario: str, words: tuple[str, ...] = (), chunk: int = CHUNK) -> Side:
     """Our algorithm with its tuned settings, changed by ``words``."""
     import marljax
-    from marljax import parallel
-    from marljax.train import Trainer
+    from marljax.training import mesh
+    from marljax.training.trainer import Trainer
 
     run = marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words)
-    trainer = Trainer(run.algorithm, run.env, run.config, parallel.make_mesh())
+    trainer = Trainer(run.algorithm, run.env, run.config, mesh.make_mesh())
 
     def advance(members: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         members, metrics = trainer.run(members, chunk)
@@ -71,9 +71,9 @@ def ours(algo: str, scenario: str, words: tuple[str, ...] = (), chunk: int = CHU
 
 def their_settings(algo: str, scenario: str) -> dict[str, Any]:
     """What JaxMARL's figures depend on."""
-    from marljax.baselines import jaxmarl_rnn
+    from marljax.baselines.rivals import rnn_ppo
 
-    settings = jaxmarl_rnn.Settings(scenario, total_steps=STEPS, **jaxmarl_rnn.PUBLISHED[algo])
+    settings = rnn_ppo.Settings(scenario, total_steps=STEPS, **rnn_ppo.PUBLISHED[algo])
     return {"algo": algo, "jaxmarl": importlib.metadata.version("jaxmarl")} | dataclasses.asdict(settings)
 
 
@@ -81,9 +81,9 @@ def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
     """JaxMARL's settings and environment."""
     import jax
 
-    from marljax.baselines import jaxmarl_rnn
+    from marljax.baselines.rivals import rnn_ppo
 
-    trainer = jaxmarl_rnn.Trainer(jaxmarl_rnn.Settings(scenario, total_steps=STEPS, **jaxmarl_rnn.PUBLISHED[algo]))
+    trainer = rnn_ppo.Trainer(rnn_ppo.Settings(scenario, total_steps=STEPS, **rnn_ppo.PUBLISHED[algo]))
 
     @jax.jit
     def advance_all(states: Any) -> Any:
@@ -111,11 +111,11 @@ def make(side: str, algo: str, scenario: str, chunk: int = CHUNK) -> Side:
 def settings(side: str, algo: str, scenario: str) -> dict[str, Any]:
     """What a side's figures depend on."""
     import marljax
-    from marljax.baselines import tables
+    from marljax.baselines.harness import result_cache
 
     if side == "jaxmarl":
         return their_settings(algo, scenario)
-    return tables.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words_of(side, algo)))
+    return result_cache.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words_of(side, algo)))
 
 
 def say_at_once(line: str) -> None:
@@ -132,7 +132,7 @@ def climb(
     """
     import jax
 
-    from marljax import checkpoint
+    from marljax.io import checkpoint
 
     start, advance, steps_per_update = side
     state = start(jax.random.split(jax.random.key(0), SEEDS))

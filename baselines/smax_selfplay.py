@@ -13,14 +13,16 @@ import jax
 import numpy as np
 
 import marljax
-from marljax import driver, evaluate, parallel, stats
-from marljax.baselines import tables
-from marljax.baselines.tables import Cells, Figures, markdown_table
+from marljax.baselines.harness import tables
+from marljax.baselines.harness.result_cache import Cells, Figures, matters, suite_key
+from marljax.baselines.harness.tables import markdown_table
+from marljax.config.settings import Settings
 from marljax.envs.smax import Opponent, Smax
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator, LearnedPolicy
-from marljax.settings import Settings
-from marljax.train import Trainer
+from marljax.training import evaluation, mesh, runner
+from marljax.training.evaluation import Evaluator, LearnedPolicy
+from marljax.training.trainer import Trainer
+from marljax.utils import stats
 
 CONFIDENCE = 0.99  # of the interval that decides who is stronger
 RESULTS = ("won", "lost")  # of a battle, by the left team; a draw is neither
@@ -103,17 +105,17 @@ def cell(cells: Cells, plan: Plan) -> Figures | None:
         learned = against_each_other(run, params, plan.battles)
         return {"checkpoints": {"steps": steps}, "learned": learned, "script": against_the_script(run, params, plan.battles)}
 
-    about = tables.matters(run) | {"checkpoints": plan.checkpoints, "battles": plan.battles}
+    about = matters(run) | {"checkpoints": plan.checkpoints, "battles": plan.battles}
     return cells.get(f"selfplay {plan.scenario}", about, measure)
 
 
 def train(run: Settings, checkpoints: int) -> tuple[Any, list[int]]:
     """Parameters [S, K, …] on the host, and the steps [K] after which they were taken."""
-    trainer = Trainer(run.algorithm, run.env, run.config, parallel.make_mesh())
+    trainer = Trainer(run.algorithm, run.env, run.config, mesh.make_mesh())
     chunk, rest = divmod(trainer.num_updates, checkpoints - 1)
     if rest:
         raise UserError(f"{trainer.num_updates} updates do not divide by {checkpoints - 1}; change total_steps or checkpoints")
-    members = trainer.init(*driver.member_inputs(run))
+    members = trainer.init(*runner.member_inputs(run))
     kept = [jax.device_get(members.state.learner.params)]
     for _ in range(checkpoints - 1):
         members, _ = trainer.run(members, chunk)
@@ -135,7 +137,7 @@ def against_each_other(run: Settings, params: Any, battles: int) -> dict[str, An
     def play(own: Any, other: Any, key: jax.Array) -> dict[str, jax.Array]:
         policy = LearnedPolicy(run.algorithm, env, run.config, own, greedy=False)
         numbers = run.env_params.replace(opponent=other)
-        ended = evaluate.play(env, numbers, policy, policy.initial_carry(), key, battles, evaluate.MAX_STEPS)
+        ended = evaluation.play(env, numbers, policy, policy.initial_carry(), key, battles, evaluation.MAX_STEPS)
         return {name: ended[name].mean() for name in RESULTS}
 
     def of_seed(seed: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
@@ -164,7 +166,7 @@ def left_team(run: Settings) -> Smax:
 
 def battle_keys(run: Settings) -> jax.Array:
     """[S] what fixes the battles of each seed."""
-    return jax.random.split(tables.suite_key(), run.run.seeds)
+    return jax.random.split(suite_key(), run.run.seeds)
 
 
 def as_lists(rates: dict[str, jax.Array]) -> dict[str, Any]:

@@ -26,21 +26,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marljax.baselines.harness.measure import Row, Sizes, episode_rate, part_times, random_rate, scan_rate, training_rate
+
 RESULTS = Path(__file__).parent / "results"
-REPETITIONS = 5
-RANDOM_STEPS = 100  # per environment and repetition
-RIVAL_SECONDS = 10.0
+
+
 ROUNDS = 3  # of a duel, ours and the rival in turn
-Row = dict[str, float]  # figures of one measurement
+
+
 Sides = dict[str, list[Row]]  # "random" is ours, "rival" theirs
-
-
-class Sizes(NamedTuple):
-    """Numbers of environments that an environment is measured at."""
-
-    random: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096)
-    training: tuple[int, ...] = (16, 64, 256, 1024)
-    parts: int = 1024  # where no duel says how many
 
 
 SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (4, 8, 16), 4)}
@@ -95,8 +89,9 @@ def main(words: Sequence[str]) -> None:
     """Measures, prints and writes the report."""
     from rich.console import Console
 
-    from marljax import settings
-    from marljax.baselines.tables import file_name, write_report
+    from marljax.baselines.harness.result_cache import file_name
+    from marljax.baselines.harness.tables import write_report
+    from marljax.config import compose
     from marljax.errors import UserError
 
     console = Console()
@@ -113,7 +108,7 @@ def main(words: Sequence[str]) -> None:
     variant = "-".join(word for word in words if not word.startswith("env="))
     words = [word for word in words if not word.startswith("algo=")]
     try:
-        chosen = settings.compose(algo, words)
+        chosen = compose.compose(algo, words)
     except UserError as error:
         sys.exit(f"error: {error}")
     console.print(f"{chosen.env_name}: {os.cpu_count()} CPU cores; each row in a process of its own")
@@ -177,9 +172,9 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
     import marljax  # noqa: F401 - its import is what is timed
 
     import_time = time.perf_counter() - begun
-    from marljax import settings
+    from marljax.config import compose
 
-    chosen = settings.compose(algo, words)
+    chosen = compose.compose(algo, words)
     given = chosen.env, chosen.env_params, count
     measures: dict[str, Callable[[], Row]] = {
         "start": lambda: {"import_s": import_time},
@@ -193,120 +188,6 @@ def measure(kind: str, count: int, algo: str, words: Sequence[str]) -> Row:
     return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Environment steps per second under uniform available actions."""
-    import jax
-    import jax.numpy as jnp
-
-    from marljax.evaluate import RandomPolicy
-    from marljax.vector import vectorize
-
-    vec, policy = vectorize(env, num_envs), RandomPolicy(env)
-
-    def step(env_params: Any, carried: tuple, key: jax.Array) -> tuple:
-        state, timestep = carried
-        key_action, key_step = jax.random.split(key)
-        action, _ = policy(key_action, state, timestep, ())
-        state, timestep = vec.step(key_step, state, action, env_params)
-        return (state, timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
-
-    return scan_rate(vec.reset, step, env_params) | {
-        "agents": env.num_agents,
-        "substeps": getattr(env, "substeps", 0),
-    }
-
-
-def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Milliseconds that each part of a step of all environments takes, run by itself."""
-    import jax
-
-    from marljax.evaluate import RandomPolicy
-    from marljax.vector import vectorize
-
-    vec, policy = vectorize(env, num_envs), RandomPolicy(env)
-    key = jax.random.key(0)
-    state, timestep = vec.reset(key, env_params)
-    action, _ = policy(key, state, timestep, ())
-    keys = jax.random.split(key, num_envs)
-    parts: dict[str, tuple[Callable, tuple]] = {
-        "whole step": (vec.step, (key, state, action, env_params)),
-        "reset": (jax.vmap(env.initial, (0, None)), (keys, env_params)),
-        "transition": (jax.vmap(env.transition, (0, 0, 0, None)), (keys, state.env, action, env_params)),
-        "observation": (jax.vmap(env.observe, (0, None)), (state.env, env_params)),
-        "global state": (jax.vmap(env.global_state, (0, None)), (state.env, env_params)),
-        "random policy": (lambda key, timestep: policy(key, (), timestep, ()), (key, timestep)),
-    }
-    return {name: 1e3 * call_time(*part) for name, part in parts.items()}
-
-
-def call_time(function: Callable, inputs: tuple, calls: int = RANDOM_STEPS) -> float:
-    """Seconds of a compiled call, the median of several."""
-    import jax
-
-    compiled = jax.jit(function).lower(*inputs).compile()
-    times = []
-    for _ in range(calls):
-        begun = time.perf_counter()
-        jax.block_until_ready(compiled(*inputs))
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times)
-
-
-def scan_rate(start: Callable, step: Callable, env_params: Any) -> Row:
-    """Rate of ``step(env_params, carried, key) -> (carried, outputs, environments that moved)`` from ``start(key, env_params)``,
-    and both programs' compile time. An environment that only restarts in a step does not count."""
-    import jax
-    import jax.numpy as jnp
-
-    @jax.jit
-    def run(key: jax.Array, carried: Any, env_params: Any) -> Any:
-        # env_params are an input, as in training: closed over, they would be folded into the program. Outputs go from step to
-        # step with what is carried, so that every step has to compute them.
-        _, shapes, _ = jax.eval_shape(step, env_params, carried, key)
-
-        def one(kept: tuple, key: jax.Array) -> tuple[tuple, None]:
-            carried, outputs, moved = step(env_params, kept[0], key)
-            return (carried, outputs, kept[2] + moved), None
-
-        outputs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return jax.lax.scan(one, (carried, outputs, jnp.zeros((), jnp.int32)), jax.random.split(key, RANDOM_STEPS))[0]
-
-    begun = time.perf_counter()
-    carried = jax.jit(start)(jax.random.key(0), env_params)
-    compiled = run.lower(jax.random.key(0), carried, env_params).compile()
-    compile_time = time.perf_counter() - begun
-    carried, *_ = jax.block_until_ready(compiled(jax.random.key(0), carried, env_params))
-    rates = []
-    for repetition in range(REPETITIONS):
-        begun = time.perf_counter()
-        carried, _, moved = jax.block_until_ready(compiled(jax.random.key(repetition), carried, env_params))
-        rates.append(int(moved) / (time.perf_counter() - begun))
-    return {"env_steps_per_s": statistics.median(rates), "compile_s": compile_time}
-
-
-def training_rate(chosen: Any, num_envs: int) -> Row:
-    """Environment steps per second of whole updates, the compile time, and the time from there to the end of the first update."""
-    import jax
-
-    from marljax import parallel
-    from marljax.train import Trainer
-
-    config = chosen.config.replace(num_envs=num_envs, total_steps=num_envs * chosen.config.rollout_length * (REPETITIONS + 2))
-    trainer = Trainer(chosen.algorithm, chosen.training_env, config, parallel.make_mesh())
-    begun = time.perf_counter()
-    members = trainer.init(jax.random.split(jax.random.key(0), 1), chosen.training_params)
-    members, _ = jax.block_until_ready(trainer.run(members, 1))
-    first_update = time.perf_counter() - begun
-    times = []
-    for _ in range(REPETITIONS):
-        begun = time.perf_counter()
-        members, _ = jax.block_until_ready(trainer.run(members, 1))
-        times.append(time.perf_counter() - begun)
-    seconds = statistics.median(times)
-    rate = trainer.steps_per_update / seconds
-    return {"env_steps_per_s": rate, "compile_s": first_update - seconds, "first_update_s": first_update}
-
-
 def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one at a time."""
     del num_envs
@@ -314,24 +195,15 @@ def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         sys.exit('error: the rival, highway-env, is not installed; pip install -e ".[dev]"')
     import numpy as np
 
-    from marljax.baselines.highway_merge import random_episode
+    from marljax.baselines.rivals.highway_env import random_episode
 
     rng = np.random.default_rng(0)
     return episode_rate(lambda: random_episode(env.physics, env_params, rng))
 
 
-def episode_rate(play: Callable[[], int]) -> Row:
-    """Steps per second of a rival whose ``play`` runs one episode and returns its steps, after a first one to warm up."""
-    play()
-    steps, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < RIVAL_SECONDS:
-        steps += play()
-    return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
-
-
 def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     """Environment steps per second of JaxMARL's SMAX with the same units, spawns, views and script."""
-    from marljax.baselines.jaxmarl_smax import random_step
+    from marljax.baselines.rivals.smax import random_step
 
     return scan_rate(*random_step(env, num_envs), env_params)
 
@@ -341,7 +213,7 @@ def jaxmarl_can(env: Any, env_params: Any) -> bool:
     import jax
     import numpy as np
 
-    from marljax.envs.smax_units import PUBLISHED
+    from marljax.envs.smax.units import PUBLISHED
 
     usual = jax.tree.map(np.array_equal, env_params, env.default_params)
     return env.mode == "scripted" and env.action_type == "discrete" and env.scenario in PUBLISHED and all(jax.tree.leaves(usual))
@@ -383,7 +255,7 @@ def report(
     more: Sequence[str],
 ) -> str:
     """The Markdown page; ``more`` are paragraphs of the environment's own."""
-    from marljax.baselines.tables import describe_versions, markdown_table
+    from marljax.baselines.harness.tables import describe_versions, markdown_table
 
     sizes = SIZES.get(chosen.env_name, Sizes())
     rival = statistics.median(row["env_steps_per_s"] for row in measured["rival"]) if measured["rival"] else None
@@ -430,7 +302,7 @@ def report(
 
 def duel_section(duels: Sequence[tuple[Duel, Sides]]) -> list[str]:
     """Ours and the rival, medians of the rounds; nothing where there were none."""
-    from marljax.baselines.tables import markdown_table
+    from marljax.baselines.harness.tables import markdown_table
 
     rows = []
     for duel, sides in duels:
@@ -461,7 +333,7 @@ def duel_section(duels: Sequence[tuple[Duel, Sides]]) -> list[str]:
 
 def profile_section(profiles: Sequence[tuple[Duel, Row]]) -> list[str]:
     """Where the time of a step goes."""
-    from marljax.baselines.tables import markdown_table
+    from marljax.baselines.harness.tables import markdown_table
 
     names = [name for name in profiles[0][1] if name != "peak_mib"]
     rows = [[" ".join(duel.words), f"{duel.num_envs:,}", *(f"{row[name]:.2f}" for name in names)] for duel, row in profiles]
@@ -474,7 +346,7 @@ def profile_section(profiles: Sequence[tuple[Duel, Row]]) -> list[str]:
 
 def growth_section(name: str, rows: Sequence[Row]) -> list[str]:
     """How speed changes with the number of agents and environments."""
-    from marljax.baselines.tables import markdown_table
+    from marljax.baselines.harness.tables import markdown_table
 
     inside = "physics sub-steps/s" if any(row["substeps"] for row in rows) else ""
     table = []

@@ -3,21 +3,21 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from marljax.environment import Environment, Outcome, TimeStep, View
+from marljax.core.environment import Environment
+from marljax.core.types import Outcome, TimeStep, View
+from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.joint import joint
 from marljax.registry import make, register
-from marljax.vector import vectorize
+from marljax.version import __version__ as __version__
+from marljax.wrappers.joint import joint
 
 if TYPE_CHECKING:
     from marljax import testing as testing
-    from marljax.gymnax_api import to_gymnax
-    from marljax.jaxmarl_api import to_jaxmarl
-    from marljax.settings import tuned
-    from marljax.train import make_train
-    from marljax.trained import load
-
-__version__ = "0.1.0"
+    from marljax.config.compose import tuned
+    from marljax.training.load import load
+    from marljax.training.trainer import make_train
+    from marljax.wrappers.to_gymnax import to_gymnax
+    from marljax.wrappers.to_jaxmarl import to_jaxmarl
 
 __all__ = [
     "Environment",
@@ -38,11 +38,11 @@ __all__ = [
 
 # Imported when asked for: the package stays light.
 _LATER = {
-    "load": "marljax.trained",
-    "make_train": "marljax.train",
-    "to_gymnax": "marljax.gymnax_api",
-    "to_jaxmarl": "marljax.jaxmarl_api",
-    "tuned": "marljax.settings",
+    "load": "marljax.training.load",
+    "make_train": "marljax.training.trainer",
+    "to_gymnax": "marljax.wrappers.to_gymnax",
+    "to_jaxmarl": "marljax.wrappers.to_jaxmarl",
+    "tuned": "marljax.config.compose",
 }
 _LATER_MODULES = ("testing",)
 

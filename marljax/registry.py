@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from marljax.environment import Environment
+from marljax.core.environment import Environment
 from marljax.errors import UserError, in_short, unknown
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class
@@ -19,7 +19,7 @@ ENVIRONMENTS: dict[str, str] = {
     "collective": "marljax.envs.collective:Collective",
 }
 # other libraries; their environments are <suite>/<name>
-SUITES: dict[str, str] = {"jaxmarl": "marljax.jaxmarl_suite", "gymnax": "marljax.gymnax_suite"}
+SUITES: dict[str, str] = {"jaxmarl": "marljax.wrappers.from_jaxmarl", "gymnax": "marljax.wrappers.from_gymnax"}
 ALGORITHMS: dict[str, str] = {
     "ppo": "marljax.algos.ppo",
     "ippo": "marljax.algos.ippo",
@@ -141,8 +141,11 @@ def build(cls: type[Environment], name: str, options: dict[str, Any]) -> Environ
 
 def name_of(cls: type[Environment]) -> str | None:
     """The name that a class is registered by."""
-    target = f"{cls.__module__}:{cls.__qualname__}"
-    return next((name for name, known in ENVIRONMENTS.items() if known == target), None)
+    for name, target in ENVIRONMENTS.items():
+        module_name, _, class_name = target.partition(":")
+        if getattr(sys.modules.get(module_name), class_name, None) is cls:  # a class that exists has been imported
+            return name
+    return None
 
 
 def algorithm(name: str) -> ModuleType:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import marljax
-from marljax.logs import read_rows
+from marljax.io.metrics_log import read_rows
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["algo.total_steps=4096", "algo.num_envs=16", "algo.rollout_length=64", "algo.num_minibatches=4", "eval.episodes=8"]

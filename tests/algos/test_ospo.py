@@ -11,11 +11,11 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import marljax
-from marljax import parallel
 from marljax.algos import ippo, ospo
-from marljax.evaluate import Evaluator
-from marljax.rollout import Step
-from marljax.train import Trainer, make_train
+from marljax.learning.rollout import Step
+from marljax.training import mesh
+from marljax.training.evaluation import Evaluator
+from marljax.training.trainer import Trainer, make_train
 
 SMALL = {"num_envs": 4, "rollout_length": 31, "hidden": (16,), "embedding": 8, "num_minibatches": 2, "total_steps": 248}
 KEY = jax.random.key(0)
@@ -26,7 +26,7 @@ REWARD = np.array([[[1, 2, 6, 50], [4, 50, 8, 0]], [[3, 3, 5, 9], [50, 50, 50, 5
 def on_one_device(function, *arguments):
     """Runs what uses the data axis."""
     everywhere = PartitionSpec()
-    program = jax.shard_map(function, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
     return jax.tree.map(np.asarray, jax.jit(program)(*arguments))
 
 
@@ -191,7 +191,7 @@ def dispatched():
     """A policy for items after two updates, and what it scores in one state."""
     env = marljax.make("ride_dispatch", preset="demo", vehicles=6, orders=8)
     config = ospo.Config(waiting="learnt", stay_near_best=True, samples=4, **SMALL)
-    trainer = Trainer(ospo, env, config, parallel.make_mesh())
+    trainer = Trainer(ospo, env, config, mesh.make_mesh())
     members = trainer.init(jax.random.split(jax.random.key(0), 1), env.default_params.replace(demand_scale=0.05))
     first = jax.device_get(members.state.learner.opt_state)
     members, metrics = trainer.run(members, 2)
@@ -284,7 +284,7 @@ def test_ospo_learns_to_dispatch(scorer):
     config = ospo.Config(total_steps=100 * 248, hidden=(64,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03)
     result = jax.jit(make_train(ospo, env, config))(jax.random.key(0))
     play = functools.partial(Evaluator(env, 16).learned, ospo, config, env_params=env.default_params, key=jax.random.key(1))
-    fresh = Trainer(ospo, env, config, parallel.make_mesh()).init(jax.random.split(jax.random.key(0), 1), env.default_params)
+    fresh = Trainer(ospo, env, config, mesh.make_mesh()).init(jax.random.split(jax.random.key(0), 1), env.default_params)
     before = play(params=fresh.state.learner.params)["reward"].mean()
     after = play(params=jax.tree.map(lambda x: x[None], result.state.learner.params))["reward"].mean()
     assert before < 550 < 780 < after

@@ -12,16 +12,18 @@ import pytest
 from probes import CHOICE, Aim, Probe
 
 import marljax
-from marljax import learning, parallel, ppo
 from marljax.algos import ippo, mappo, ospo
 from marljax.algos import ppo as single
+from marljax.core.spaces import Box
+from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.networks import initial_carry
-from marljax.rollout import collect
-from marljax.spaces import Box
-from marljax.testing import check_env
-from marljax.train import Trainer, make_train
-from marljax.vector import vectorize
+from marljax.learning import ppo
+from marljax.learning import rollout as learning
+from marljax.learning.rollout import collect
+from marljax.nn.networks import initial_carry
+from marljax.testing.conformance import check_env
+from marljax.training import mesh
+from marljax.training.trainer import Trainer, make_train
 
 GAMMA = 0.9
 ALGORITHMS = {"ppo": single, "ippo": ippo, "mappo": mappo}
@@ -118,7 +120,7 @@ def test_critics_see_the_time_where_the_limit_ends_episodes(algorithm):
         config = algorithm.Config(num_envs=4, rollout_length=8, hidden=(8,), **changes)
         program = jax.shard_map(
             lambda key: algorithm.init(env, None, config, key).learner.params,
-            mesh=parallel.make_mesh(),
+            mesh=mesh.make_mesh(),
             in_specs=jax.sharding.PartitionSpec(),
             out_specs=jax.sharding.PartitionSpec(),
             check_vma=False,
@@ -137,7 +139,7 @@ def test_the_first_rollout_only_tells_what_to_normalise_by(algorithm):
     config = algorithm.Config(
         total_steps=320, num_envs=8, rollout_length=20, num_minibatches=2, hidden=(8,), normalize_observations=True
     )
-    trainer = Trainer(algorithm, Probe(), config, parallel.make_mesh())
+    trainer = Trainer(algorithm, Probe(), config, mesh.make_mesh())
     members, found = trainer.init(jax.random.split(jax.random.key(0), 1), probes.ProbeParams(variant=CHOICE)), []
     found.append(jax.tree.map(np.array, members.state.learner.params))  # a copy: a run is given its members away
     for _ in range(2):
@@ -286,7 +288,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network):
         return jnp.exp(again.log_prob - log_prob), again.value - value
 
     everywhere = jax.sharding.PartitionSpec()
-    program = jax.shard_map(replay, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    program = jax.shard_map(replay, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
     ratio, value_error = jax.jit(program)(jax.random.key(3))
     np.testing.assert_allclose(ratio, 1.0, atol=1e-5)
     np.testing.assert_allclose(value_error, 0.0, atol=1e-4)
@@ -317,7 +319,7 @@ def test_a_batch_of_seeds_equals_single_runs(short_runs):
 
 def test_chunks_of_any_size_give_the_same_run():
     config = make_config(ippo, "mlp", total_steps=4_096)
-    trainer = Trainer(ippo, Probe(), config, parallel.make_mesh())
+    trainer = Trainer(ippo, Probe(), config, mesh.make_mesh())
     keys = jax.random.split(jax.random.key(0), 2)
     ends = []
     for chunks in ((2, 2), (1, 2, 1)):
@@ -330,7 +332,7 @@ def test_chunks_of_any_size_give_the_same_run():
 
 def test_only_the_diverged_member_freezes():
     config = make_config(ippo, "mlp", total_steps=4_096)
-    trainer = Trainer(ippo, Probe(), config, parallel.make_mesh())
+    trainer = Trainer(ippo, Probe(), config, mesh.make_mesh())
     keys = jax.random.split(jax.random.key(0), 2)
     rates = {"learning_rate": jnp.array([5e-3, 1e38])}
     members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=CHOICE), rates), 3)

@@ -14,14 +14,16 @@ from probes import Probe
 from toys import Corridor, Points
 
 import marljax
-from marljax import memory, parallel, settings
 from marljax.algos import qmix
 from marljax.baselines import games
-from marljax.environment import lasting_parts
+from marljax.config import compose
+from marljax.core.types import lasting_parts
 from marljax.errors import UserError
-from marljax.evaluate import Evaluator
-from marljax.learning import Inputs
-from marljax.train import Trainer, _run, make_train
+from marljax.learning.rollout import Inputs
+from marljax.training import mesh
+from marljax.training.evaluation import Evaluator
+from marljax.training.trainer import Trainer, _run, make_train
+from marljax.utils import memory
 
 GAMMA = 0.9
 KEY = jax.random.key(0)
@@ -39,7 +41,7 @@ SMALL = {
 def on_one_device(function, *arguments):
     """Runs what uses the data axis."""
     everywhere = PartitionSpec()
-    program = jax.shard_map(function, mesh=parallel.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
     return jax.jit(program)(*arguments)
 
 
@@ -241,7 +243,7 @@ def test_targets_follow_as_told():
     """Hard: equal every sixth gradient step, and not between; with Polyak's averages they go a tenth of the way."""
 
     def distances(config):
-        trainer = Trainer(qmix, Corridor(), config, parallel.make_mesh())
+        trainer = Trainer(qmix, Corridor(), config, mesh.make_mesh())
         members, found = trainer.init(jax.random.split(KEY, 1), Corridor().default_params), []
         for _ in range(4):
             before = jax.device_get(members.state.learner)
@@ -267,7 +269,7 @@ def test_nothing_is_learnt_before_learning_starts():
 def test_what_is_kept_takes_half_of_the_memory_in_half_precision():
     def size(dtype):
         config = qmix.Config(**SMALL, buffer_dtype=dtype)
-        trainer = Trainer(qmix, Corridor(), config, parallel.make_mesh())
+        trainer = Trainer(qmix, Corridor(), config, mesh.make_mesh())
         members = jax.eval_shape(lambda: trainer.init(jax.random.split(KEY, 1), Corridor().default_params))
         seen = members.state.actors.carry.replay.value.seen
         return memory.size((seen.local.obs, seen.state))
@@ -279,7 +281,7 @@ def test_a_member_that_diverges_leaves_the_other_alone():
     """Its parameters explode in the first update, and in the second one its values are no numbers. Its learner stays as it was,
     its replay goes on; the other has the same bits as in a batch where both are healthy."""
     config = qmix.Config(**SMALL, total_steps=200)
-    trainer, keys = Trainer(qmix, Corridor(), config, parallel.make_mesh()), jax.random.split(KEY, 2)
+    trainer, keys = Trainer(qmix, Corridor(), config, mesh.make_mesh()), jax.random.split(KEY, 2)
     runs = []
     for rates in ([5e-4, 5e-4], [1e30, 5e-4]):
         members = trainer.init(keys, Corridor().default_params, {"learning_rate": jnp.array(rates)})
@@ -302,7 +304,7 @@ def test_the_two_step_game(learner, answer):
     algo, words = games.LEARNERS[learner]
     # half as many gradient steps again as in the table, at twice the rate: with half of them one seed in ten does not find 8
     changed = {"total_steps": 60_000, "gradient_steps": 2, "target_interval": 20, "learning_rate": 2e-3}
-    run = settings.compose(algo, ["env=custom", *games.PLAYED["two-step"][0], *words])
+    run = compose.compose(algo, ["env=custom", *games.PLAYED["two-step"][0], *words])
     config = run.config.replace(**changed)
     params = jax.jit(jax.vmap(make_train(qmix, run.env, config)))(jax.random.split(KEY, 4)).state.learner.params
     played = Evaluator(run.env, 1).learned(qmix, config, params, run.env_params, KEY)
@@ -311,7 +313,7 @@ def test_the_two_step_game(learner, answer):
 
 def test_chunks_of_any_size_give_the_same_run():
     config = qmix.Config(**SMALL, core="gru", normalize_observations=True, total_steps=200)
-    trainer, ends = Trainer(qmix, Corridor(), config, parallel.make_mesh()), []
+    trainer, ends = Trainer(qmix, Corridor(), config, mesh.make_mesh()), []
     for chunks in ((4, 4), (1, 5, 2)):
         members = trainer.init(jax.random.split(KEY, 2), Corridor().default_params)
         for size in chunks:
@@ -371,7 +373,7 @@ def test_greedy_actions_do_not_depend_on_the_key():
 def test_no_update_copies_the_replay(seeds):
     """The program works in the memory of the state that it is given, also where several seeds share it."""
     config = qmix.Config(**(SMALL | {"buffer_size": 200_000}))
-    trainer, keys = Trainer(qmix, Corridor(), config, parallel.make_mesh()), jax.random.split(KEY, seeds)
+    trainer, keys = Trainer(qmix, Corridor(), config, mesh.make_mesh()), jax.random.split(KEY, seeds)
     members = jax.eval_shape(lambda: trainer.init(keys, Corridor().default_params))
     kept = sum(map(memory.size, lasting_parts(members.state)))
     used = _run.lower(trainer, members, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()

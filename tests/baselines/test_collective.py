@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.baselines.collective import rivals
+from marljax.baselines.policies.collective import rivals
 from marljax.envs.collective import Collective
-from marljax.evaluate import Evaluator
+from marljax.training.evaluation import Evaluator
 
 KEY = jax.random.key(3)
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax import testing
 from marljax.baselines import games
-from marljax.baselines.tables import Cells
+from marljax.baselines.harness.result_cache import Cells
 from marljax.errors import UserError
+from marljax.testing import conformance
 
 
 @pytest.mark.parametrize("env", [games.Matrix("climbing"), games.Matrix("penalty"), games.TwoStep()], ids=repr)
 def test_contract(env):
-    testing.check_env(env)
+    conformance.check_env(env)
 
 
 @pytest.mark.parametrize(

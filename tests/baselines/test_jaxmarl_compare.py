@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 import marljax
-from marljax import stats, targets
 from marljax.baselines import jaxmarl_compare as compare
-from marljax.baselines import jaxmarl_ippo as rival
-from marljax.baselines.tables import Cells
-from marljax.rollout import Step
+from marljax.baselines.harness.result_cache import Cells
+from marljax.baselines.rivals import ippo as rival
+from marljax.learning import advantages
+from marljax.learning.rollout import Step
+from marljax.utils import stats
 
 PLAN = compare.Plan(total_steps=6_144, seeds=2, tail=0.5, episodes=16, repetitions=2, updates=1)
 
@@ -35,7 +36,7 @@ def test_their_advantages_are_ours_where_every_end_is_terminal():
     kept = rival.Transition(done, done, value, reward, value, value)
     theirs = rival.gae(config, kept, last)
     steps = Step(reward[..., None], jnp.ones((length, rows, 1), bool), done, done)
-    ours, _ = targets.gae(steps, value[..., None], last[:, None], config.gamma, config.gae_lambda)
+    ours, _ = advantages.gae(steps, value[..., None], last[:, None], config.gamma, config.gae_lambda)
     np.testing.assert_allclose(theirs, ours[..., 0], rtol=1e-5, atol=1e-6)
 
 

@@ -3,9 +3,10 @@
 import jax
 import pytest
 
-from marljax.baselines.merge import ALGORITHMS, DENSITIES, over_densities, rivals
+from marljax.baselines.merge import ALGORITHMS, DENSITIES, over_densities
+from marljax.baselines.policies.merge import rivals
 from marljax.envs.merge import Merge
-from marljax.evaluate import Evaluator
+from marljax.training.evaluation import Evaluator
 
 MEASURED = {"easy": (64.9, 3.1, 23.4), "medium": (40.9, 8.8, 21.4), "hard": (28.2, 7.2, 19.9)}
 EPISODES = 300

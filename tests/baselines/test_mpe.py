@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax.baselines import jaxmarl_rnn, jaxmarl_tag, mpe
-from marljax.baselines.tables import Cells
-from marljax.baselines.versus import Plan
-from marljax.testing import check_env
+from marljax.baselines import mpe
+from marljax.baselines.harness.result_cache import Cells
+from marljax.baselines.harness.versus import Plan
+from marljax.baselines.rivals import rnn_ppo, simple_tag
+from marljax.testing.conformance import check_env
 
 QUIET = Console(quiet=True)
 TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16)
@@ -26,18 +27,18 @@ def test_nothing_but_the_number_of_steps_is_set():
 
 
 def test_the_prey_flees_inside_the_arena(monkeypatch):
-    monkeypatch.setattr(jaxmarl_tag, "RANDOM", 0.0)
-    play = functools.partial(jaxmarl_tag.play_prey, jax.random.key(0))
+    monkeypatch.setattr(simple_tag, "RANDOM", 0.0)
+    play = functools.partial(simple_tag.play_prey, jax.random.key(0))
     far = jnp.array([[5.0, 5.0], [-5.0, 5.0]])
     one_left = jnp.concatenate([far, jnp.array([[-0.2, 0.0]])])
-    assert jaxmarl_tag.DIRECTIONS[int(play(one_left, jnp.zeros(2)))] == (1.0, 0.0)
+    assert simple_tag.DIRECTIONS[int(play(one_left, jnp.zeros(2)))] == (1.0, 0.0)
     corner = jnp.array([0.9, 0.0])
-    assert jaxmarl_tag.DIRECTIONS[int(play(one_left + corner, corner))] in ((0.0, 1.0), (0.0, -1.0)), "not over the edge"
+    assert simple_tag.DIRECTIONS[int(play(one_left + corner, corner))] in ((0.0, 1.0), (0.0, -1.0)), "not over the edge"
 
 
 def test_both_libraries_chase_the_same_prey():
     """Step by step: our adapter shows what JaxMARL's API does, and touches are rewarded alike for all predators."""
-    ours, theirs = jaxmarl_tag.Chase(), jaxmarl_tag.Predators()
+    ours, theirs = simple_tag.Chase(), simple_tag.Predators()
     assert ours.num_agents == theirs.num_agents == 3
     assert ours.teams == (0, 0, 0)
     assert ours.observation_space.shape == theirs.observation_space("adversary_0").shape
@@ -54,15 +55,15 @@ def test_both_libraries_chase_the_same_prey():
 
 
 def test_the_chase_keeps_the_contract():
-    check_env(jaxmarl_tag.Chase())
+    check_env(simple_tag.Chase())
 
 
 def test_their_mappo_sees_everybody_and_acts_as_it_was_trained():
     """The critic's world is all observations in the agents' order, and the policy in our evaluation is that of the rollout."""
-    settings = jaxmarl_rnn.Settings(num_envs=2, rollout_length=4, width=8, num_minibatches=1, central=True)
+    settings = rnn_ppo.Settings(num_envs=2, rollout_length=4, width=8, num_minibatches=1, central=True)
     env = mpe.rival_env("simple_reference")
-    trainer = jaxmarl_rnn.MpeTrainer(settings, env)
-    state = jaxmarl_rnn.init(env, settings, jax.random.key(0))
+    trainer = rnn_ppo.MpeTrainer(settings, env)
+    state = rnn_ppo.init(env, settings, jax.random.key(0))
     moment = trainer.see(state.obs, state.env, state.done)
     both = [state.obs[agent] for agent in env.agents]
     np.testing.assert_array_equal(moment.world, jnp.tile(jnp.concatenate(both, -1), (2, 1)))
@@ -71,8 +72,8 @@ def test_their_mappo_sees_everybody_and_acts_as_it_was_trained():
     own = mpe.our_env("simple_reference")
     _, timestep = own.reset(jax.random.key(1))
     timestep = timestep.replace(obs=jnp.stack([obs[0] for obs in both]), first=jnp.array(False))
-    carry = jaxmarl_rnn.initial_carry(own, settings)
-    action, _ = jaxmarl_rnn.act(own, settings, state.params, timestep, carry, jax.random.key(2), True)
+    carry = rnn_ppo.initial_carry(own, settings)
+    action, _ = rnn_ppo.act(own, settings, state.params, timestep, carry, jax.random.key(2), True)
     np.testing.assert_array_equal(action, jnp.argmax(logits[0, jnp.array([0, 2])], -1))  # of the first of two environments
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from marljax.baselines import ride_dispatch as baselines
-from marljax.baselines import tables
+from marljax.baselines.harness import result_cache
+from marljax.baselines.policies import ride_dispatch as baselines
 from marljax.envs.ride_dispatch import RideDispatch
 
 KEY = jax.random.key(1)
@@ -39,7 +39,7 @@ def test_matchings_earn_what_scipys_do(sizes):
 def test_every_rule_plays_whatever_the_agents_see():
     env = RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3)
     known = baselines.rivals(env, env.default_params)
-    reward = {name: tables.play_scripted(rival, 4, 4)["reward"]["mean"][0] for name, rival in known.items()}
+    reward = {name: result_cache.play_scripted(rival, 4, 4)["reward"]["mean"][0] for name, rival in known.items()}
     assert [*reward] == ["random matching", "nearest pickup", "one-step reward", "minus opportunity cost (0.4/min)"]
     assert reward["nearest pickup"] > reward["random matching"] > 0
 
@@ -48,7 +48,7 @@ def test_every_rule_plays_whatever_the_agents_see():
 def test_random_matching_is_the_published_one():
     """Reward 12.5–12.85 thousand, 3,455 of 3,726 orders served, pickup within 7.6 min (OSPO's logs), in four half hours."""
     env = RideDispatch("manhattan-1000")
-    figures = tables.play_scripted(baselines.rival(env, env.default_params, "random matching"), 4, 4)
+    figures = result_cache.play_scripted(baselines.rival(env, env.default_params, "random matching"), 4, 4)
     mean = {name: figure["mean"][0] for name, figure in figures.items()}
     assert 12_500 * 0.97 < mean["reward"] < 12_850 * 1.03
     assert mean["service"] == pytest.approx(3_455 / 3_726, rel=0.02)

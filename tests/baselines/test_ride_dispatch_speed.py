@@ -3,29 +3,30 @@
 import numpy as np
 import pytest
 
-from marljax.baselines import ride_dispatch_speed as speed
+from marljax.baselines import ride_dispatch_speed
+from marljax.baselines.rivals import ride_gym
 from marljax.envs.ride_dispatch import RideDispatch
 
 
 def test_the_rival_plays_the_same_fleet():
     pytest.importorskip("ride_gym")
     env = RideDispatch("demo")
-    rival = speed.ride_gym(env, env.default_params)
+    rival = ride_gym.ride_gym(env, env.default_params)
     assert rival.num_drivers == 32
     rng = np.random.default_rng(0)
-    assert speed.ride_gym_episode(rival, rng) == 30
+    assert ride_gym.ride_gym_episode(rival, rng) == 30
     served = [order for order in rival.orders.values() if order.status.name not in ("PENDING", "CANCELLED")]
     assert len(served) > 30
 
 
 def test_figures_of_a_fleet_and_of_matchings(monkeypatch):
-    monkeypatch.setattr(speed, "FLEETS", (40,))
-    monkeypatch.setattr(speed, "MATCHED", ("demo",))
-    fleet, matched = speed.fleet_figures(40), speed.matching_figures("demo")
+    monkeypatch.setattr(ride_dispatch_speed, "FLEETS", (40,))
+    monkeypatch.setattr(ride_dispatch_speed, "MATCHED", ("demo",))
+    fleet, matched = ride_dispatch_speed.fleet_figures(40), ride_dispatch_speed.matching_figures("demo")
     assert fleet["orders"] == 32
     assert min(fleet["step_ms"], fleet["pairs_ms"], fleet["state_kib"]) > 0
     assert matched["exact_share"] == 1.0
     assert 0.5 <= matched["greedy_share"] <= 1.0 + 1e-6
-    text = "\n".join(speed.section([fleet], [matched]))
+    text = "\n".join(ride_dispatch_speed.section([fleet], [matched]))
     assert "| 40 | 32 |" in text
     assert "| demo | " in text

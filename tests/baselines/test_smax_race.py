@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from marljax.baselines import jaxmarl_rnn, smax
+from marljax.baselines import smax
 from marljax.baselines import smax_race as race
+from marljax.baselines.rivals import rnn_ppo
 
 
 def test_a_look_is_at_the_episodes_of_its_updates():
@@ -137,7 +138,7 @@ def count(tree) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["ippo", "mappo"])
 def test_same_networks_have_as_many_parameters(algo):
-    theirs = jaxmarl_rnn.Trainer(jaxmarl_rnn.Settings("3m", **jaxmarl_rnn.PUBLISHED[algo]))
+    theirs = rnn_ppo.Trainer(rnn_ppo.Settings("3m", **rnn_ppo.PUBLISHED[algo]))
     ours = race.ours(algo, "3m", race.words_of("same", algo))
     key = jax.random.key(0)
     rival = jax.eval_shape(theirs.init, key).params
@@ -149,8 +150,8 @@ def test_same_networks_have_as_many_parameters(algo):
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["ippo", "mappo"])
 def test_the_rival_counts_episodes_and_forgets_the_dead(algo):
-    settings = jaxmarl_rnn.Settings("3m", num_envs=8, rollout_length=64, width=16, **jaxmarl_rnn.PUBLISHED[algo])
-    trainer = jaxmarl_rnn.Trainer(settings)
+    settings = rnn_ppo.Settings("3m", num_envs=8, rollout_length=64, width=16, **rnn_ppo.PUBLISHED[algo])
+    trainer = rnn_ppo.Trainer(settings)
     before = trainer.init(jax.random.key(0))
     step = functools.partial(trainer.step, before.params)
     carried, keys = (before.env, before.obs, before.done, before.carry), jax.random.split(jax.random.key(1), 64)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from marljax import UserError
 from marljax.baselines import smax_selfplay as selfplay
-from marljax.baselines.tables import Cells
+from marljax.baselines.harness.result_cache import Cells
 
 SMALL = (
     "algo.hidden=[8,8]",

@@ -5,18 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.baselines import swarm as baseline
-from marljax.baselines.tables import Cells, summarise
-from marljax.envs import swarm_body as bodies
+from marljax.baselines import swarm
+from marljax.baselines.harness import result_cache
+from marljax.baselines.harness.result_cache import Cells, summarise
+from marljax.baselines.policies.swarm import mixed, rivals
 from marljax.envs.swarm import Swarm
-from marljax.evaluate import Evaluator
+from marljax.envs.swarm import quadrotor as bodies
+from marljax.training.evaluation import Evaluator
 
 
 def test_mixed_motors_give_the_force_and_torque_that_were_asked_for():
     drone = bodies.Quadrotor()
     force = jnp.array([0.25, 0.3])
     torque = jnp.array([[1e-3, -2e-3], [5e-4, 1e-3], [1e-4, -2e-4]])
-    thrust = drone.thrust * 0.5 * (baseline.mixed(force, torque, drone) + 1.0)
+    thrust = drone.thrust * 0.5 * (mixed(force, torque, drone) + 1.0)
     np.testing.assert_allclose(thrust.sum(axis=0), force, rtol=1e-5)
     change = bodies._angular_acceleration(jnp.zeros((3, 2)), thrust, drone)
     inertia = np.array([drone.inertia_x, drone.inertia_y, drone.inertia_z])[:, None]
@@ -29,7 +31,7 @@ def played():
 
     def of(env, episodes=8, **changes):
         env_params = env.default_params.replace(**changes)
-        pilots = baseline.rivals(env, env_params)
+        pilots = rivals(env, env_params)
         return {
             name: {key: float(np.mean(value)) for key, value in _play(rival, episodes).items()}
             for name, rival in pilots.items()
@@ -72,13 +74,13 @@ def test_the_nearest_landmark_leaves_others_alone(played):
 
 def test_the_page_has_a_row_for_every_pilot(tmp_path, monkeypatch):
     """From kept cells, without playing."""
-    monkeypatch.setattr(baseline.tables, "play_scripted", lambda rival, *_: _figures(rival))
-    monkeypatch.setattr(baseline, "LEARNED", {})
+    monkeypatch.setattr(result_cache, "play_scripted", lambda rival, *_: _figures(rival))
+    monkeypatch.setattr(swarm, "LEARNED", {})
     from rich.console import Console
 
     cells = Cells(tmp_path, Console(quiet=True))
-    text = baseline.page({name: fill(cells) for name, fill in baseline.PARTS.items()})
-    for setting in baseline.SETTINGS:
+    text = swarm.page({name: fill(cells) for name, fill in swarm.PARTS.items()})
+    for setting in swarm.SETTINGS:
         assert f"| {setting}: random | 1.50 ± " in text
     assert "| coverage: nearest landmark | 1.50 ± 0.95 | 50.0 ± 127.1 | 1.50 ± 0.95 | 50.0 ± 127.1 | 0.0 ± 0.0 | – |" in text
 

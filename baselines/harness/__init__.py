@@ -1,0 +1,1 @@
+"""Result tables: cells kept in files, pages, measuring."""

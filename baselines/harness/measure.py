@@ -1,0 +1,144 @@
+"""Timing of environments and trainings."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+REPETITIONS = 5
+RANDOM_STEPS = 100  # per environment and repetition
+RIVAL_SECONDS = 10.0
+
+
+Row = dict[str, float]  # figures of one measurement
+
+
+class Sizes(NamedTuple):
+    """Numbers of environments that an environment is measured at."""
+
+    random: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096)
+    training: tuple[int, ...] = (16, 64, 256, 1024)
+    parts: int = 1024  # where no duel says how many
+
+
+def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second under uniform available actions."""
+    import jax
+    import jax.numpy as jnp
+
+    from marljax.core.vector import vectorize
+    from marljax.training.evaluation import RandomPolicy
+
+    vec, policy = vectorize(env, num_envs), RandomPolicy(env)
+
+    def step(env_params: Any, carried: tuple, key: jax.Array) -> tuple:
+        state, timestep = carried
+        key_action, key_step = jax.random.split(key)
+        action, _ = policy(key_action, state, timestep, ())
+        state, timestep = vec.step(key_step, state, action, env_params)
+        return (state, timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
+
+    return scan_rate(vec.reset, step, env_params) | {
+        "agents": env.num_agents,
+        "substeps": getattr(env, "substeps", 0),
+    }
+
+
+def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Milliseconds that each part of a step of all environments takes, run by itself."""
+    import jax
+
+    from marljax.core.vector import vectorize
+    from marljax.training.evaluation import RandomPolicy
+
+    vec, policy = vectorize(env, num_envs), RandomPolicy(env)
+    key = jax.random.key(0)
+    state, timestep = vec.reset(key, env_params)
+    action, _ = policy(key, state, timestep, ())
+    keys = jax.random.split(key, num_envs)
+    parts: dict[str, tuple[Callable, tuple]] = {
+        "whole step": (vec.step, (key, state, action, env_params)),
+        "reset": (jax.vmap(env.initial, (0, None)), (keys, env_params)),
+        "transition": (jax.vmap(env.transition, (0, 0, 0, None)), (keys, state.env, action, env_params)),
+        "observation": (jax.vmap(env.observe, (0, None)), (state.env, env_params)),
+        "global state": (jax.vmap(env.global_state, (0, None)), (state.env, env_params)),
+        "random policy": (lambda key, timestep: policy(key, (), timestep, ()), (key, timestep)),
+    }
+    return {name: 1e3 * call_time(*part) for name, part in parts.items()}
+
+
+def call_time(function: Callable, inputs: tuple, calls: int = RANDOM_STEPS) -> float:
+    """Seconds of a compiled call, the median of several."""
+    import jax
+
+    compiled = jax.jit(function).lower(*inputs).compile()
+    times = []
+    for _ in range(calls):
+        begun = time.perf_counter()
+        jax.block_until_ready(compiled(*inputs))
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)
+
+
+def scan_rate(start: Callable, step: Callable, env_params: Any) -> Row:
+    """Rate of ``step(env_params, carried, key) -> (carried, outputs, environments that moved)`` from ``start(key, env_params)``,
+    and both programs' compile time. An environment that only restarts in a step does not count."""
+    import jax
+    import jax.numpy as jnp
+
+    @jax.jit
+    def run(key: jax.Array, carried: Any, env_params: Any) -> Any:
+        # env_params are an input, as in training: closed over, they would be folded into the program. Outputs go from step to
+        # step with what is carried, so that every step has to compute them.
+        _, shapes, _ = jax.eval_shape(step, env_params, carried, key)
+
+        def one(kept: tuple, key: jax.Array) -> tuple[tuple, None]:
+            carried, outputs, moved = step(env_params, kept[0], key)
+            return (carried, outputs, kept[2] + moved), None
+
+        outputs = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.scan(one, (carried, outputs, jnp.zeros((), jnp.int32)), jax.random.split(key, RANDOM_STEPS))[0]
+
+    begun = time.perf_counter()
+    carried = jax.jit(start)(jax.random.key(0), env_params)
+    compiled = run.lower(jax.random.key(0), carried, env_params).compile()
+    compile_time = time.perf_counter() - begun
+    carried, *_ = jax.block_until_ready(compiled(jax.random.key(0), carried, env_params))
+    rates = []
+    for repetition in range(REPETITIONS):
+        begun = time.perf_counter()
+        carried, _, moved = jax.block_until_ready(compiled(jax.random.key(repetition), carried, env_params))
+        rates.append(int(moved) / (time.perf_counter() - begun))
+    return {"env_steps_per_s": statistics.median(rates), "compile_s": compile_time}
+
+
+def training_rate(chosen: Any, num_envs: int) -> Row:
+    """Environment steps per second of whole updates, the compile time, and the time from there to the end of the first update."""
+    import jax
+
+    from marljax.training import mesh
+    from marljax.training.trainer import Trainer
+
+    config = chosen.config.replace(num_envs=num_envs, total_steps=num_envs * chosen.config.rollout_length * (REPETITIONS + 2))
+    trainer = Trainer(chosen.algorithm, chosen.training_env, config, mesh.make_mesh())
+    begun = time.perf_counter()
+    members = trainer.init(jax.random.split(jax.random.key(0), 1), chosen.training_params)
+    members, _ = jax.block_until_ready(trainer.run(members, 1))
+    first_update = time.perf_counter() - begun
+    times = []
+    for _ in range(REPETITIONS):
+        begun = time.perf_counter()
+        members, _ = jax.block_until_ready(trainer.run(members, 1))
+        times.append(time.perf_counter() - begun)
+    seconds = statistics.median(times)
+    rate = trainer.steps_per_update / seconds
+    return {"env_steps_per_s": rate, "compile_s": first_update - seconds, "first_update_s": first_update}
+
+
+def episode_rate(play: Callable[[], int]) -> Row:
+    """Steps per second of a rival whose ``play`` runs one episode and returns its steps, after a first one to warm up."""
+    play()
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < RIVAL_SECONDS:
+        steps += play()
+    return {"env_steps_per_s": steps / (time.perf_counter() - begun)}

@@ -1,0 +1,1 @@
+"""Scripted policies: what learned ones are compared with."""

@@ -1,0 +1,1 @@
+"""Other projects' training loops and simulators, for comparison."""

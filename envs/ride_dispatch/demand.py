@@ -1,0 +1,205 @@
+"""Who wants to go where, and when: zones of a city, rates by minute and an origin–destination table.
+
+The embedded demand is Manhattan's: shares of 69 taxi zones computed from public trip records of New York's Taxi and Limousine
+Commission (yellow taxis), destinations by a gravity model, rates by the weekday share of each hour.
+
+Axis letters: Z zones, M orders.
+"""
+
+import csv
+import functools
+import importlib.resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.errors import UserError
+
+MINUTES = 24 * 60
+WIDEST = 1_000.0  # km from a city's origin
+GRAVITY_KM = 3.0  # distance over which a destination's weight falls by e
+ORDERS_AT_19 = 7_452.0  # orders per hour at 19 h, 3,726 in the half hour of the papers' logs
+HOURLY_SHARE = np.array(  # per cent of a weekday's orders, 0–23 h
+    [1.8, 0.8, 0.7, 0.4, 0.4, 0.7, 2.7, 4.4, 6.3, 5.4, 5.0, 4.0, 4.9, 4.7, 5.3, 5.5, 4.8, 6.2, 7.1, 6.5, 6.3, 6.1, 5.5, 4.7]
+)
+HOURLY_SPEED = np.array(  # km/h of a weekday's traffic, 0–23 h
+    [21.5, 22.8, 26.1, 24.1, 27.4, 22.9, 22.6, 19.5, 14.2, 12.9, 13.6, 13.6,
+     13.7, 13.5, 12.9, 13.8, 13.3, 13.7, 14.1, 15.8, 17.0, 17.6, 18.4, 18.4]
+)  # fmt: skip
+
+
+class Zones(NamedTuple):
+    """Parts of a city, [Z] each."""
+
+    zone_id: np.ndarray
+    up: np.ndarray  # km, centroids along the first axis of the city's grid
+    cross: np.ndarray  # km, along the second
+
+    def apart(self) -> np.ndarray:
+        """[Z, Z] km along both axes."""
+        return np.abs(self.up[:, None] - self.up) + np.abs(self.cross[:, None] - self.cross)
+
+    @classmethod
+    def of_rows(cls, rows: list[dict[str, str]]) -> "Zones":
+        """From the rows of a table with columns ``zone_id``, ``up_km`` and ``cross_km``."""
+        return cls(*(np.array([kind(row[name]) for row in rows]) for name, kind in _ZONE_COLUMNS.items()))
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Zones":
+        """From a CSV file with these columns."""
+        try:
+            zones = cls.of_rows(rows_of(path))
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            wanted = ", ".join(_ZONE_COLUMNS)
+            raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {wanted}") from error
+        found, count = np.unique(zones.zone_id, return_counts=True)
+        if not len(found):
+            raise UserError(f"{path} holds no zones; give a row for each")
+        if (count > 1).any():
+            raise UserError(f"{path} holds zone {found[count > 1][0]} more than once; give a row for each")
+        for name, column in zip(zones._fields[1:], zones[1:], strict=True):
+            if not (np.abs(column) <= WIDEST).all():
+                zone = zones.zone_id[~(np.abs(column) <= WIDEST)][0]
+                raise UserError(f"{path}: zone {zone} has a {name}_km that is no number of km from -{WIDEST:g} to {WIDEST:g}")
+        return zones
+
+
+def rows_of(path: str | Path) -> list[dict[str, str]]:
+    """Of a CSV file, also as spreadsheets save it."""
+    return list(csv.DictReader(Path(path).read_text(encoding="utf-8-sig").splitlines()))
+
+
+_ZONE_COLUMNS = {"zone_id": int, "up_km": float, "cross_km": float}
+
+
+class Demand(struct.PyTreeNode):
+    """Tables that orders are drawn from."""
+
+    up: Any  # [Z] km along the first axis of the city's grid, centroids of the zones
+    cross: Any  # [Z] km along the second
+    origin: Any  # [Z] cumulative share of pickups
+    destination: Any  # [Z, Z] cumulative share of drop-offs, by origin
+    rate: Any  # [1440] orders per minute of the day
+
+    @property
+    def num_zones(self) -> int:
+        """Z."""
+        return self.up.shape[-1]
+
+
+class Trips(struct.PyTreeNode):
+    """Orders before they stand in a table, [M] each."""
+
+    origin: jax.Array  # int32 zone
+    destination: jax.Array  # int32 zone
+    up: jax.Array  # km, pickup
+    cross: jax.Array
+    to_up: jax.Array  # km, drop-off
+    to_cross: jax.Array
+
+
+_MANHATTAN = "data/manhattan_zones.csv"
+
+
+def _manhattan() -> list[dict[str, str]]:
+    """Rows of the embedded table."""
+    return list(
+        csv.DictReader(
+            importlib.resources.files("marljax.envs.ride_dispatch").joinpath(_MANHATTAN).read_text(encoding="utf-8").splitlines()
+        )
+    )
+
+
+def manhattan_zones() -> Zones:
+    """The 69 taxi zones of Manhattan."""
+    return Zones.of_rows(_manhattan())
+
+
+@functools.cache
+def manhattan() -> Demand:
+    """The embedded demand."""
+    rows = _manhattan()
+    zones = Zones.of_rows(rows)
+    pickup, dropoff = (np.array([float(row[name]) for row in rows]) for name in ("pickup_share", "dropoff_share"))
+    rate = np.repeat(HOURLY_SHARE / HOURLY_SHARE[19] * ORDERS_AT_19 / 60, 60)
+    return of_shares(zones.up, zones.cross, pickup, dropoff * np.exp(-zones.apart() / GRAVITY_KM), rate)
+
+
+def of_shares(up: np.ndarray, cross: np.ndarray, origin: np.ndarray, flows: np.ndarray, rate: np.ndarray) -> Demand:
+    """Demand from shares of origins [Z], of destinations by origin [Z, Z], any positive scale, and orders per minute [1440].
+
+    Raises ``UserError`` for shares below 0, or of which none is above.
+    """
+    for shares in (origin, flows):
+        if (shares < 0).any() or not (shares.sum(axis=-1) > 0).all():
+            raise UserError("shares of origins and destinations are 0 or more, and some above 0 in each row")
+    cumulative = [np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1) for shares in (origin, flows)]
+    return Demand(*(np.asarray(table, np.float32) for table in (up, cross, *cumulative, rate)))
+
+
+def blank(zones: int) -> Demand:
+    """Demand of a city with this many zones in which there is nothing."""
+    shapes = ((zones,), (zones,), (zones,), (zones, zones), (MINUTES,))
+    return Demand(*(np.zeros(shape, np.float32) for shape in shapes))
+
+
+def read_times(path: str | Path, zones: Zones | None = None) -> np.ndarray:
+    """[Z, Z] minutes from zone to zone, for ``RideParams.times``.
+
+    Args:
+        path: CSV file with columns ``from_zone``, ``to_zone`` and ``minutes``, a row for every pair of zones.
+        zones: whose table it is; default: Manhattan's.
+
+    Raises:
+        UserError: for a file that cannot be read, that lacks pairs, or that has a time below 0.
+    """
+    zones = manhattan_zones() if zones is None else zones
+    places = {zone: place for place, zone in enumerate(zones.zone_id.tolist())}
+    times, twice = np.full((len(places), len(places)), np.nan, np.float32), None
+    try:
+        for row in rows_of(path):
+            ends = int(row["from_zone"]), int(row["to_zone"])
+            if all(end in places for end in ends):
+                pair = places[ends[0]], places[ends[1]]
+                twice = ends if not np.isnan(times[pair]) else twice
+                times[pair] = float(row["minutes"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        columns = "from_zone, to_zone, minutes"
+        raise UserError(f"cannot read {path} as travel times ({error!r}); give a CSV file with columns {columns}") from error
+    if twice:
+        raise UserError(f"{path} has several times from zone {twice[0]} to {twice[1]}; give one")
+    if (missing := np.isnan(times)).any():
+        start, end = (zones.zone_id[place] for place in np.argwhere(missing)[0])
+        raise UserError(f"{path} lacks {missing.sum()} of {times.size} pairs of zones, such as from {start} to {end}")
+    if not ((times >= 0) & np.isfinite(times)).all():
+        raise UserError(f"{path} has a time that is no number of minutes from 0 on")
+    return times
+
+
+def draw_zones(draws: jax.Array, cumulative: jax.Array) -> jax.Array:
+    """[M] int32 zones from uniform draws [M] and cumulative shares [Z] or [M, Z]."""
+    last = cumulative.shape[-1] - 1
+    return jnp.minimum(jnp.sum(draws[:, None] >= cumulative, axis=-1), last).astype(jnp.int32)
+
+
+def uniform_zones(draws: jax.Array, demand: Demand) -> jax.Array:
+    """[N] int32 zones, all alike probable."""
+    return jnp.floor(draws * demand.num_zones).astype(jnp.int32)
+
+
+def draw_places(zone: jax.Array, offsets: jax.Array, demand: Demand, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[M] km up and across: the centroids of zones, moved by ``jitter`` km either way; ``offsets`` [2, M] uniform in [0, 1)."""
+    moved = jitter * (2 * offsets - 1)
+    return jnp.asarray(demand.up)[zone] + moved[0], jnp.asarray(demand.cross)[zone] + moved[1]
+
+
+def draw_trips(draws: jax.Array, demand: Demand, jitter: jax.Array) -> Trips:
+    """[M] trips from uniform draws [6, M]."""
+    origin = draw_zones(draws[0], jnp.asarray(demand.origin))
+    destination = draw_zones(draws[1], jnp.asarray(demand.destination)[origin])
+    start, end = draw_places(origin, draws[2:4], demand, jitter), draw_places(destination, draws[4:6], demand, jitter)
+    return Trips(origin, destination, *start, *end)

@@ -1,0 +1,113 @@
+"""How ``ride_dispatch`` is drawn: a disc per vehicle, lines along its way, the pickups of open orders, and where riders get off.
+
+The first axis of the city's grid runs to the right: uptown is right, the east side below. Zones are grey discs, the larger the
+more orders start there.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from marljax.core.scene import Boxes, Circles, Colour, Labels, Scene, Segments, empty
+
+EMPTY: Colour = (0.13, 0.47, 0.71, 1.0)
+LADEN: Colour = (0.96, 0.62, 0.16, 1.0)
+FULL: Colour = (0.80, 0.33, 0.05, 1.0)
+WAITING: Colour = (0.84, 0.10, 0.11, 1.0)
+DROP: Colour = (0.20, 0.55, 0.24, 0.9)
+WAY: Colour = (0.20, 0.55, 0.24, 0.35)
+ZONE: Colour = (0.90, 0.90, 0.90, 1.0)
+LEGEND = (
+    ("empty", EMPTY),
+    ("a seat left", LADEN),
+    ("full", FULL),
+    ("waiting for a vehicle", WAITING),
+    ("drop-off", DROP),
+)
+MARGIN = 0.8  # km
+LARGEST_ZONE = 0.45  # km, radius
+SIZES = {"vehicle": 0.07, "order": 0.055, "drop": 0.08}  # km, for a thousand vehicles; fewer are drawn larger
+
+
+class Queue(NamedTuple):
+    """Orders by what became of them."""
+
+    waiting: jax.Array
+    served: jax.Array
+    lost: jax.Array
+
+
+def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
+    """The scene, in km; time is counted in minutes.
+
+    Args:
+        state: of the episode.
+        env_params: the zones.
+        present: [N] bool, slots with a vehicle.
+    """
+    vehicles, zones = state.vehicles, _points(env_params.demand.up, env_params.demand.cross)
+    scale = min(2.0, (1000 / len(present)) ** 0.25)
+    drops = _points(vehicles.to_up, vehicles.to_cross).reshape(-1, 2)
+    aboard = vehicles.seated.reshape(-1)
+    boxes = Boxes(
+        centre=drops,
+        size=jnp.full((len(drops), 2), scale * SIZES["drop"]),
+        heading=jnp.zeros(len(drops)),
+        colour=jnp.where(aboard[:, None], jnp.array(DROP), 0.0),
+    )
+    bounds = jnp.min(zones, axis=0) - MARGIN, jnp.max(zones, axis=0) + MARGIN
+    return Scene(
+        segments=_ways(vehicles),
+        boxes=boxes,
+        circles=_circles(state, env_params.demand, present, scale),
+        labels=empty(Labels),
+        bounds=jnp.stack(bounds, axis=1).reshape(-1),
+        time=state.minute.astype(float),
+        status=Queue(jnp.sum(state.orders.open), state.tally.served, state.tally.lost),
+    )
+
+
+def _circles(state: Any, demand: Any, present: jax.Array, scale: float) -> Circles:
+    """Zones, open orders and vehicles."""
+    vehicles, orders = state.vehicles, state.orders
+    load = jnp.sum(vehicles.seated, axis=0)
+    laden = jnp.where((load >= len(vehicles.seated))[:, None], jnp.array(FULL), jnp.array(LADEN))
+    colour = jnp.where((load > 0)[:, None], laden, jnp.array(EMPTY))
+    share = jnp.diff(jnp.asarray(demand.origin), prepend=0.0)
+    places = (demand.up, demand.cross), (orders.trip.up, orders.trip.cross), (vehicles.up, vehicles.cross)
+    radii = [
+        LARGEST_ZONE * jnp.sqrt(share / jnp.max(share)),
+        jnp.full(len(orders.open), scale * SIZES["order"]),
+        jnp.full(len(present), scale * SIZES["vehicle"]),
+    ]
+    colours = [
+        jnp.tile(jnp.array([ZONE]), (len(share), 1)),
+        jnp.where(orders.open[:, None], jnp.array(WAITING), 0.0),
+        jnp.where(present[:, None], colour, 0.0),
+    ]
+    return Circles(*map(jnp.concatenate, ([_points(*place) for place in places], radii, colours)))
+
+
+def _points(up: Any, cross: Any) -> jax.Array:
+    """On the page: the city turned by 90° to the right."""
+    return jnp.stack([jnp.asarray(up), -jnp.asarray(cross)], axis=-1)
+
+
+def _ways(vehicles: Any) -> Segments:
+    """From each vehicle to its drop-offs in their order, along both axes."""
+    start = _points(vehicles.up, vehicles.cross)
+    waits = jnp.where(vehicles.seated, vehicles.remaining, jnp.inf)
+    order = jnp.argsort(waits, axis=0)
+    stops = _points(*(jnp.take_along_axis(part, order, axis=0) for part in (vehicles.to_up, vehicles.to_cross)))
+    there = jnp.take_along_axis(vehicles.seated, order, axis=0)
+    starts, ends, shown = [], [], []
+    for stop, seated in zip(stops, there, strict=True):
+        corner = jnp.stack([stop[:, 0], start[:, 1]], axis=-1)  # along an avenue first
+        starts += [start, corner]
+        ends += [corner, stop]
+        shown += [seated, seated]
+        start = jnp.where(seated[:, None], stop, start)
+    visible = jnp.concatenate(shown)
+    colour = jnp.where(visible[:, None], jnp.array(WAY), 0.0)
+    return Segments(jnp.concatenate(starts), jnp.concatenate(ends), jnp.full(len(visible), 0.8), colour)

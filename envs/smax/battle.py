@@ -1,0 +1,158 @@
+"""The world step of ``smax``: movement, shots, walls and collisions of all units at once.
+
+Arrays are ``[N, …]``: units first, allies before enemies, then any number of trailing axes (see ``utils.batching``). Sums over
+pairs of units are loops over one side of the pair, unrolled when traced: elementwise code without ``[N, N]`` arrays, which runs
+two to six times faster on a CPU than a reduction.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.envs.smax.units import NUM_KINDS, SUBSTEPS, SmaxParams
+from marljax.utils.batching import beside
+
+Kinds = jax.Array | np.ndarray  # [N, …] int32 unit types, static where the scenario fixes them
+UNROLL = 4  # units per turn of a loop: all of them at once take 57 units seven times as long to compile, and run no faster
+SOFTENING = 1e-6  # map units added to a distance before dividing by it
+
+
+class Units(struct.PyTreeNode):
+    """Where all units are and how they fare, [N] each; a unit is alive while it has health."""
+
+    x: jax.Array  # map units, rightwards
+    y: jax.Array  # map units, upwards
+    health: jax.Array
+    cooldown: jax.Array  # s until it can shoot; below 0 since when it could
+    move_x: jax.Array  # last movement ordered, a direction of length 1 at most
+    move_y: jax.Array
+    shot: jax.Array  # int32 last attack action, 0 where there was none
+    fired: jax.Array  # bool: whether it shot in the last decision
+
+    @property
+    def alive(self) -> jax.Array:
+        return self.health > 0
+
+
+class Stats(NamedTuple):
+    """The numbers of each unit's type, [N, …] each."""
+
+    speed: jax.Array
+    attack: jax.Array
+    range: jax.Array
+    sight: jax.Array
+    radius: jax.Array
+    health: jax.Array
+    cooldown: jax.Array
+
+
+class Order(NamedTuple):
+    """What each unit does for one decision, [N, …] each."""
+
+    move_x: jax.Array
+    move_y: jax.Array
+    target: jax.Array  # int32 opponent, counted from 0 within its team; -1 for none
+    shot: jax.Array  # int32 the attack action as others see it, 0 for none
+
+
+def stats_of(env_params: SmaxParams, kind: Kinds) -> Stats:
+    """Looks up the tables by unit type, [N, …] int32: an index where they are static, else one comparison per type."""
+    tables = jnp.stack([getattr(env_params, name) for name in Stats._fields])  # [statistic, type, …]
+    if isinstance(kind, np.ndarray):
+        return Stats(*tables[:, kind.reshape(kind.shape[0])])
+    shape = jnp.broadcast_shapes(tables[0, :1].shape, kind.shape)  # either may be mapped alone
+    found = jnp.broadcast_to(tables[:, :1], (tables.shape[0], *shape))
+    for number in range(1, NUM_KINDS):
+        found = jnp.where(kind == number, tables[:, number, None], found)
+    return Stats(*found)
+
+
+def aim(units: Units, target: jax.Array, num_allies: int) -> jax.Array:
+    """[N, …] squared distance of each unit to its target; infinite where it has none or that one is dead."""
+    x, y = jnp.where(units.alive, units.x, jnp.inf), units.y
+    allies, enemies = slice(None, num_allies), slice(num_allies, None)
+    return jnp.concatenate(
+        [
+            _distance(units.x[own], y[own], target[own], x[opponents], y[opponents])
+            for own, opponents in ((allies, enemies), (enemies, allies))
+        ]
+    )
+
+
+def _distance(x: jax.Array, y: jax.Array, target: jax.Array, other_x: jax.Array, other_y: jax.Array) -> jax.Array:
+    def look(number: int, place: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        chosen = target == number
+        return jnp.where(chosen, other_x[number], place[0]), jnp.where(chosen, other_y[number], place[1])
+
+    shape = jnp.broadcast_shapes(x.shape, target.shape)
+    nowhere = jnp.full(shape, jnp.inf, x.dtype), jnp.zeros(shape, y.dtype)
+    to_x, to_y = jax.lax.fori_loop(0, other_x.shape[0], look, nowhere, unroll=UNROLL)
+    return (to_x - x) ** 2 + (to_y - y) ** 2
+
+
+def damage(target: jax.Array, force: jax.Array, num_allies: int) -> jax.Array:
+    """[N, …] health that each unit loses to shots of ``force`` [N, …], 0 where none is fired, at ``target``."""
+    num_units = target.shape[0]
+    taken = []
+    for first, last, victims in ((num_allies, num_units, num_allies), (0, num_allies, num_units - num_allies)):
+        number = jnp.asarray(beside(np.arange(victims, dtype=np.int32), target))
+
+        def shoot(shooter: int, total: jax.Array, number: jax.Array = number) -> jax.Array:
+            return total + jnp.where(target[shooter] == number, force[shooter], 0.0)
+
+        none = jnp.zeros((victims, *force.shape[1:]), force.dtype)
+        taken.append(jax.lax.fori_loop(first, last, shoot, none, unroll=UNROLL))
+    return jnp.concatenate(taken)
+
+
+def push_apart(x: jax.Array, y: jax.Array, alive: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One pass of moving overlapping units away from each other, by half the overlap each."""
+    radius = jnp.where(alive, radius, -jnp.inf)  # so that a pair with a dead unit never overlaps
+
+    def push(other: int, pushed: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        dx, dy = x - x[other], y - y[other]
+        distance = jnp.sqrt(dx * dx + dy * dy) + SOFTENING
+        overlap = jnp.maximum((radius + radius[other]) / distance - 1.0, 0.0)
+        return pushed[0] + dx * overlap, pushed[1] + dy * overlap
+
+    start = jnp.zeros_like(x), jnp.zeros_like(y)
+    push_x, push_y = jax.lax.fori_loop(0, x.shape[0], push, start, unroll=UNROLL)
+    return x + push_x / 2, y + push_y / 2
+
+
+def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allies: int, env_params: SmaxParams) -> Units:
+    """Carries out the orders for one decision, eight world steps.
+
+    Args:
+        units: [N, …].
+        order: [N, …], held for all world steps.
+        stats: [N, …].
+        reload: [N, …] s, the cooldown that a shot starts.
+        num_allies: units before the enemies.
+        env_params: the numbers.
+    """
+    dt, width, height = env_params.time_step, env_params.map_width, env_params.map_height
+    move_x, move_y = order.move_x * stats.speed * dt, order.move_y * stats.speed * dt
+    reach = stats.range**2
+
+    def world_step(_: int, now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        x, y, health, cooldown = now
+        alive = health > 0
+        fires = alive & (cooldown <= 0) & (aim(units.replace(x=x, y=y, health=health), order.target, num_allies) < reach)
+        taken = damage(order.target, jnp.where(fires, stats.attack, 0.0), num_allies)
+        cooldown = jnp.where(fires, reload, cooldown - dt)
+        x = jnp.where(alive, jnp.clip(x + move_x, 0.0, width), x)
+        y = jnp.where(alive, jnp.clip(y + move_y, 0.0, height), y)
+        at_wall = (x <= 0) | (x >= width) | (y <= 0) | (y >= height)
+        health = jnp.where(at_wall & env_params.walls_kill, 0.0, jnp.maximum(health - taken, 0.0))
+        x, y = push_apart(x, y, health > 0, stats.radius)
+        return x, y, health, cooldown
+
+    shape = jnp.broadcast_shapes(units.x.shape, order.move_x.shape, order.target.shape, reload.shape, move_x.shape)
+    start = tuple(jnp.broadcast_to(part, shape) for part in (units.x, units.y, units.health, units.cooldown))
+    x, y, health, cooldown = jax.lax.fori_loop(0, SUBSTEPS, world_step, start)
+    fired = cooldown > units.cooldown - (SUBSTEPS - 0.5) * dt  # else it has only run down
+    return Units(x, y, health, cooldown, order.move_x, order.move_y, order.shot, fired)

@@ -1,0 +1,1 @@
+"""What algorithm files are made of: rollouts, advantages, optimiser."""

@@ -1,0 +1,1 @@
+"""Layers, networks and distributions."""

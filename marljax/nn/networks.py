@@ -1,0 +1,144 @@
+"""Networks of the algorithms, in flax.linen. All inputs carry time first: [T, E, A, …]; a single step is T = 1, so that a rollout
+and the replay of it in an update run the very same code.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from marljax.nn.encoder import Encoder
+from marljax.nn.gru import GRU
+from marljax.nn.layers import Sizes, activation, dense
+
+Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
+
+
+class Core(nn.Module):
+    """Hidden layers, behind an ``Encoder`` where there is one; with ``core="gru"`` the last of them is a GRU over time."""
+
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """x [T, …, F], first and alive [T, …] → (carry after the last step, features [T, …, H])."""
+        remembers = self.sizes.core == "gru"
+        if self.sizes.encoder:
+            x = Encoder(self.sizes.encoder, self.sizes.activation)(x)
+        for width in self.sizes.hidden[:-1] if remembers else self.sizes.hidden:
+            x = activation(self.sizes.activation)(dense(width)(x))
+        return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if remembers else (carry, x)
+
+
+def read_out(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
+    """The layers of a head: x […, H] → […, outputs]. For use inside a compact method."""
+    for number, width in enumerate(sizes.head):
+        x = activation(sizes.activation)(dense(width, name=name and f"{name}_{number}")(x))
+    return dense(outputs, scale, name=name)(x)
+
+
+class Actor(nn.Module):
+    """Distribution parameters from local observations."""
+
+    num_outputs: int
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """obs [T, …, O] → outputs [T, …, num_outputs]."""
+        carry, x = Core(self.sizes)(carry, obs, first, alive)
+        return carry, read_out(x, self.sizes, self.num_outputs, 0.01)
+
+
+class ActorCritic(nn.Module):
+    """Both from one body; its parameters serve an ``Actor`` of the same sizes, too."""
+
+    num_outputs: int
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(
+        self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array
+    ) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
+        """obs [T, …, O] → (outputs [T, …, num_outputs], values [T, …])."""
+        carry, x = Core(self.sizes)(carry, obs, first, alive)
+        outputs = read_out(x, self.sizes, self.num_outputs, 0.01)
+        return carry, (outputs, read_out(x, self.sizes, 1, 1.0, name="value")[..., 0])
+
+
+class Critic(nn.Module):
+    """State values from an agent's own inputs."""
+
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """x [T, …, F] → values [T, …]."""
+        carry, x = Core(self.sizes)(carry, x, first, alive)
+        return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
+
+
+class CentralCritic(nn.Module):
+    """State values from the global state and each agent's own features.
+
+    The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the
+    two concatenated, without the state tiled A times. An encoder, where there is one, stands before V.
+    """
+
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(
+        self, carry: Carry, state: jax.Array, features: jax.Array, first: jax.Array, alive: jax.Array
+    ) -> tuple[Carry, jax.Array]:
+        """state [T, E, G], features [T, E, A, F], first and alive [T, E, A] → values [T, E, A]."""
+        width, *rest = self.sizes.hidden
+        if self.sizes.encoder:
+            features = Encoder(self.sizes.encoder, self.sizes.activation)(features)
+        shared = dense(width, name="state")(state)[..., None, :]
+        if features.shape[-1]:
+            shared = shared + dense(width, name="features", use_bias=False)(features)
+        # Without features of their own, every agent has the same value.
+        x = activation(self.sizes.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], width)))
+        if rest:
+            carry, x = Core(self.sizes._replace(hidden=tuple(rest), encoder=None))(carry, x, first, alive)
+        return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
+
+
+def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:
+    """What a core remembers before an episode: () for MLP, zeros [*shape, width] for GRU."""
+    return () if core == "mlp" else jnp.zeros((*shape, width))
+
+
+def agent_ids(num_agents: int) -> jax.Array:
+    """[A, A] one-hot ids up to 64 agents; beyond, [A, 0]: an id per agent would outweigh everything else."""
+    return jnp.eye(num_agents) if num_agents <= 64 else jnp.zeros((num_agents, 0))
+
+
+def init_per_agent(module: nn.Module, key: jax.Array, num_agents: int | None, *inputs: Any) -> Any:
+    """Parameters of a module; with ``num_agents`` one set per agent, leading [A], instead of one shared by all."""
+    if num_agents is None:
+        return module.init(key, *inputs)
+    # lax.map rather than vmap: see ``orthogonal``.
+    return jax.lax.map(lambda key: module.init(key, *inputs), jax.random.split(key, num_agents))
+
+
+def apply_per_agent(
+    module: nn.Module, params: Any, shared: bool, carry: Carry, common: tuple, *inputs: jax.Array
+) -> tuple[Carry, Any]:
+    """Applies a module to ``inputs`` [T, E, A, …] (and ``common`` inputs without an agent axis) with shared or per-agent
+    parameters.
+
+    carry is [E, A, H] or (); outputs are [T, E, A, …], one array or several.
+    """
+    if shared:
+        together: Any = module.apply(params, carry, *common, *inputs)
+        return together
+
+    def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
+        carry = jax.tree.map(lambda x: x[:, None], carry)
+        outputs: Any = module.apply(params, carry, *common, *(x[:, :, None] for x in inputs))
+        return jax.tree.map(lambda x: x[:, 0], outputs[0]), jax.tree.map(lambda x: x[:, :, 0], outputs[1])
+
+    return jax.vmap(one_agent, in_axes=(0, 1, *(2 for _ in inputs)), out_axes=(1, 2))(params, carry, *inputs)

@@ -1,0 +1,1 @@
+"""What a run reports at its end: tables, comparison, ranking."""

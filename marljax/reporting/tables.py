@@ -1,0 +1,110 @@
+"""The table at the end of a run."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from marljax.core.environment import Environment
+from marljax.training.progress import SHOWN
+from marljax.utils import stats
+
+COLUMNS = 7  # figures of a comparison
+POLICY_WIDTH = 16  # characters that a policy's name gets before it is broken into lines
+
+
+def pooled(episodes: int, kind: str, seeds: int) -> str:
+    """The title of a comparison: what its means and intervals are taken over."""
+    played = f"{episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
+    return f"mean over {played}, 95 % interval over {'seeds' if seeds > 1 else 'episodes'}"
+
+
+def comparison(
+    title: str,
+    rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    width: int = 100,
+    figures: Sequence[str] = (),
+    units: Mapping[str, str] = Environment.units,
+    caption: str | None = None,
+) -> Table:
+    """A table with a row per policy: the means of the key figures, their 95 % intervals below.
+
+    ``rows`` are (policy, metrics), each metric [S, episodes] of a policy that was trained with S seeds, or [episodes]. The
+    episodes of one seed share its parameters, so they are no independent runs: with two or more seeds the interval is Student's t
+    over the means of seeds, for what is in per cent cut off at 0 and 100; else it is over episodes. What is 0 or 1 per episode is
+    a rate in per cent, over episodes with Wilson's interval; a share that is merely always 1, and lies between for other
+    policies, is none.
+    Figures that find no room in ``width`` characters are left out, the least important first; ``figures`` names the most
+    important ones and ``units`` gives their units (an environment's ``figures`` and ``units``).
+    """
+    table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.caption, table.caption_justify = caption, "left"
+    table.add_column("policy\n ", overflow="fold")
+    columns: list[list[str]] = []
+    room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
+    for name in key_figures([metrics for _, metrics in rows], figures):
+        values = [metrics.get(name) for _, metrics in rows]
+        rate = all(each is None or _is_rate(each) for each in values)
+        unit = units.get(name) or ("%" if rate else "")
+        cells = [_cell(each, unit, rate) for each in values]
+        room -= 3 + max(len(line) for text in (name, unit, *cells) for line in text.splitlines())
+        if room < 0 and columns:
+            break
+        table.add_column(f"{name}\n{unit}" if unit else f"{name}\n ", justify="right", no_wrap=True)
+        columns.append(cells)
+    for (policy, _), *cells in zip(rows, *columns, strict=True):
+        table.add_row(escape(policy), *cells)
+    return table
+
+
+def key_figures(metrics: Sequence[Mapping[str, np.ndarray]], figures: Sequence[str] = (), count: int = COLUMNS) -> list[str]:
+    """Names for the columns of a comparison, at most ``count``: ``figures``, headline figures, then all others, the length last.
+
+    Left out are ``finished`` where every episode did, a figure that is 0 throughout unless it is the first of ``figures``, and
+    one that repeats an earlier one in every policy.
+    """
+    names = list(dict.fromkeys(name for policy in metrics for name in policy))
+    if all(np.all(policy.get("finished", 1) == 1) for policy in metrics):
+        names = [name for name in names if name != "finished"]
+    names = [name for name in names if name in figures[:1] or any(np.any(policy.get(name, 0)) for policy in metrics)] or names
+    order = list(dict.fromkeys([*figures, *(name for name in SHOWN if name != "length"), "finished"]))
+    names.sort(key=lambda name: order.index(name) if name in order else len(order) + (name == "length"))
+    kept: list[str] = []
+    for name in names:
+        if not any(all(_same(policy, name, other) for policy in metrics) for other in kept):
+            kept.append(name)
+    return kept[:count]
+
+
+def _same(metrics: Mapping[str, np.ndarray], name: str, other: str) -> bool:
+    if name not in metrics or other not in metrics:
+        return name not in metrics and other not in metrics
+    return metrics[name].shape == metrics[other].shape and np.allclose(metrics[name], metrics[other], rtol=1e-4, atol=1e-5)
+
+
+def _is_rate(values: np.ndarray) -> bool:
+    return bool(np.isin(values, (0.0, 1.0)).all())
+
+
+def _cell(values: np.ndarray | None, unit: str, rate: bool) -> str:
+    """A mean and its interval in the column's unit, which the header names; ``rate``: every policy has 0 or 1 there.
+
+    ``values`` are [S, episodes] or [episodes].
+    """
+    if values is None:
+        return "–"
+    values = np.asarray(values, np.float64)
+    over_seeds = values.ndim == 2 and len(values) > 1
+    sample = values.mean(-1) if over_seeds else values.ravel()
+    mean = stats.mean(sample)
+    if unit != "%":
+        return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"
+    if over_seeds:
+        low, high = np.clip((mean.low, mean.high), 0.0, 1.0)
+    elif rate or (_is_rate(sample) and np.ptp(sample) > 0):
+        _, low, high = stats.wilson(int(sample.sum()), sample.size)
+    else:
+        return f"{100 * mean.value:.1f}\n± {100 * (mean.high - mean.value):.1f}"
+    return f"{100 * mean.value:.1f}\n{100 * low:.1f}–{100 * high:.1f}"

@@ -1,0 +1,1 @@
+"""Compiled training programs and a run around them: evaluation, checkpoints, loading."""

@@ -1,0 +1,36 @@
+"""The mesh of devices."""
+
+import math
+
+import jax
+
+from marljax.errors import UserError
+from marljax.utils.collectives import DATA, SEED
+from marljax.utils.validation import divide
+
+
+def make_mesh(seed: int = 1, data: int = 1) -> jax.sharding.Mesh:
+    """A mesh of ``seed × data`` devices."""
+    auto = jax.sharding.AxisType.Auto
+    return jax.make_mesh((seed, data), (SEED, DATA), axis_types=(auto, auto), devices=jax.devices()[: seed * data])
+
+
+def layout(devices: int | None, seed: int | None, data: int | None, members: int) -> tuple[int, int]:
+    """How so many devices are spread over the members of a batch and, what is left, over the environments of each.
+
+    Args:
+        devices: how many; None for those that ``seed`` and ``data`` say.
+        seed: devices along the axis of members; None for as many as divide them.
+        data: along the axis of environments; None for the rest.
+        members: S.
+    """
+    if devices is None:
+        seed, data = seed or 1, data or 1
+    elif seed is None:
+        seed = divide(devices, data, "devices", "parts of mesh.data") if data else math.gcd(devices, members)
+    if data is None:
+        data = divide(devices or seed, seed, "devices", "parts of mesh.seed")
+    if devices is not None and seed * data != devices:
+        raise UserError(f"mesh.seed={seed} × mesh.data={data} are not devices={devices}; leave one of the three out")
+    divide(members, seed, "members" if members > 1 else "member", "parts of mesh.seed")
+    return seed, data

@@ -1,0 +1,1 @@
+"""Arrays, trees and devices; nothing here knows of reinforcement learning."""

@@ -1,0 +1,39 @@
+"""Random numbers in the shape that a CPU draws fastest."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+LANES = 8  # a short innermost axis that is no multiple of it makes the generator several times slower, to compile and to run
+
+
+def row(draw: Callable[..., jax.Array], key: jax.Array, size: int) -> jax.Array:
+    """At least ``size`` numbers of ``draw(key, shape)`` in one row; the first are those of ``draw(key, (size,))``."""
+    return draw(key, (-(-size // LANES) * LANES,))
+
+
+def flat(draw: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``draw(key, shape)`` of ``jax.random``, such as ``jax.random.uniform``: the same numbers, drawn as one long row."""
+    size = math.prod(shape)
+    return row(draw, key, size)[:size].reshape(shape)
+
+
+def batch_last(draw: Callable[[jax.Array], Any], data: jax.Array, impl: Any) -> Any:
+    """``draw(key)`` for every key of a batch, inside of a function under ``marljax.utils.batching.batch_last``.
+
+    Drawing there pays where it happens in a ``jax.lax.cond`` that is rarely entered.
+
+    Args:
+        draw: takes one key, returns a pytree of arrays.
+        data: [W, …] ``jax.random.key_data`` of the keys, trailing axes last.
+        impl: their ``jax.random.key_impl``.
+
+    Returns:
+        What ``draw`` returns, the trailing axes last.
+    """
+    keys = jax.random.wrap_key_data(jnp.moveaxis(data, 0, -1), impl=impl)
+    drawn = jax.vmap(draw, out_axes=-1)(keys.reshape(-1))
+    return jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:-1], *keys.shape), drawn)

@@ -1,0 +1,182 @@
+"""GIF and MP4 files of episodes."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from marljax.core.environment import Environment
+from marljax.core.scene import Scene, Segments, kinds
+from marljax.errors import UserError
+from marljax.io.files import replacing
+
+if TYPE_CHECKING:
+    import PIL.Image
+from marljax.viz.stage import DPI, FPS, MAX_FRAMES, MAX_FRAMES_PACED, OWN_COLOURS, PAUSE, UNCHANGED, Stage
+
+
+def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float | None = None) -> Path:
+    """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
+
+    Args:
+        env: gives the legend and the units.
+        scenes: stacked scenes, every leaf [T, …], as ``jax.vmap(env.scene, (0, None))(states, env_params)`` gives them.
+        path: file to write; it is complete or, after an error, absent.
+        fps: frames per second, one for each scene; None: what ``frames`` chooses by the environment's pace.
+
+    Raises:
+        UserError: for another suffix, no frames, no ffmpeg, or a path that cannot be written.
+    """
+    scenes = jax.tree.map(np.asarray, scenes)
+    if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
+        raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
+    if fps is None:
+        shown, fps = frames(np.asarray(scenes.time), env.pace)
+        scenes = jax.tree.map(lambda leaf: leaf[shown], scenes)
+    with replacing(path, (".gif", ".mp4")) as draft:
+        write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
+        write(Stage(scenes, env.legend, env.units), scenes, draft, fps)
+    return Path(path)
+
+
+def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
+    """Writes one scene as a PNG; the same errors as ``animate``."""
+    scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
+    with replacing(path, (".png",)) as draft:
+        stage = Stage(scenes, env.legend, env.units)
+        stage.show(_frame(scenes, 0))  # no trails: there is no past
+        stage.image().save(draft, format="PNG", optimize=True)
+    return Path(path)
+
+
+def frames(times: np.ndarray, pace: float) -> tuple[np.ndarray, float]:
+    """Which of an episode's states an animation shows, the last one among them, and how many frames a second.
+
+    Args:
+        times: [T] of the scenes.
+        pace: of the environment. 0: each state is a frame, unless they are too many; else time passes as it does in reality.
+    """
+    steps = len(times) - 1
+    seconds = float(times[-1] - times[0]) / max(steps, 1)
+    paced = pace > 0 and seconds > 0
+    stride = -(-steps // (MAX_FRAMES_PACED if paced else MAX_FRAMES))
+    if paced:
+        stride = max(stride, round(1 / (pace * seconds)))
+    stride = max(stride, 1)
+    return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if paced else FPS
+
+
+def trail_lines(scenes: Scene, index: int) -> Segments | None:
+    """What the points of stacked scenes have drawn behind them until the scene ``index``, the older the fainter.
+
+    A point's lines take the colour that it has now.
+    """
+    if not scenes.trails:
+        return None
+    age = scenes.time[index] - scenes.time[: index + 1]
+    gone = np.flatnonzero((age < 0) | (age > np.max(scenes.trails.lasts[index], initial=0.0)))
+    recent = slice(gone[-1] + 1 if len(gone) else 0, index + 1)
+    position, width, lasts, colour = (field[recent] for field in scenes.trails)
+    left = np.clip(1 - age[recent][:-1, None] / np.maximum(lasts[-1], 1e-9), 0.0, 1.0)  # [F, K] of the older end
+    there = (colour[:-1, :, 3] > 0) & (colour[1:, :, 3] > 0)
+    shade: Any = np.tile(colour[-1], (len(left), 1, 1))
+    shade[..., 3] *= left * there
+    return Segments(position[:-1].reshape(-1, 2), position[1:].reshape(-1, 2), width[1:].reshape(-1), shade.reshape(-1, 4))
+
+
+def _frame(scenes: Scene, index: int) -> Scene:
+    return jax.tree.map(lambda leaf: leaf[index], scenes)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+    from PIL import Image
+
+    count = len(scenes.time)
+    palette = _shared_palette(stage, scenes)
+
+    def images() -> Iterator["PIL.Image.Image"]:
+        for index in range(count):
+            stage.show(_frame(scenes, index), trail_lines(scenes, index))
+            yield stage.image().quantize(palette=palette, dither=Image.Dither.NONE)
+
+    def changes() -> Iterator["PIL.Image.Image"]:
+        """The first image, then what of each is not as it was, which takes a fraction of the space."""
+        before = None
+        for image in images():
+            now = np.asarray(image) % UNCHANGED
+            drawn = now if before is None else np.where(now == before, UNCHANGED, now)
+            before = now
+            yield _indexed(drawn, palette)
+
+    drawn = changes()
+    tick = max(20, 10 * round(100 / fps))  # the format counts hundredths of a second, and viewers slow down what is faster
+    durations = [tick] * (count - 1) + [round(1000 * PAUSE)]
+    style = {"save_all": True, "duration": durations, "loop": 0, "optimize": False, "transparency": UNCHANGED, "disposal": 1}
+    next(drawn).save(path, format="GIF", append_images=drawn, **style)
+
+
+def _indexed(colours: np.ndarray, palette: "PIL.Image.Image") -> "PIL.Image.Image":
+    """An image of colours [height, width] that are numbers of a palette."""
+    from PIL import Image
+
+    image = Image.fromarray(colours.astype(np.uint8))
+    image.putpalette(palette.getpalette() or [])
+    return image
+
+
+def _shared_palette(stage: Stage, scenes: Scene) -> "PIL.Image.Image":
+    """One palette for all frames: the shapes' own colours, so that rare ones (a crash) survive, and what else a few need."""
+    from PIL import Image
+
+    samples = []
+    for index in np.unique(np.linspace(0, len(scenes.time) - 1, 6).astype(int)):
+        stage.show(_frame(scenes, int(index)), trail_lines(scenes, int(index)))
+        samples.append(np.asarray(stage.image()))
+    own = _own_colours(scenes)
+    strip = Image.fromarray(np.concatenate(samples)).quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
+    mixed = np.array(strip.getpalette(), np.uint8).reshape(-1, 3)
+    palette = np.concatenate([own, mixed])[:UNCHANGED]
+    palette[palette.min(1) >= 246] = 255  # colours are looked up in steps of 4: these would be taken for a white background
+    palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)  # no entry but these
+    strip.putpalette(palette.ravel().tolist())
+    return strip
+
+
+def _own_colours(scenes: Scene) -> np.ndarray:
+    """[K, 3] bytes: white and the shapes' colours on white; where they are more than ``OWN_COLOURS``, similar ones are one."""
+    colours = np.concatenate([shapes.colour.reshape(-1, 4) for shapes in kinds(scenes)])
+    visible = np.unique(np.round(colours[colours[:, 3] > 0], 2), axis=0)
+    opaque = np.append(1 - visible[:, 3:] * (1 - visible[:, :3]), np.ones((1, 3)), axis=0)
+    distinct, step = np.unique(np.round(255 * opaque), axis=0), 1
+    while len(distinct) > OWN_COLOURS:
+        step *= 2
+        _, first = np.unique(distinct // step, axis=0, return_index=True)
+        distinct = distinct[first]
+    return np.append(np.full((1, 3), 255), distinct, axis=0).astype(np.uint8)
+
+
+def check_ffmpeg() -> None:
+    """Raises ``UserError`` where no MP4 can be written; to be called before an episode is played for one."""
+    from matplotlib.animation import FFMpegWriter
+
+    if not FFMpegWriter.isAvailable():
+        raise UserError("an MP4 needs ffmpeg on the PATH; install it, or write a .gif")
+
+
+def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+    from matplotlib.animation import FFMpegWriter
+
+    check_ffmpeg()
+    count = len(scenes.time)
+    writer = FFMpegWriter(fps=max(1, round(fps)), codec="h264", extra_args=["-pix_fmt", "yuv420p"])
+    with writer.saving(stage.figure, str(path), DPI):
+        for index in itertools.chain(range(count), itertools.repeat(count - 1, round(PAUSE * fps))):
+            stage.show(_frame(scenes, index), trail_lines(scenes, index))
+            writer.grab_frame()

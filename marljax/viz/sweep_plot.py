@@ -1,0 +1,89 @@
+"""The settings of a sweep beside each other: what each value of each swept number reached."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from marljax.config.sweep import Ranked
+from marljax.core.style import BLUE, COLUMNS, FAINT, INK, ORANGE, REFERENCES, blank, plain
+from marljax.io.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BARS = 24  # settings that get a line of their own in the first panel
+WIDE = 8.0  # largest over smallest value, from which an axis is logarithmic
+
+
+def sweep_picture(
+    ranks: Sequence[Ranked], path: str | os.PathLike, metric: str, references: Mapping[str, float], title: str = ""
+) -> "Figure":
+    """Draws the ranking, best first, and the score along each swept number.
+
+    Args:
+        ranks: the settings, best first.
+        path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
+        metric: what scores are of.
+        references: levels to draw, by name.
+        title: above the figure.
+    """
+    names = list(ranks[0].values)
+    shown = ranks[:BARS]
+    rows = math.ceil(len(names) / COLUMNS)
+    figure = blank(1.2 + 0.24 * len(shown) + 2.4 * rows)
+    columns = max(1, min(COLUMNS, len(names)))
+    grid = figure.add_gridspec(1 + rows, columns, height_ratios=[0.8 + 0.24 * len(shown)] + [2.4] * rows)
+    _ranking(figure.add_subplot(grid[0, :]), shown, len(ranks), metric, references)
+    for index, name in enumerate(names):
+        _along(figure.add_subplot(grid[1 + index // columns, index % columns]), ranks, name, metric, references)
+    if title:
+        figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    with replacing(path, (".png", ".svg", ".pdf")) as draft:
+        figure.savefig(draft)
+    return figure
+
+
+def _ranking(axes: "Axes", shown: Sequence[Ranked], count: int, metric: str, references: Mapping[str, float]) -> None:
+    """A line per setting: each seed, the interquartile mean, its interval."""
+    for place, rank in enumerate(shown):
+        axes.plot(rank.scores, [place] * len(rank.scores), "o", color=FAINT, markersize=4, label="a seed" if not place else None)
+        if np.isfinite(rank.score.low):
+            axes.plot([rank.score.low, rank.score.high], [place, place], color=BLUE, linewidth=2.5, solid_capstyle="butt",
+                      label="95 % interval" if not place else None)  # fmt: skip
+        axes.plot(rank.score.value, place, "o", color=ORANGE, markersize=5, label="interquartile mean" if not place else None)
+    for index, (name, level) in enumerate(references.items()):
+        axes.axvline(level, color=REFERENCES[index % len(REFERENCES)], linewidth=1.2, linestyle=(0, (4, 2)), label=name)
+    plain(axes)
+    labels = ["  ".join(f"{name.split('.')[-1]} {value:.3g}" for name, value in rank.values.items()) for rank in shown]
+    axes.set_yticks(range(len(shown)), [f"{label}   #{rank.trial}" for label, rank in zip(labels, shown, strict=True)])
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    more = f", the best {len(shown)} of {count} settings" if count > len(shown) else ""
+    axes.set_title(f"{metric}{more}", fontsize=10, loc="left", color=INK)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, labelcolor=INK)
+
+
+def _along(axes: "Axes", ranks: Sequence[Ranked], name: str, metric: str, references: Mapping[str, float]) -> None:
+    """The scores of all settings over the values of one number; where values repeat, the best setting of each as a line."""
+    values = np.array([rank.values[name] for rank in ranks])
+    scores = np.array([rank.score.value for rank in ranks])
+    for rank in ranks:
+        axes.plot([rank.values[name]] * len(rank.scores), rank.scores, "o", color=FAINT, markersize=3, zorder=1)
+    axes.plot(values, scores, "o", color=ORANGE, markersize=5, zorder=3)
+    different = np.unique(values)
+    if len(different) < len(values):
+        best = [next(rank.score.value for rank in ranks if rank.values[name] == value) for value in different]
+        axes.plot(different, best, color=BLUE, linewidth=1.5, zorder=2, label="best setting with each value")
+        axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
+    plain(axes)
+    if different[0] > 0 and different[-1] / different[0] >= WIDE:
+        axes.set_xscale("log")
+    axes.set_title(name, fontsize=10, loc="left", color=INK)
+    axes.set_ylabel(metric, fontsize=8, color=INK)
+    low, high = min(map(min, (rank.scores for rank in ranks))), max(map(max, (rank.scores for rank in ranks)))
+    for index, level in enumerate(references.values()):
+        if low <= level <= high:
+            axes.axhline(level, color=REFERENCES[index % len(REFERENCES)], linewidth=1.2, linestyle=(0, (4, 2)))

@@ -1,0 +1,246 @@
+"""Loops side by side, PPO with PureJaxRL's and QMIX with JaxMARL's: the same settings, pages of what there is, trainings."""
+
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from rich.console import Console
+
+from marljax.algos import ppo as ppo_alone
+from marljax.algos import qmix
+from marljax.baselines import cartpole, qmix_compare
+from marljax.baselines.harness.result_cache import Cells
+from marljax.baselines.harness.versus import Plan
+from marljax.baselines.rivals import ppo as purejaxrl_ppo
+from marljax.baselines.rivals import qmix as jaxmarl_qmix
+from marljax.core.spaces import Discrete
+from marljax.core.types import TimeStep
+from marljax.learning import advantages, ppo, rollout
+from marljax.learning.rollout import Learner, Step
+from marljax.training import mesh
+
+QUIET = Console(quiet=True)
+TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, updates=1)
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "vdn"])
+def test_both_qmix_loops_run_at_the_same_settings(mixer):
+    ours, theirs = qmix_compare.our_config(Plan(), mixer), qmix_compare.their_config(Plan(), mixer)
+    assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update) == (4807, 208)
+    assert ours.capacity * ours.num_envs == theirs.buffer_size
+    begins = ours.learning_starts / ours.steps_per_update
+    assert np.ceil(begins) == np.floor(theirs.learning_starts / theirs.steps_per_update) + 1, "the same first gradient step"
+
+
+def test_both_ppo_loops_run_at_the_same_settings():
+    ours, theirs = cartpole.our_config(cartpole.PLAN), cartpole.their_config(cartpole.PLAN)
+    assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update) == (976, 512)
+
+
+def test_their_mixer_is_monotonic():
+    """From any weights."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    mixer = jaxmarl_qmix.Mixer(4, 8, 1.0)
+    values, state = jax.random.normal(keys[0], (5, 7, 3)), jax.random.normal(keys[1], (5, 7, 6))
+    weights = jax.tree.map(lambda w: w + jax.random.normal(keys[2], w.shape), mixer.init(keys[3], values, state))
+    slopes = jax.grad(lambda values: mixer.apply(weights, values, state).sum())(values)
+    assert (slopes >= 0).all()
+    assert (slopes > 0).mean() > 0.5
+
+
+def test_both_explore_alike(monkeypatch):
+    """Over the first tenth of training, down to a twentieth."""
+    ours, theirs = qmix_compare.our_config(Plan(), "qmix"), qmix_compare.their_config(Plan(), "qmix")
+
+    class Collects(Exception):
+        """With which share of random actions."""
+
+    def collects(env, config, params, epsilon, key):
+        raise Collects(epsilon)
+
+    monkeypatch.setattr(jaxmarl_qmix, "rollout", collects)
+    tenth = theirs.num_updates / 10
+    for update, share in ((0, 1.0), (round(tenth / 2), 0.525), (round(tenth + 1), 0.05), (theirs.num_updates, 0.05)):
+        state = jaxmarl_qmix.RunState(None, None, None, None, jnp.array(update), jax.random.key(0))
+        with pytest.raises(Collects) as asked:
+            jaxmarl_qmix.update(None, theirs, state)
+        np.testing.assert_allclose(asked.value.args[0], share, atol=1e-3)
+        np.testing.assert_allclose(asked.value.args[0], qmix.exploration(ours, jnp.array(update)), rtol=1e-5)
+
+
+AGENTS, ACTIONS, SIZE = ["one", "two", "three"], 5, 4  # of the made-up rollouts
+
+
+def on_one_device(function, *arguments):
+    """Runs what uses the data axis."""
+    everywhere = PartitionSpec()
+    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    return jax.jit(program)(*arguments)
+
+
+def rollouts(length=8, rows=6):
+    """A batch in their form and in ours, with ends of episodes anywhere; theirs does not learn from the last step."""
+    keys = iter(jax.random.split(jax.random.key(0), 5))
+    obs = jax.random.normal(next(keys), (length, rows, len(AGENTS), SIZE))
+    state = jax.random.normal(next(keys), (length, rows, 2 * SIZE))
+    action = jax.random.randint(next(keys), (length, rows, len(AGENTS)), 0, ACTIONS)
+    reward = jax.random.normal(next(keys), (length, rows, len(AGENTS)))
+    done = jax.random.bernoulli(next(keys), 0.2, (length, rows))  # of the step before
+    ids = jnp.broadcast_to(jnp.eye(len(AGENTS)), (length, rows, len(AGENTS), len(AGENTS)))
+
+    def by_agent(values):
+        return {agent: values[:, :, number] for number, agent in enumerate(AGENTS)}
+
+    dones = dict.fromkeys([*AGENTS, "__all__"], done)
+    seen = by_agent(jnp.concatenate([obs, ids], -1)) | {"__all__": state}
+    theirs = jaxmarl_qmix.Moment(seen, by_agent(action), {"__all__": reward.sum(-1)}, dones)
+    everybody = jnp.ones((length, rows, len(AGENTS)), bool)
+    mask = jnp.ones((length, rows, len(AGENTS), ACTIONS), bool)
+    local = rollout.Inputs(obs, mask, jnp.broadcast_to(done[..., None], everybody.shape), everybody)
+    never, memory = jnp.zeros((length - 1, rows), bool), jnp.zeros((rows, len(AGENTS), 64))
+    ours = qmix.Sequence(qmix.Seen(local, state), never, action[:-1], reward[:-1], done[1:], done[1:], memory)
+    return theirs, ours
+
+
+def as_theirs(trained):
+    """Our networks' weights, or their gradients, in the places of JaxMARL's networks."""
+    layers = trained["agent"]["params"]
+    core = layers["Core_0"]["GRU_0"]
+    parts = [jnp.split(part, 3, -1) for part in (core["input"]["kernel"], core["input"]["bias"], core["recurrent"])]
+    cell = {}
+    for gate, kernel, bias, recurrent in zip("rzn", *parts, strict=True):
+        cell |= {f"i{gate}": {"kernel": kernel, "bias": bias}, f"h{gate}": {"kernel": recurrent}}
+    cell["hn"]["bias"] = core["bias"]
+    body = {"Dense_0": layers["Core_0"]["Dense_0"], "ScanResetGRU_0": {"GRUCell_0": cell}}
+    found = {"agent": {"params": {"Recurrent_0": body, "Dense_0": layers["Dense_0"]}}}
+    if trained["mixer"]:
+        names = ("first_hidden", "first", "bias", "second_hidden", "second", "offset_hidden", "offset")
+        mixer = {f"Dense_{number}": trained["mixer"]["params"][name] for number, name in enumerate(names)}
+        found["mixer"] = {"params": mixer}
+    return found
+
+
+def assert_close(mine, other):
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5), mine, other)
+
+
+OUR_ENV = SimpleNamespace(action_space=Discrete(ACTIONS))
+THEIR_ENV = SimpleNamespace(agents=AGENTS, action_space=lambda agent: Discrete(ACTIONS))
+
+
+def weights(config, batch, key):
+    """Of our networks for this batch, any; beside the rest of a policy's parameters."""
+    keys = jax.random.split(key, 3)
+    params = qmix.init_params(OUR_ENV, config, batch.seen, *keys[:2])
+    trained = {"agent": params.agent, "mixer": params.mixer}
+    return params, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(keys[2], leaf.shape), trained)
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "vdn"])
+def test_both_qmix_loops_learn_the_same_from_the_same_rollouts(mixer):
+    """The loss and its gradient, of any weights: two programs written apart."""
+    ours, theirs = qmix_compare.our_config(Plan(), mixer), qmix_compare.their_config(Plan(), mixer)
+    moments, batch = rollouts()
+    (params, trained), (_, target) = (weights(ours, batch, key) for key in jax.random.split(jax.random.key(1)))
+
+    def our_loss(trained, target, batch):
+        return qmix.td_loss(OUR_ENV, ours, params, trained, target, batch)[0]
+
+    def their_loss(trained, target, moments):
+        return jaxmarl_qmix.loss(trained, THEIR_ENV, theirs, target, moments)
+
+    mine = on_one_device(jax.value_and_grad(our_loss), trained, target, batch)
+    loss, gradient = jax.jit(jax.value_and_grad(their_loss))(as_theirs(trained), as_theirs(target), moments)
+    assert_close((mine[0], as_theirs(mine[1])), (loss, gradient))
+    assert loss > 0.1
+
+
+def test_both_greedy_policies_act_alike():
+    """Across beginnings of episodes: what plays the frozen ones is what was trained."""
+    ours, theirs = qmix_compare.our_config(Plan(), "vdn"), qmix_compare.their_config(Plan(), "vdn")
+    _, batch = rollouts(length=20)
+    params, trained = weights(ours, batch, jax.random.key(1))
+    local = jax.tree.map(lambda leaf: leaf[:, 0], batch.seen.local)  # [T, A, …] of one environment
+    never = jnp.zeros(len(local.obs), bool)
+    timesteps = TimeStep(local.obs, local.action_mask, None, local.first[:, 0], never, never, local.alive, {})
+
+    def played(act, env, config, params):
+        def step(carry, timestep):
+            action, carry = act(env, config, params, timestep, carry, jax.random.key(0), True)
+            return carry, action
+
+        return jax.jit(lambda: jax.lax.scan(step, jnp.zeros((len(AGENTS), 64)), timesteps)[1])()
+
+    mine = played(qmix.act, OUR_ENV, ours, params._replace(**trained))
+    its = played(jaxmarl_qmix.act, SimpleNamespace(num_agents=3, action_space=Discrete(ACTIONS)), theirs, as_theirs(trained))
+    np.testing.assert_array_equal(mine, its)
+    assert len(np.unique(mine)) > 1
+
+
+def test_both_ppo_loops_take_the_same_steps_from_the_same_rollout():
+    """Advantages, losses, gradients and Adam's steps; ends are terminal, for there no loop bootstraps."""
+    ours = cartpole.our_config(cartpole.PLAN).replace(num_minibatches=1, num_epochs=3)
+    theirs = cartpole.their_config(cartpole.PLAN).replace(num_minibatches=1, update_epochs=3)
+    env = SimpleNamespace(action_space=Discrete(2), num_actions=2)
+    shape = (theirs.num_steps, theirs.num_envs)
+    keys = jax.random.split(jax.random.key(0), 9)
+    obs, last_value = jax.random.normal(keys[0], (*shape, 4)), jax.random.normal(keys[1], shape[1:])
+    reward, value = jax.random.normal(keys[2], (2, *shape))
+    done, action = jax.random.bernoulli(keys[3], 0.1, shape), jax.random.randint(keys[4], shape, 0, 2)
+    log_prob = -jax.random.uniform(keys[5], shape, minval=0.3, maxval=1.2)  # so that some ratios leave the clipping range
+    kept = purejaxrl_ppo.Transition(done, action, value, reward, log_prob, obs)
+    advantage = purejaxrl_ppo.gae(theirs, kept, last_value, unroll=16)
+
+    yes = jnp.ones((*shape, 1), bool)
+    step = Step(reward[..., None], yes, done, done)
+    mine = advantages.gae(step, value[..., None], last_value[:, None], ours.gamma, ours.gae_lambda)
+    np.testing.assert_allclose(mine[0][..., 0], advantage, rtol=1e-4, atol=1e-4)
+    inputs = rollout.Inputs(obs[:, :, None], jnp.ones((*shape, 1, 2), bool), ~yes, yes)
+    params = ppo_alone.init_params(env, ours, inputs, *keys[6:8])
+    batch = ppo.Batch(inputs, action[..., None], log_prob[..., None], value[..., None], yes, yes, *mine)
+
+    def fitted(params, batch):
+        learner = Learner(params, ppo.new_learner(ours, params, keys[8], None).opt_state, jnp.zeros((), jnp.int32), keys[8], None)
+        evaluate = functools.partial(ppo_alone.evaluate_batch, env, ours)
+        return ppo.fit(ours, learner, batch, ppo.Carry((), ()), evaluate, keys[8])[0].params
+
+    after = on_one_device(fitted, params, batch)
+    before = both_towers(params)
+    opt_state = purejaxrl_ppo.optimizer(theirs).init(before)
+    their_fit = jax.jit(functools.partial(purejaxrl_ppo.fit, env, theirs))
+    found, _ = their_fit(before, opt_state, (kept, advantage, advantage + value), keys[8])
+    assert_close(both_towers(after), found)
+    moved = jax.tree.map(lambda old, new: float(jnp.abs(old - new).max()), before, found)
+    assert min(jax.tree.leaves(moved)) > 1e-4
+
+
+def both_towers(params):
+    """Our actor and critic as PureJaxRL's one network."""
+    towers = [tower["params"] for tower in (params.actor, params.critic)]
+    layers = [layer for tower in towers for layer in (*tower["Core_0"].values(), tower["Dense_0"])]
+    return {"params": {f"Dense_{number}": layer for number, layer in enumerate(layers)}}
+
+
+@pytest.mark.parametrize(
+    ("page", "first"), [(cartpole, "marljax, PureJaxRL's loop"), (qmix_compare, "QMIX, marljax, QMIX, JaxMARL's loop")]
+)
+def test_a_page_says_what_is_missing(tmp_path, page, first):
+    cells = Cells(tmp_path, QUIET, compute_missing=False)
+    text = page.page({part: fill(cells) for part, fill in page.PARTS.items()})
+    assert f"Not computed yet: {first}" in text
+    assert f"{page.PLAN.total_steps:,} steps" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [cartpole, qmix_compare], ids=["ppo", "qmix"])
+def test_both_trainings_fill_their_cells_and_are_found_again(tmp_path, page, monkeypatch):
+    monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
+    again = Cells(tmp_path, QUIET, compute_missing=False)
+    for fill in page.PARTS.values():
+        text = fill(Cells(tmp_path, QUIET), TINY)
+        assert fill(again, TINY) == text
+        assert text.count("\n") >= 3

@@ -1,0 +1,248 @@
+"""The commands around a finished run: train, evaluate, replay."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import warnings
+
+import jax
+import pytest
+from PIL import Image
+from toys import Corridor
+
+import marljax
+from marljax import registry
+from marljax.cli import app, exit_status, train
+from marljax.config import compose
+from marljax.core.spaces import Box
+from marljax.errors import UserError
+from marljax.io import program_cache
+from marljax.training import evaluation, load, runner
+from marljax.training.evaluation import PARTS_PER_SUITE, SUITES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def run():
+    """The folder of a finished run, made by the command itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+        patch.setattr(program_cache, "enable", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(run, tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    words = ["env=corridor", f"runs={root}", "name=first", "algo.total_steps=200", "seeds=2", "eval.episodes=4"]
+    assert exit_status.guarded(lambda: app._dispatch(["train", "tiny", *words, "eval.final_episodes=8"])) == 0
+    return root / "tiny_corridor" / "first"
+
+
+def console(*words):
+    """The exit status of ``marljax <words>``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["marljax", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            app.console()
+    return stopped.value.code
+
+
+def test_a_finished_run_leaves_everything_a_person_looks_for(folder):
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "results.json", "curve.png", "episode.gif"} <= names
+    results = json.loads((folder / "results.json").read_text())
+    mean = sum(seed["return"] for seed in results["seeds"].values()) / 2
+    assert results["policies"]["tiny"]["return"] == pytest.approx(mean)
+    assert Image.open(folder / "episode.gif").n_frames > 1
+
+
+def test_the_last_parameters_are_reported_beside_the_best(folder):
+    results = json.loads((folder / "results.json").read_text())
+    seeds = results["seeds"]
+    best, last = ([seeds[name][key] if key else seeds[name] for name in "01"] for key in ("", "last"))
+    for name, figures in {"tiny": best, "tiny, last": last}.items():
+        assert results["policies"][name]["return"] == pytest.approx(sum(seed["return"] for seed in figures) / 2)
+    policies = [[marljax.load(folder, seed, which) for seed in (0, 1)] for which in ("best", "last")]
+    assert [seed["update"] for seed in best] == [policy.update for policy in policies[0]]
+    assert [seed["update"] for seed in last] == [policy.update for policy in policies[1]] == [10, 10]
+
+
+def test_an_untrained_network_that_counts_as_best_is_told(folder, capsys):
+    """The toy's parameters drift at random: those of seed 0 were best before they did."""
+    assert console("evaluate", folder, "episodes=8") == 0
+    shown = capsys.readouterr().out
+    updates = [json.loads((folder / "results.json").read_text())["seeds"][seed]["update"] for seed in "01"]
+    assert updates[0] == 0 < updates[1]
+    assert f"best parameters: seed 0 after update 0 of 10, seed 1 after update {updates[1]}" in shown
+    assert "warning: seed 0: no evaluation beat that of update 0" in shown
+    assert console("evaluate", folder, "episodes=8", "which=last") == 0
+    assert "best parameters" not in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="seed 0: .*untrained network.*which='last'"):
+        marljax.load(folder, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        marljax.load(folder, seed=1)
+        marljax.load(folder, seed=0, which="last")
+
+
+def test_a_stopped_run_leaves_a_curve_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    run_chunks = runner.run_chunks
+
+    def interrupted(run, progress, record, stopper):
+        def record_and_interrupt(rows):
+            record(rows)
+            if run.update == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return run_chunks(run, progress, record_and_interrupt, stopper)
+
+    words = ["env=corridor", f"runs={tmp_path}", "name=in two parts", "chunk=2", "algo.total_steps=200", "eval.episodes=4"]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "run_chunks", interrupted)
+        assert console("train", "tiny", *words, "seeds=2", "eval.final_episodes=8") == 128 + signal.SIGTERM
+    folder = tmp_path / "tiny_corridor" / "in two parts"
+    assert (folder / "curve.png").exists()
+    advice = capsys.readouterr().out.split("continue with: ")[1].splitlines()[0]
+    assert shlex.split(advice) == ["marljax", "train", "tiny", f"resume={folder}"]
+    assert console(*shlex.split(advice)[1:]) == 0
+    sessions = json.loads((folder / "run.json").read_text())["sessions"]
+    assert [session["status"] for session in sessions] == ["interrupted", "finished"]
+    assert all(session["seconds"] > 0 and session["versions"]["jax"] == jax.__version__ for session in sessions)
+    assert sessions[0]["device"] == {"platform": "cpu", "kind": "cpu", "count": jax.device_count()}
+
+
+def test_the_advice_of_a_script_names_the_script(monkeypatch):
+    given = {}
+    monkeypatch.setattr(train, "train", lambda algo, words, command: given.update(command=command) or 0)
+    for script, command in (("algos/mappo.py", ["python", "algos/mappo.py"]), ("-c", None)):
+        monkeypatch.setattr(sys, "argv", [script])
+        with pytest.raises(SystemExit):
+            app.main("mappo", [])
+        assert given["command"] == command
+
+
+def test_plot_draws_again_from_the_rows(folder, capsys):
+    drawn = (folder / "curve.png").read_bytes()
+    (folder / "curve.png").unlink()
+    assert console("plot", folder) == 0
+    assert (folder / "curve.png").read_bytes() == drawn
+
+
+def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
+    assert console("evaluate", folder, "episodes=8") == 0
+    first = capsys.readouterr().out
+    assert "8 fresh episodes × 2 seeds" in first
+    assert console("evaluate", folder, "episodes=8") == 0
+    assert capsys.readouterr().out == first
+    assert console("evaluate", folder, "episodes=8", "suite=1") == 0
+    assert capsys.readouterr().out != first
+    assert console("evaluate", folder, "episodes=6") == 0  # parts hold four: one and a half of them
+    assert "6 fresh episodes × 2 seeds" in capsys.readouterr().out
+    assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
+    assert capsys.readouterr().out != first
+
+
+def test_no_two_suites_share_a_part():
+    most = PARTS_PER_SUITE
+    first, second, last = (evaluation.fresh_part(suite) for suite in (0, 1, SUITES - 1))
+    assert (first, second, last) == (most, 2 * most, 2**32 - most)  # those below ``first`` are training's and its end's
+    parts = (0, 1, first, second - 1, second, 2**32 - 1)
+    assert len({tuple(jax.random.key_data(evaluation.suite_key(part)).tolist()) for part in parts}) == len(parts)
+
+
+def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys, monkeypatch):
+    monkeypatch.setattr(Corridor, "observation_space", property(lambda env: Box((2 + env.compete,), 0.0, 1.0)))
+    assert console("evaluate", folder, "env.compete=true") == 2
+    line = "do not fit env.compete=true: the observation's shape was (2,) and becomes (3,); leave it out"
+    assert line in capsys.readouterr().err
+    per_agent = compose.compose("ippo", ["env=corridor", "algo.share_parameters=false"])
+    with pytest.raises(UserError, match=r"do not fit env.agents=2: their networks have other sizes"):
+        load.with_env(per_agent, {"agents": 2})
+
+
+def test_an_mp4_without_ffmpeg_is_refused_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delattr(load, "load_members")
+    assert console("replay", folder, "out=episode.mp4") == 2
+    assert "needs ffmpeg" in capsys.readouterr().err
+
+
+def test_replay_writes_an_animation(folder, tmp_path, capsys):
+    assert console("replay", folder, f"out={tmp_path / 'one.gif'}", "seed=1", "env.limit=5") == 0
+    assert "return" in capsys.readouterr().out
+    assert 1 < Image.open(tmp_path / "one.gif").n_frames <= 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["evaluate", "episodes=3"], "name the run folder first"),
+        (["evaluate", "{folder}", "episode=3"], "unknown option 'episode'; did you mean episodes"),
+        (["evaluate", "{folder}", "episodes=0"], "episodes=0 is out of range"),
+        (["evaluate", "{folder}", "suite=-1"], "suite=-1 is out of range; it takes integers from 0"),
+        (["evaluate", "{folder}", "suite=4095"], "suite=4095 is out of range; it takes integers from 0 to 4094"),
+        (["evaluate", "{folder}", "episodes=some"], "episodes=some has the wrong type; it takes an integer"),
+        (["evaluate", "{folder}", "which=worst"], "choose best or last"),
+        (["evaluate", "{folder}", "env.limt=3"], "did you mean env.limit"),
+        (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
+        (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
+        (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
+        (["plot", "{folder}", "out=x.png"], "'out=x.png': plot takes a run folder and trust=true"),
+        (["plot", "nowhere"], "nowhere is not a run folder"),
+        (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
+        (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
+        (["evaluat", "{folder}"], "did you mean evaluate"),
+        (["train", "tiny", "env=coridor"], "did you mean corridor"),
+    ],
+)
+def test_mistakes_are_one_line(folder, words, message, capsys):
+    assert console(*(word.format(folder=folder) for word in words)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "None is not a run folder"),
+        ((3,), "3 is not a run folder"),
+        (("{folder}", None, "best", "0"), "has no trial '0'"),
+    ],
+)
+def test_python_s_load_takes_paths_and_numbers(folder, arguments, message):
+    given = [folder if each == "{folder}" else each for each in arguments]
+    with pytest.raises(UserError, match=message):
+        load.load(*given)
+
+
+PAINTLESS = """
+from toys import Corridor
+
+class Paintless(Corridor):
+    def scene(self, state, env_params):
+        raise RuntimeError("no paint")
+"""
+
+
+def test_a_scene_that_raises_is_told_before_training_and_costs_the_animation_only(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "paintless.py").write_text(PAINTLESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["env=custom", "env.target=paintless:Paintless", "algo.total_steps=40", "eval.every=0", "eval.final_episodes=4"]
+    assert console("train", "tiny", *words, f"runs={tmp_path}", "name=bare") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("no animation: Paintless: scene raised RuntimeError: no paint")
+    assert (tmp_path / "tiny_paintless" / "bare" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"], ["plot", "-h"]],
+)
+def test_every_command_explains_itself(words, capsys):
+    assert console(*words) == 0
+    assert "usage: " in capsys.readouterr().out.replace("usage:\n", "usage: ")

@@ -1,0 +1,42 @@
+"""Every registered environment in the README's form of training, ``jax.jit(make_train(…))(key)``: it can be traced."""
+
+import jax
+import pytest
+
+import marljax
+from marljax import registry
+from marljax.algos import ippo
+from marljax.errors import UserError
+from marljax.wrappers import from_gymnax, jaxmarl_families
+
+OPTIONS = {
+    "merge": {},
+    "smax": {},
+    "ride_dispatch": {"preset": "demo", "view": "candidates"},
+    "swarm": {},
+    "collective": {"agents": 8},
+}
+DOWNLOADS = ("gymnax/MNISTBandit-bsuite",)
+NAMES = [
+    *OPTIONS,
+    *(f"gymnax/{name}" for name in from_gymnax.names()),
+    *(f"jaxmarl/{name}" for name in jaxmarl_families.names()),
+]
+CONFIG = ippo.Config(total_steps=8, num_envs=2, rollout_length=4, num_epochs=1, num_minibatches=1, hidden=(4,))
+
+
+def test_all_of_ours_are_here():
+    assert set(registry.ENVIRONMENTS) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_jitted_run_can_be_traced(name):
+    if name in DOWNLOADS:
+        pytest.skip("downloads its images")
+    try:
+        env = marljax.make(name, **OPTIONS.get(name, {}))
+    except UserError as missing:  # packages that JaxMARL does not install by itself, and what does not keep its API
+        pytest.skip(str(missing))
+    result = jax.eval_shape(jax.jit(marljax.make_train(ippo, env, CONFIG)), jax.random.key(0))
+    assert result.diverged_at.shape == ()
+    assert result.state.learner.updates.shape == ()

@@ -1,0 +1,429 @@
+"""``swarm``: contract, hover, rewards and thresholds, who is seen, indices that mean nothing, long random flights, bad input."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import marljax
+from marljax.envs.swarm import Swarm, contacts
+from marljax.envs.swarm import view as views
+from marljax.envs.swarm.params import RewardWeights, shares
+from marljax.envs.swarm.point_mass import PointMass
+from marljax.envs.swarm.quadrotor import Quadrotor, Room, fly
+from marljax.envs.swarm.scenarios import Ranges
+from marljax.errors import UserError
+from marljax.testing.conformance import check_env
+
+HOVER = 1 / 1.9
+ARM = 0.0325 * 2**0.5
+
+
+@pytest.fixture(scope="module")
+def env():
+    return Swarm(preset="obstacles", drones=6)
+
+
+@pytest.fixture(scope="module")
+def step(env):
+    return jax.jit(env.step)
+
+
+def silent(env, **changes):
+    """Numbers without any noise."""
+    numbers = env.default_params.replace(position_noise=0.0, velocity_noise=0.0, gyro_noise=0.0, **changes)
+    return numbers.replace(drone=numbers.drone.replace(noise=0.0)) if env.dynamics == "quadrotor" else numbers
+
+
+def placed(env, place, velocity=None, goal=None, obstacles=None):
+    """A state with drones at ``place`` [3, N], level and hovering."""
+    env_params = silent(env)
+    state, _ = env.reset(jax.random.key(0), env_params)
+    place = jnp.asarray(place, state.goal.dtype)
+    body = state.body.replace(position=place, velocity=jnp.zeros_like(place) if velocity is None else jnp.asarray(velocity))
+    body = body.replace(rotation=jnp.broadcast_to(jnp.eye(3)[:, :, None], body.rotation.shape))
+    body = body.replace(motor=jnp.full(body.motor.shape, HOVER**0.5))
+    goal = place if goal is None else jnp.asarray(goal, place.dtype)
+    goals = state.goals.replace(phases=jnp.broadcast_to(goal, state.goals.phases.shape), kind=jnp.zeros((), jnp.int32))
+    state = state.replace(body=body, goal=goal, goals=goals.replace(drift=jnp.zeros(())))
+    if env.obstacles:
+        x, y, radius = obstacles or (jnp.full(env.obstacles, 4.0), jnp.full(env.obstacles, 4.0), jnp.zeros(env.obstacles))
+        state = state.replace(obstacles=contacts.Obstacles(*(jnp.asarray(part, place.dtype) for part in (x, y, radius))))
+    return state, env_params
+
+
+def apart(count, metres=1.0):
+    """[3, N] places in a row at a height of 2 m."""
+    return np.stack([metres * (np.arange(count) - 0.5 * (count - 1)), np.zeros(count), np.full(count, 2.0)])
+
+
+HOVERING = jnp.full((6, 4), 2 * HOVER - 1)
+
+
+@pytest.mark.parametrize("options", [{"preset": "obstacles", "drones": 4}, {"preset": "coverage", "drones": 3}], ids=str)
+def test_it_keeps_the_contract(options):
+    env = Swarm(**options)
+    check_env(env, env.default_params.replace(duration=60), num_steps=130)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "open"},
+        {"preset": "open", "dynamics": "point3d"},
+        {"preset": "coverage", "dynamics": "point3d", "obstacles": 8},
+        {"preset": "open", "drones": 3, "integrator": "rk4"},
+    ],
+    ids=str,
+)
+def test_other_dynamics_keep_the_contract(options):
+    env = Swarm(**options)
+    check_env(env, env.default_params.replace(duration=60), num_steps=130)
+
+
+def test_a_perfect_hover_returns_what_the_reference_says(env):
+    """In float64: nobody steers, and float32's rounding would tip the drones over some seconds."""
+
+    def one(state, key):
+        state, timestep = env.step(key, state, jnp.full((6, 4), 2 * HOVER - 1), env_params)
+        return state, (timestep.reward, timestep.truncated, timestep.metrics)
+
+    with jax.enable_x64(True):
+        state, env_params = placed(env, apart(6))
+        keys = jax.random.split(jax.random.key(0), 1500)
+        _, (rewards, cut, metrics) = jax.jit(lambda state: jax.lax.scan(one, state, keys))(state)
+        rewards, cut, metrics = jax.tree.map(np.asarray, (rewards, cut, metrics))
+    np.testing.assert_allclose(rewards.sum(axis=0), 1500 / 200 * (1 - 0.05 * (2 * HOVER - 1) * 2), atol=1e-6)
+    np.testing.assert_allclose(rewards.sum(axis=0), 7.4605, atol=5e-5)
+    assert cut[-1]
+    assert not cut[:-1].any()
+    assert metrics["success"][-1] == 1
+    assert metrics["distance"][-1] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "terminated"),
+    [
+        ({"preset": "coverage"}, True),
+        ({"preset": "coverage", "limit": "truncate"}, False),
+        ({"preset": "open", "dynamics": "point2d"}, False),
+        ({"preset": "open", "dynamics": "point2d", "limit": "end"}, True),
+    ],
+    ids=str,
+)
+def test_the_time_is_up_by_termination_where_the_task_is_that_long(options, terminated):
+    env = Swarm(**options, drones=2)
+    state, _ = env.reset(jax.random.key(0))
+    state = state.replace(step=jnp.asarray(env.default_params.duration - 2, jnp.int32))
+    for is_last in (False, True):
+        state, timestep = env.step(jax.random.key(1), state, jnp.zeros((2, 2)))
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (is_last and terminated, is_last and not terminated)
+
+
+def test_a_preset_only_fills_in_the_limit_that_is_not_given():
+    assert Swarm(preset="coverage") == Swarm(preset="coverage", limit="end") != Swarm(preset="coverage", limit="truncate")
+    assert dataclasses.replace(Swarm(), preset="coverage").limit == "truncate"
+    with pytest.raises(UserError, match="unknown limit of swarm 'cut'"):
+        Swarm(limit="cut")
+
+
+def test_rewards_are_those_of_the_formula(env, step):
+    """Against NumPy: motion and place, proximity, new contacts of drones and with obstacles."""
+    place = apart(6, 1.0)
+    place[0, 1] = place[0, 0] + 2 * ARM - 0.002  # touch
+    place[0, 3] = place[0, 2] + 4 * ARM - 0.02  # are near
+    middle = 0.5 * (place[0, 4] + place[0, 5])
+    radius = 0.5 * (place[0, 5] - place[0, 4]) - ARM + 0.001  # both touch it
+    obstacles = (np.array([middle] + [4.0] * 15), np.zeros(16), np.array([radius] + [0.0] * 15))
+    goal = place + np.array([[0.3], [-0.4], [1.2]])
+    state, env_params = placed(env, place, goal=goal, obstacles=obstacles)
+    before = state.body.position.at[0].add(jnp.array([0.0, 0.01, 0.0, 0.0, -0.01, 0.01]))  # a step earlier nobody touched
+    velocity = (state.body.position - before) / 0.01
+    action = HOVERING.at[:, 0].add(0.3)
+    moving = state.replace(body=state.body.replace(position=before, velocity=velocity))
+    after, timestep = step(jax.random.key(3), moving, action, env_params)
+    body = jax.tree.map(np.asarray, after.body)
+    away = np.linalg.norm(body.position - goal, axis=0)
+    cost = away + 0.05 * np.linalg.norm(action, axis=1) - body.rotation[2, 2] + 0.1 * np.linalg.norm(body.spin, axis=0)
+    distance = np.linalg.norm(body.position[:, :, None] - body.position[:, None], axis=0) + 9 * np.eye(6)
+    near = np.maximum(1 - distance / 0.18385, 0).sum(axis=1)
+    fresh = np.array([1, 1, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1, 1])
+    expected = -cost / 200 - 0.01 * 4 * near - 5 * fresh[0] - 5 * fresh[1]
+    # the spin that a contact gives belongs to the costs of the same step
+    np.testing.assert_allclose(timestep.reward, expected, atol=2e-4)
+    _, timestep = step(jax.random.key(4), after.replace(body=after.body.replace(velocity=0 * velocity)), action, env_params)
+    assert (timestep.reward > -4).all(), "a contact that goes on costs nothing again"
+
+
+@pytest.mark.parametrize(("gap", "touches"), [(2 * ARM - 1e-4, True), (2 * ARM + 1e-4, False)])
+def test_drones_touch_at_twice_the_arm(env, step, gap, touches):
+    place = apart(6)
+    place[0, 1] = place[0, 0] + gap
+    state, env_params = placed(env, place)
+    state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(0.05)))
+    moved = state.replace(body=state.body.replace(velocity=state.body.velocity.at[0, 1].set(-5.0)))
+    _, timestep = step(jax.random.key(0), moved, HOVERING, env_params)
+    assert (np.asarray(timestep.reward)[:2] < -4).all() == touches
+
+
+def test_neighbours_are_ranked_by_distance_and_closing_speed(env):
+    rng = np.random.default_rng(0)
+    place, velocity = rng.normal(size=(3, 7)), rng.normal(size=(3, 7)) * 2
+    place[:, 6] = [30.0, 0.0, 0.0]
+    found = np.asarray(views.neighbours(jnp.asarray(place), jnp.asarray(velocity), 6)).reshape(6, 6, 7)
+    for own in range(7):
+        apart, faster = place - place[:, [own]], velocity - velocity[:, [own]]
+        distance = np.linalg.norm(apart, axis=0)
+        rank = distance + (apart * faster).sum(axis=0) / np.maximum(distance, 1e-9)
+        order = [other for other in np.argsort(rank) if other != own]
+        expected = [np.concatenate([np.clip(apart[:, j], -10, 10), np.clip(faster[:, j], -6, 6)]) for j in order]
+        np.testing.assert_allclose(found[:, :, own], expected, atol=1e-5)
+
+
+def test_sensors_are_as_noisy_as_said(env):
+    def errors(key):
+        state, timestep = env.reset(key, env.default_params)
+        body, place = state.body, timestep.obs[:, :3].T + state.goal
+        return place - body.position, timestep.obs[:, 3:6].T - body.velocity, timestep.obs[:, 15:18].T - body.spin
+
+    for found, deviation in zip(
+        jax.jit(jax.vmap(errors))(jax.random.split(jax.random.key(0), 500)), (5e-3, 1e-2, 1.75e-4), strict=True
+    ):
+        np.testing.assert_allclose([found.mean(), found.std()], [0, deviation], atol=0.03 * deviation)
+
+
+def test_landmarks_are_told_with_how_far_the_others_are():
+    rng = np.random.default_rng(3)
+    place, marks = rng.normal(size=(2, 4)), rng.normal(size=(2, 5))
+    found = np.asarray(views.landmarks(jnp.asarray(place), jnp.asarray(marks), 3)).reshape(3, 3, 4)
+    distance = np.linalg.norm(marks[:, None] - place[:, :, None], axis=0)  # [drones, landmarks]
+    for own in range(4):
+        nearest = np.argsort(distance[own])[:3]
+        others = np.delete(distance, own, axis=0).min(axis=0)
+        expected = [[*(marks[:, mark] - place[:, own]), others[mark]] for mark in nearest]
+        np.testing.assert_allclose(found[:, :, own], expected, atol=1e-6)
+
+
+def test_the_field_is_the_distance_to_the_nearest_obstacle():
+    rng = np.random.default_rng(1)
+    x, y, radius = rng.normal(size=5) * 2, rng.normal(size=5) * 2, np.array([0.3, 0.2, 0.4, 0.0, 0.3])
+    place = rng.normal(size=(3, 4))
+    found = views.field(jnp.asarray(place), contacts.Obstacles(jnp.asarray(x), jnp.asarray(y), jnp.asarray(radius)))
+    for drone in range(4):
+        for number in range(9):
+            at = place[:2, drone] + 0.1 * np.array([number // 3 - 1, number % 3 - 1])
+            expected = min(np.hypot(*(at - (x[k], y[k]))) - radius[k] for k in range(5) if radius[k])
+            assert found[number, drone] == pytest.approx(expected, abs=1e-5)
+
+
+def test_indices_mean_nothing(env, monkeypatch):
+    """Drones that change places, with the random numbers that are theirs, change places in all that follows."""
+    order = np.array([3, 1, 5, 0, 2, 4])
+    rng = np.random.default_rng(2)
+    inwards = np.array([[0.1, 0, 0], [-0.1, 0, 0], [0, 0.1, 0], [0, -0.1, 0], [0, 0, 0.1], [0, 0, -0.1]]).T
+    crowd = inwards + rng.uniform(-0.01, 0.01, (3, 6)) + np.array([[0.3], [0.0], [2.0]])  # contacts, downwash and an obstacle
+    state, env_params = placed(env, crowd, obstacles=(np.zeros(16), np.zeros(16), np.array([0.2] + [0.0] * 15)))
+    state = state.replace(body=state.body.replace(velocity=jnp.asarray(-5.0 * (inwards / 0.1), jnp.float32)))
+    draws = jax.random.normal(jax.random.key(5), (4 * 6,)), jax.random.uniform(jax.random.key(6), (6,))
+    action = jax.random.uniform(jax.random.key(7), (4, 6), minval=-1.0)
+    drawn, permuted = contacts.draw, lambda leaf: leaf[..., order] if leaf.ndim and leaf.shape[-1] == 6 else leaf
+    timing = marljax.envs.swarm_tally.timing(jnp.array(200), state.goals.kind, env_params)
+
+    def after(state, thrust, landing, action):
+        key_data = jax.random.key_data(jax.random.key(8))
+        given = (thrust, landing, key_data), action, state.body, state.goal, state.obstacles, state.tally, timing, env_params
+        moved = env._transition(jax.random.key_impl(jax.random.key(0)), *given)
+        obs = env.observe(state.replace(body=moved[0], sensed=jnp.zeros((9, 6))), env_params).obs.T
+        return jax.tree.map(np.asarray, (moved, obs))
+
+    usual = after(state, *draws, action)
+    monkeypatch.setattr(contacts, "draw", lambda drones, key: jax.tree.map(permuted, drawn(drones, key)))
+    swapped = jax.tree.map(permuted, state.replace(obstacles=None)).replace(obstacles=state.obstacles)
+    thrust = draws[0].reshape(4, 6)[:, order].reshape(-1)
+    other = after(swapped, thrust, draws[1][order], action[:, order])
+    assert (usual[0][2] < -4).all(), "the crowd should collide"
+    for one, two in zip(jax.tree.leaves(usual), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(one[..., order].astype(float), two.astype(float), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("drones", "neighbours", "steps"),
+    [(6, 2, 10_000), pytest.param(128, 127, 100, marks=pytest.mark.slow)],
+)
+def test_long_random_flights_stay_finite_and_in_the_room(drones, neighbours, steps):
+    env = Swarm(preset="obstacles", drones=drones, neighbours=neighbours)
+    vec = marljax.vectorize(env, 4)
+    env_params = env.default_params.replace(mix=shares(("obstacles_same", "swap", "lissajous")))
+
+    def one(carried, key):
+        state, worst = carried
+        key_action, key_step = jax.random.split(key)
+        # thrust that mostly carries the drone, so that it flies, meets others and falls
+        action = jnp.clip(0.1 + 0.4 * jax.random.normal(key_action, (4, drones, 4)), -1, 1)
+        state, timestep = vec.step(key_step, state, action, env_params)
+        body = state.env.body
+        square = jnp.einsum("eijn,eikn->ejkn", body.rotation, body.rotation) - jnp.eye(3)[:, :, None]
+        finite = jnp.all(
+            jnp.array([jnp.isfinite(leaf).all() for leaf in (timestep.obs, timestep.reward, *jax.tree.leaves(body))])
+        )
+        place = body.position
+        outside = jnp.maximum(jnp.abs(place[:, :2]).max() - 5, jnp.maximum(place[:, 2].max() - 10, -place[:, 2].min()))
+        now = jnp.stack([jnp.abs(square).max(), outside, 1.0 - finite, jnp.abs(body.spin).max()])
+        return (state, jnp.maximum(worst, now)), None
+
+    state, _ = vec.reset(jax.random.key(0), env_params)
+    keys = jax.random.split(jax.random.key(1), steps)
+    _, worst = jax.jit(lambda s: jax.lax.scan(one, (s, jnp.zeros(4)), keys)[0])(state)
+    skew, outside, broken, spin = (float(part) for part in worst)
+    assert broken == 0
+    assert skew < 1e-5
+    assert outside <= 1e-6
+    assert spin < 40 + 63 + 4  # contacts with a drone and an obstacle add to the fastest spin of flight until the next step
+
+
+def test_success_collision_and_deadlock_say_what_happened(env):
+    place = apart(6)
+    state, env_params = placed(env, place, goal=place + np.array([[0, 0, 0, 0, 0, 3.0], [0] * 6, [0] * 6]))
+    velocity = jnp.zeros((3, 6)).at[0, 1].set(-3.0)  # the second flies into the first
+    state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(-0.88), velocity=velocity))
+    late = state.replace(step=jnp.array(1400, jnp.int32))
+
+    def end(state):
+        def one(state, key):
+            state, timestep = env.step(key, state, HOVERING, env_params)
+            return state, timestep.metrics
+
+        _, metrics = jax.jit(lambda s: jax.lax.scan(one, s, jax.random.split(jax.random.key(0), 100)))(state)
+        return {name: float(values[-1]) for name, values in metrics.items()}
+
+    lying = state.replace(body=state.body.replace(position=state.body.position.at[2, :2].set(0.01)))
+    assert end(lying)["floor"] == pytest.approx(2 / 6, abs=0.01)  # two of six, for the 1 s that this takes
+    found = end(late)
+    assert found["floor"] == 0
+    assert found["collision"] == pytest.approx(2 / 6)
+    assert found["deadlock"] == pytest.approx(1 / 6)  # the one whose goal is 3 m away
+    assert found["success"] == pytest.approx(3 / 6)
+    assert found["crash"] == 0
+    early = end(state.replace(step=jnp.array(0, jnp.int32)))
+    assert early["collision"] == 0, "contacts in the first 1.5 s do not count"
+
+
+def pushed(place, action, steps):
+    """Two point masses, and one before an obstacle at x = 2 of radius 0.3, on a line: places and velocities after 10 ms each."""
+    velocity = np.zeros(3)
+    for _ in range(steps):
+        depth = np.array([0.2 - (place[1] - place[0]), 0.4 - (2.0 - place[2])])
+        force = 500 * 0.001 * np.logaddexp(depth / 0.001, 0)
+        velocity = velocity + 0.01 * (5 * action + [-force[0], force[0], -force[1]] - velocity)
+        place = place + 0.01 * velocity
+    return place, velocity
+
+
+def test_point_masses_push_one_another_off_and_stay_in_their_plane():
+    env = Swarm(preset="coverage", drones=3, obstacles=1)
+    env_params = silent(env)
+    state, _ = env.reset(jax.random.key(0), env_params)
+    obstacles = contacts.Obstacles(jnp.array([2.0]), jnp.array([0.0]), jnp.array([0.3]))
+    start, action = np.array([0.0, 0.19, 1.62]), np.array([0.4, 0.0, -1.0])
+    place = jnp.stack([jnp.asarray(start), jnp.zeros(3), jnp.zeros(3)]).astype(jnp.float32)
+    state = state.replace(body=state.body.replace(position=place), obstacles=obstacles)
+    after, timestep = env.step(jax.random.key(0), state, jnp.zeros((3, 2)).at[:, 0].set(action), env_params)
+    expected = pushed(start, action, 5)
+    found = np.asarray(after.body.position), np.asarray(after.body.velocity)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one[0], other, atol=1e-5)
+        assert (one[1:] == 0).all()
+    apart = np.linalg.norm(found[0][:2, :, None] - np.asarray(after.goal)[:2, None], axis=0)
+    close = max(1 - (expected[0][1] - expected[0][0]) / 0.4, 0)
+    reward = -0.05 * (0.5 * apart.min(axis=0).mean() + 0.5 * close * np.array([1, 1, 0]))
+    np.testing.assert_allclose(timestep.reward, reward, atol=1e-5)
+
+
+def test_the_integrator_is_that_of_the_option():
+    """A step of a drone that tumbles, motors off, against the body's own."""
+    ends = {}
+    for integrator in ("euler", "rk4"):
+        env = Swarm(drones=1, integrator=integrator)
+        state, env_params = placed(env, apart(1))
+        body = state.body.replace(spin=jnp.array([[5.0], [8.0], [-6.0]]), motor=jnp.zeros((4, 1)))
+        after, _ = env.step(jax.random.key(0), state.replace(body=body), jnp.full((1, 4), -1.0), env_params)
+        zeros = jnp.zeros((4, 1))
+        expected = fly(body, zeros, zeros, zeros[0], env_params.drone, env_params.room, integrator)
+        np.testing.assert_allclose(after.body.spin, expected.spin, rtol=1e-6)
+        ends[integrator] = np.asarray(after.body.rotation)
+    assert np.abs(ends["rk4"] - ends["euler"]).max() > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"preset": "swapp"}, "did you mean"),
+        ({"dynamics": "helicopter"}, "unknown dynamics of swarm"),
+        ({"drones": 4, "neighbours": 4}, "with drones=4 it takes 0 to 3"),
+        ({"neighbours": -2}, "at least 0"),
+        ({"drones": -3}, "at least 1"),
+        ({"obstacles": 64}, "have room for 63"),
+        ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
+        ({"task": "landmarks"}, "dynamics=point2d"),
+        ({"dynamics": ["point2d"]}, "unknown dynamics of swarm"),
+        ({"integrator": "rk45"}, "unknown integrator of swarm.*rk4"),
+        ({"preset": "coverage", "integrator": "rk4"}, "integrator=rk4 .* dynamics=quadrotor"),
+        ({"preset": ["swap"]}, "unknown preset of swarm"),
+        ({"drones": "eight"}, "at least 1"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_one_clear_line(options, says):
+    with pytest.raises(UserError, match=says) as caught:
+        Swarm(**options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"density": 0.51}, "give obstacles=32"),
+        ({"density": 1.0}, r"from 0 to 0\.9843$"),
+        ({"ranges": Ranges(density_high=0.51)}, "ranges.density_high=0.51 of swarm is 32 .* give obstacles=32"),
+        ({"obstacle_size": 0.95}, "at most 0.908"),
+        ({"ranges": Ranges(size_high=0.95)}, "ranges.size_high=0.95 .* at most 0.908"),
+        ({"ranges": Ranges(swap_low=0.9)}, "ranges.swap_low=0.9 of swarm lies above ranges.swap_high=0.8"),
+        ({"ranges": Ranges(centre=5.0)}, "room.half=5 of swarm is too small for the goals; give at least 5.55"),
+        ({"room": Room(half=4.0)}, "give at least 4.05"),
+        ({"room": Room(height=3.0)}, "room.height=3 of swarm is too low for the goals; give at least 3.55"),
+        ({"weights": RewardWeights(collision=-1.0)}, "weights.collision=-1 of swarm is out of range"),
+        ({"drone": Quadrotor(offset=0.6)}, "make them smaller"),
+        ({"mix": np.zeros(11)}, "give one to a scenario"),
+        ({"mix": np.ones(3)}, "give 11 numbers"),
+        ({"mix": -np.ones(11)}, r"mix\[0\]=-1 of swarm"),
+        ({"duration": 4}, "at least 5"),
+        ({"duration": "long"}, "finite numbers|an integer"),
+        ({"duration": np.array([100, 200])}, "one number"),
+        ({"spread": float("nan")}, "finite numbers"),
+        ({"drone": Quadrotor(mass=0.0)}, "drone.mass=0 of swarm is out of range; it takes a number above 0"),
+        ({"drone": PointMass()}, "another structure"),
+        ({"drone": Quadrotor(thrust_to_weight=0.9)}, "could not take off"),
+        ({"collision_anneal": 1.5}, "from 0 to 1"),
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_one_clear_line(env, changes, says):
+    with pytest.raises(UserError, match=says) as caught:
+        env.check_params(env.default_params.replace(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_obstacle_scenarios_need_room_for_obstacles():
+    for env in (Swarm(preset="static_same"), Swarm(preset="obstacles", obstacles=0)):
+        with pytest.raises(UserError, match="give obstacles=16"):
+            env.check_params(env.default_params.replace(mix=shares(("obstacles_random",))))
+    Swarm(preset="coverage").check_params(Swarm(preset="coverage").default_params)
+
+
+def test_presets_of_equal_structure_are_equal():
+    assert Swarm(preset="swap") == Swarm(preset="lissajous")
+    assert Swarm(preset="swap") != Swarm(preset="swap", drones=4)
+    assert dataclasses.replace(Swarm(preset="swap"), preset="open").default_params.mix.max() == pytest.approx(1 / 9)

@@ -1,0 +1,99 @@
+"""Every algorithm with every environment: it trains, or one line says why it cannot."""
+
+import itertools
+import re
+from pathlib import Path
+
+import chex
+import jax
+import pytest
+
+from marljax.config import compose
+from marljax.errors import UserError
+from marljax.training import mesh
+from marljax.training.trainer import Trainer
+
+# Environments by name, and the words of a command line for a small one.
+ENVIRONMENTS = {
+    "merge": ("env=merge",),
+    "smax": ("env=smax", "env.scenario=3m"),
+    "ride_dispatch": ("env=ride_dispatch", "env.preset=demo", "env.view=candidates"),
+    "swarm": ("env=swarm", "env.preset=static_same", "env.drones=3", "env.neighbours=1"),
+    "collective": ("env=collective", "env.agents=8"),
+    "jaxmarl/MPE_simple_spread_v3": ("env=jaxmarl/MPE_simple_spread_v3",),
+    "gymnax/CartPole-v1": ("env=gymnax/CartPole-v1",),
+}
+ALGORITHMS = {
+    **dict.fromkeys(("ppo", "ippo", "mappo"), ("algo.num_minibatches=2", "algo.num_epochs=1")),
+    "qmix": ("algo.batch_size=4", "algo.buffer_size=64", "algo.learning_starts=0"),
+    "ospo": ("algo.num_minibatches=2", "algo.num_epochs=1"),
+}
+SMALL = ("tuned=none", "algo.num_envs=2", "algo.rollout_length=4", "algo.total_steps=16", "algo.hidden=[8,8]")
+IMPOSSIBLE = {
+    ("qmix", "swarm"): "qmix needs discrete actions, and those of Swarm are Box",
+    ("qmix", "collective"): "qmix needs discrete actions, and those of Collective are Box",
+    ("ospo", "gymnax/CartPole-v1"): "ospo compares the agents of a step, and CartPole_v1 has one",
+}
+# Each algorithm and each environment at least once.
+COVER = [
+    ("ppo", "gymnax/CartPole-v1"),
+    ("ppo", "merge"),
+    ("ippo", "swarm"),
+    ("mappo", "collective"),
+    ("qmix", "smax"),
+    ("qmix", "jaxmarl/MPE_simple_spread_v3"),
+    ("ospo", "ride_dispatch"),
+]
+PAIRS = list(itertools.product(ALGORITHMS, ENVIRONMENTS))
+
+
+def prepared(algo, env):
+    """The training program of a pair, keys and numbers."""
+    run = compose.compose(algo, [*ENVIRONMENTS[env], *SMALL, *ALGORITHMS[algo]])
+    trainer = Trainer(run.algorithm, run.training_env, run.config, mesh.make_mesh())
+    return trainer, jax.random.split(jax.random.key(0), 1), run.training_params
+
+
+@pytest.mark.parametrize(("algo", "env"), PAIRS)
+def test_every_pair_has_a_program_or_a_reason(algo, env):
+    trainer, keys, env_params = prepared(algo, env)
+
+    def start_and_run(keys, env_params):
+        return trainer.run(trainer.init(keys, env_params), 1)
+
+    if (algo, env) in IMPOSSIBLE:
+        with pytest.raises(UserError, match=re.escape(IMPOSSIBLE[algo, env])) as caught:
+            jax.eval_shape(start_and_run, keys, env_params)
+        assert "\n" not in str(caught.value)
+        return
+    members, metrics = jax.eval_shape(start_and_run, keys, env_params)
+    assert {"episodes", "sum_return", "sum_length"} <= set(metrics)
+    assert members.state.learner.updates.shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("algo", "env"),
+    [pair if pair in COVER else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS if pair not in IMPOSSIBLE],
+)
+def test_two_updates_are_finite(algo, env):
+    trainer, keys, env_params = prepared(algo, env)
+    members, metrics = trainer.run(trainer.init(keys, env_params), 2)
+    assert members.diverged_at.tolist() == [-1]
+    chex.assert_tree_all_finite((members.state.learner.params, metrics))
+
+
+def test_the_readme_says_the_same():
+    """Its table has a row for every algorithm; a pair that is impossible has its reason there instead of a tick."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = text.split("<!-- every pair -->")[1].strip().split("\n\n")[0].splitlines()
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
+    header, body = rows[0][1:], {row[0]: row[1:] for row in rows[2:]}
+    assert [name.split("/")[0] for name in header] == [name.split("/")[0] for name in ENVIRONMENTS]
+    assert list(body) == list(ALGORITHMS)
+    for (algo, env), cell in zip(PAIRS, itertools.chain(*(body[algo] for algo in ALGORITHMS)), strict=True):
+        assert ((algo, env) in IMPOSSIBLE) == (cell != "✓"), (algo, env)
+
+
+def test_one_controller_cannot_list_all_orders():
+    with pytest.raises(UserError, match=r"choose another view, such as env\.view=candidates"):
+        compose.compose("ppo", ["env=ride_dispatch", "env.preset=demo"])

@@ -1,0 +1,32 @@
+"""What README claims stands in the pages of results that commands have written."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "baselines" / "results").glob("*.md")).replace("-", "−")
+
+
+def missing(pattern: str, text: str, fewest: int) -> list[str]:
+    """What ``pattern`` finds in the text and no page has."""
+    quoted = re.findall(pattern, text)
+    assert len(quoted) >= fewest
+    return [figure for figure in quoted if figure not in PAGES]
+
+
+def test_figures_with_intervals_are_quoted_from_the_pages():
+    assert missing(r"−?[\d.]+ (?:± [\d.]+|% \[[\d., ]+\])|> [\d.]+(?= )", README, fewest=30) == []
+
+
+def test_speeds_are_quoted_from_the_pages():
+    section = README.split("## Speed")[1].split("\n## ")[0]
+    assert missing(r"\d{1,3}(?:,\d{3})+", section, fewest=10) == []
+    rows = re.findall(r"([\d,]+) \| ([\d.]+) \|\n", section)
+    assert len(rows) == 6
+    assert [row for row in rows if not re.search(rf"{row[0]} \|.* {row[1]}× ", PAGES)] == []
+
+
+def test_the_first_block_is_two_commands():
+    block = README.split("```bash\n")[1].split("```")[0]
+    assert block.splitlines() == ["pip install -e . && python algos/mappo.py env=merge", 'pip install -e ".[dev]" && pytest']

@@ -1,0 +1,179 @@
+"""Checkpoints give back every bit, and no damaged, foreign or unfitting one is ever taken for good."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from marljax.errors import UserError
+from marljax.io import checkpoint
+from marljax.io.checkpoint import Purpose
+
+PURPOSE = Purpose("tiny", "corridor", "1")
+
+
+def tree(offset: float = 0.0):
+    return {
+        "weights": {"a": jnp.arange(6.0).reshape(2, 3) + offset, "empty": jnp.zeros((2, 0))},
+        "keys": jax.random.split(jax.random.key(int(offset)), 2),
+        "count": (jnp.array([3, 4], jnp.int32), jnp.array([True, False])),
+    }
+
+
+def bits(tree):
+    return [
+        np.asarray(jax.random.key_data(leaf) if leaf.dtype.name.startswith("key") else leaf) for leaf in jax.tree.leaves(tree)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for update in (10, 20):
+        checkpoint.save(tmp_path, update, tree(update), PURPOSE, keep=2)
+    return tmp_path
+
+
+def test_every_bit_comes_back_from_the_newest(folder):
+    for template in (tree(), jax.eval_shape(tree)):
+        restored = checkpoint.restore(folder, template, PURPOSE)
+        assert (restored.update, restored.warnings) == (20, ())
+        assert jax.tree.structure(restored.tree) == jax.tree.structure(tree())
+        for got, wanted in zip(bits(restored.tree), bits(tree(20.0)), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_only_the_newest_are_kept_and_later_damaged_ones_do_not_count(folder):
+    checkpoint.save(folder, 15, tree(15.0), PURPOSE, keep=1)
+    assert [path.name for path in checkpoint.checkpoints(folder)] == ["00000020", "00000015"]
+    checkpoint.save(folder, 20, tree(20.0), PURPOSE, keep=1)
+    assert [path.name for path in checkpoint.checkpoints(folder)] == ["00000020"]
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_long_runs_keep_the_order_of_their_checkpoints(folder):
+    for update in (99_999_999, 100_000_000):
+        checkpoint.save(folder, update, tree(update % 7), PURPOSE, keep=2)
+    assert [int(path.name) for path in checkpoint.checkpoints(folder)] == [100_000_000, 99_999_999]
+    (folder / "2024").mkdir()
+    (folder / "²").mkdir()
+    assert checkpoint.restore(folder, tree(), PURPOSE).update == 100_000_000
+
+
+def flip_a_byte(path):
+    largest = max(
+        (file for file in path.rglob("*") if file.is_file() and file.name != checkpoint.MANIFEST), key=lambda f: f.stat().st_size
+    )
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def truncate(path):
+    for file in path.rglob("d/*"):
+        file.write_bytes(file.read_bytes()[:-3])
+
+
+def lose_a_file(path):
+    next(file for file in path.rglob("d/*") if file.is_file()).unlink()
+
+
+def flip_a_note(path):
+    manifest = path / checkpoint.MANIFEST
+    manifest.write_text(manifest.read_text().replace('"update": ', '"update": 1'))
+
+
+def garble_the_manifest(path):
+    manifest = path / checkpoint.MANIFEST
+    manifest.write_text(manifest.read_text()[:100])
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, truncate, lose_a_file, garble_the_manifest, flip_a_note])
+def test_a_damaged_checkpoint_is_passed_over_and_reported(folder, damage):
+    damage(folder / "00000020")
+    restored = checkpoint.restore(folder, tree(), PURPOSE)
+    assert restored.update == 10
+    assert len(restored.warnings) == 1
+    assert "00000020 is damaged" in restored.warnings[0]
+    assert "going on from 00000010" in restored.warnings[0]
+    damage(folder / "00000010")
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        checkpoint.restore(folder, tree(), PURPOSE)
+
+
+def test_a_half_written_checkpoint_is_not_seen(folder):
+    shutil.copytree(folder / "00000020", folder / ".writing-00000030")
+    assert checkpoint.restore(folder, tree(), PURPOSE).update == 20
+    checkpoint.save(folder, 30, tree(30.0), PURPOSE, keep=2)
+    assert checkpoint.restore(folder, tree(), PURPOSE).update == 30
+
+
+@pytest.mark.parametrize(
+    ("template", "purpose", "message"),
+    [
+        (tree(), Purpose("other", "corridor", "1"), "made for algo tiny, not other"),
+        (tree(), Purpose("tiny", "corridor", "2"), "made for env version 1, not 2"),
+        (tree() | {"more": jnp.zeros(1)}, PURPOSE, "more is absent there and float32.1. here"),
+        (tree() | {"keys": jnp.zeros(2)}, PURPOSE, "keys is key<fry>.2. there and float32.2. here"),
+        ({"keys": tree()["keys"]}, PURPOSE, "there and absent here"),
+    ],
+)
+def test_another_purpose_or_structure_is_refused(folder, template, purpose, message):
+    with pytest.raises(UserError, match=message):
+        checkpoint.restore(folder, template, purpose)
+
+
+def test_foreign_empty_and_newer_folders_are_refused(folder, tmp_path):
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        checkpoint.restore(tmp_path / "absent", tree(), PURPOSE)
+    foreign = tmp_path / "foreign" / "00000001"
+    foreign.mkdir(parents=True)
+    (foreign / "checkpoint").write_text("not ours")
+    with pytest.raises(UserError, match=r"is damaged \(it has no manifest.json\)"):
+        checkpoint.restore(foreign.parent, tree(), PURPOSE)
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    newer = json.loads(manifest.read_text()) | {"format": checkpoint.FORMAT + 1}
+    manifest.write_text(json.dumps(checkpoint.sealed(newer)))
+    with pytest.raises(UserError, match="has checkpoint format"):
+        checkpoint.restore(folder, tree(), PURPOSE)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"purpose": ["tiny"]}, "purpose in its manifest.json is not what marljax writes"),
+        ({"structure": [1]}, "structure in its manifest.json is not"),
+        ({"files": "all"}, "files in its manifest.json is not"),
+        ({"update": None}, "update in its manifest.json is not"),
+        ({"notes": 3}, "notes in its manifest.json is not"),
+        ({"files": {"a\0b": "1"}}, "is missing or not readable"),
+    ],
+)
+def test_a_foreign_manifest_is_passed_over(folder, edit, message):
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    manifest.write_text(json.dumps(checkpoint.sealed(json.loads(manifest.read_text()) | edit)))
+    restored = checkpoint.restore(folder, tree(), PURPOSE)
+    assert restored.update == 10
+    assert message in restored.warnings[0]
+
+
+@pytest.mark.parametrize("damage", ["a bit of its format", "lost"])
+def test_a_damaged_manifest_is_passed_over(folder, damage):
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    if damage == "lost":
+        manifest.unlink()
+    else:
+        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 3'))
+    restored = checkpoint.restore(folder, tree(), PURPOSE)
+    assert restored.update == 10
+    assert len(restored.warnings) == 1
+
+
+def test_a_manifest_with_a_strange_structure_is_refused(folder):
+    manifest = folder / "00000020" / checkpoint.MANIFEST
+    whole = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(checkpoint.sealed(whole | {"structure": whole["structure"] | {"count.0": 3}})))
+    with pytest.raises(UserError, match=r"count.0 is 3 there and int32.2. here"):
+        checkpoint.restore(folder, tree(), PURPOSE)

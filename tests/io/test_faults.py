@@ -1,0 +1,252 @@
+"""What happens to runs from outside: kills, damage, a full disk, other machines, several processes."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import kill_and_corrupt as fault_campaign
+import numpy as np
+import pytest
+
+from marljax.io import checkpoint, program_cache
+
+ROOT = Path(__file__).parents[2]
+SUPPORT = ROOT / "tests" / "support"
+ALGO = "qmix"  # whose checkpoints hold a replay
+WORDS = [*fault_campaign.SMALL, *fault_campaign.OWN[ALGO]]
+
+
+def started(folder, *words, kib=None, **environment):
+    """A command in a process of its own, whose files may have at most so many KiB."""
+    variables = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "JAX_PLATFORMS": "cpu"} | environment
+    command = [sys.executable, str(SUPPORT / "toy_command.py"), ALGO, *words]
+    if kib is not None:
+        command = ["bash", "-c", f'ulimit -f {kib}; exec "$@"', "bash", *command]
+    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(folder, *words, status=0, **given):
+    """What a command prints, without the line breaks of a narrow screen."""
+    process = started(folder, *words, **given)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == status, output
+    return output
+
+
+@pytest.mark.slow
+def test_a_short_campaign(tmp_path):
+    done = fault_campaign.campaign_of(tmp_path, kills=2, damages=2, seed=1, algorithms=("qmix",))
+    assert (done.kills, done.damages) == (2, 2)
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_the_newest_checkpoint_only(tmp_path):
+    """Files cannot grow: one line says so, what was saved before is good, and with room again the run goes on."""
+    folder = tmp_path / f"{ALGO}_corridor" / "run"
+    running = started(tmp_path, *WORDS, f"runs={tmp_path}", "name=run")
+    while not checkpoint.checkpoints(folder / "checkpoints") and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGTERM)
+    running.communicate()
+    assert running.returncode == 128 + signal.SIGTERM
+    before = fault_campaign.newest(folder)
+    output = run(tmp_path, f"resume={folder}", kib=largest_kib(folder) // 2, status=2)
+    lines = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, output
+    assert "free some space" in lines[0]
+    assert "Traceback" not in output
+    assert "Event loop" not in output
+    assert output.splitlines()[-1] == lines[0]
+    assert not list(folder.glob("**/.writing-*"))
+    assert fault_campaign.newest(folder) == before
+    assert f"{before} updates done already" in run(tmp_path, f"resume={folder}")
+    assert fault_campaign.newest(folder) == fault_campaign.UPDATES
+
+
+def largest_kib(folder):
+    return max(path.stat().st_size for path in folder.rglob("*") if path.is_file()) // 1024
+
+
+TINY = ["tiny", "env=corridor", "eval.every=0", "eval.final_episodes=4", "render=false"]
+
+
+def tiny(folder, *words, shell='"$@"', **environment):
+    """A short run in a process of its own, by way of a shell: status, output, errors."""
+    variables = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "JAX_PLATFORMS": "cpu"} | environment
+    variables = {name: value for name, value in variables.items() if value is not None}
+    command = [sys.executable, str(SUPPORT / "toy_command.py"), *TINY, f"runs={folder}", "name=run", *words]
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell, "bash", *command], env=variables, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        (["algo.total_steps=40"], {"COLUMNS": "1"}),
+        (["algo.total_steps=40"], {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+        (["--help"], {"PYTHONIOENCODING": "ascii"}),
+    ],
+    ids=["narrow", "without UTF-8", "ASCII"],
+)
+def test_poor_terminals_are_good_enough(tmp_path, words, environment):
+    status, output, errors = tiny(tmp_path, *words, **environment)
+    assert (status, errors) == (0, ""), errors
+    assert len(output.splitlines()) > 3
+
+
+def test_a_full_output_is_one_line_and_costs_no_training(tmp_path):
+    status, _, errors = tiny(tmp_path, "algo.total_steps=1e6", "chunk=5", shell='"$@" > /dev/full')
+    assert status == 2
+    assert errors.count("\n") == 1
+    assert "error: cannot write to standard output: No space left on device" in errors
+    assert checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints")
+
+
+def test_a_closed_pipe_ends_a_run_like_a_signal(tmp_path):
+    status, output, errors = tiny(tmp_path, "algo.total_steps=1e6", "chunk=5", shell='"$@" | head -n 1')
+    assert (status, errors) == (128 + signal.SIGPIPE, "")
+    assert output.startswith("tiny on corridor")
+    assert checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints")
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once_with_one_line(tmp_path):
+    words = ["algo.total_steps=1e7", "chunk=5", "checkpoint.every=1e-9"]  # a checkpoint after every chunk
+    command = [sys.executable, str(SUPPORT / "toy_command.py"), *TINY, f"runs={tmp_path}", "name=run", *words]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints") and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=300)
+    assert running.returncode == 128 + signal.SIGINT
+    assert errors in ("stopped\n", "")  # empty where the first one was quick enough
+
+
+@pytest.mark.parametrize("library", ["numpy", "jaxlib"])
+def test_ctrl_c_while_a_command_imports_shows_no_traceback(tmp_path, library):
+    command = [sys.executable, str(ROOT / "algos" / "mappo.py"), "env=merge", f"runs={tmp_path}"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while f"/{library}/" not in Path(f"/proc/{running.pid}/maps").read_text():  # its libraries are being loaded
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=300)
+    assert running.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert "Traceback" not in errors
+
+
+def test_damaged_entries_of_the_cache_of_programs_are_replaced(tmp_path):
+    environment = {"JAX_COMPILATION_CACHE_DIR": None}
+    assert tiny(tmp_path, "algo.total_steps=40", **environment)[0] == 0
+    entries = {path: path.stat().st_size for path in (tmp_path / "cache").rglob("jit__*-cache")}
+    assert entries
+    for path in entries:
+        os.truncate(path, entries[path] // 2)
+    for kept in (tmp_path / "cache").rglob("*.npz"):
+        kept.unlink()  # of policies that are not played, and their programs not needed, where it stays
+    status, _, errors = tiny(tmp_path, "algo.total_steps=40", "name=again", **environment)
+    assert (status, errors) == (0, "")
+    assert all(path.stat().st_size > size // 2 for path, size in entries.items())
+
+
+def test_without_a_home_directory_programs_are_not_kept(monkeypatch, capsys):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(program_cache.Path, "home", no_home)
+    program_cache.enable()
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+WIDE = """
+import sys, jax, importlib
+from toys import Corridor
+from marljax.train import make_train
+own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4, core="mlp")}
+for name in ("ppo", "ippo", "mappo", "ospo", "qmix"):
+    algo = importlib.import_module(f"marljax.algos.{name}")
+    env = algo.present(Corridor()) if hasattr(algo, "present") else Corridor()
+    given = own.get(name, dict(num_minibatches=2, num_epochs=1))
+    config = algo.Config(total_steps=128, num_envs=4, rollout_length=8, hidden=(8,), **given)
+    assert int(jax.jit(make_train(algo, env, config))(jax.random.key(0)).diverged_at) == -1, name
+"""
+
+
+@pytest.mark.slow
+def test_every_algorithm_trains_in_64_bits(tmp_path):
+    command = [sys.executable, "-c", WIDE]
+    done = subprocess.run(command, env=os.environ | {"JAX_ENABLE_X64": "1"}, cwd=SUPPORT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = [*WORDS, f"runs={tmp_path}", "name=wide", "algo.total_steps=1280"]
+    run(tmp_path, *words, JAX_ENABLE_X64="1")
+    assert fault_campaign.newest(tmp_path / f"{ALGO}_corridor" / "wide") == 20
+
+
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def both(folder, *words):
+    """Statuses and lines of two processes that train together."""
+    where = [f"hosts.coordinator=127.0.0.1:{port()}", "hosts.count=2", "distributed=true"]
+    pair = [started(folder, *words, *where, f"hosts.index={index}", JAX_NUM_CPU_DEVICES="4") for index in range(2)]
+    outputs = [process.communicate(timeout=300)[0] for process in pair]
+    said = [
+        [line for line in output.splitlines() if "[Gloo]" not in line and "peer ranks" not in line and line.strip()]
+        for output in outputs
+    ]
+    return [process.returncode for process in pair], said
+
+
+@pytest.mark.slow
+def test_a_process_that_has_lost_the_other_ends_with_a_line(tmp_path):
+    where = [f"hosts.coordinator=127.0.0.1:{port()}", "hosts.count=2", "distributed=true", "devices=all"]
+    words = [*WORDS, f"runs={tmp_path}", "name=run", "algo.total_steps=1e8", *where]
+    pair = [started(tmp_path, *words, f"hosts.index={index}", JAX_NUM_CPU_DEVICES="1") for index in range(2)]
+    rows = tmp_path / f"{ALGO}_corridor" / "run" / "metrics.jsonl"
+    while not rows.exists() or len(rows.read_text().splitlines()) < 6:
+        assert pair[0].poll() is None
+        time.sleep(0.05)
+    pair[1].kill()
+    pair[1].communicate()
+    output, _ = pair[0].communicate(timeout=300)
+    assert pair[0].returncode == 1, output
+    assert output.splitlines()[-1].startswith("error: another process of this run has ended")
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_two_processes_of_four_devices_do_what_one_of_eight_does(tmp_path):
+    """By the documented command, checkpoints and a resume on one device included; only the first process writes and speaks."""
+    words = [*WORDS, f"runs={tmp_path}", "algo.total_steps=1280", "devices=all", "checkpoint.every=0.5"]
+    statuses, said = both(tmp_path, *words, "name=two")
+    assert statuses == [0, 0], said
+    assert any("× 8" in line for line in said[0])
+    assert said[1] == []
+    statuses, said = both(tmp_path, *words, "name=two")
+    assert statuses == [2, 2]
+    assert all("exists already" in lines[-1] for lines in said), said
+    run(tmp_path, *words, "name=one", JAX_NUM_CPU_DEVICES="8")
+    two, one = (tmp_path / f"{ALGO}_corridor" / name for name in ("two", "one"))
+    mine, theirs = fault_campaign.arrays(two), fault_campaign.arrays(one)
+    assert mine.keys() == theirs.keys()
+    for name, array in theirs.items():
+        np.testing.assert_allclose(mine[name].astype(float), array.astype(float), rtol=1e-4, atol=1e-5, err_msg=name)
+    rows = [fault_campaign.timeless(folder) for folder in (two, one)]
+    assert [row["update"] for row in rows[0]] == [row["update"] for row in rows[1]]
+    assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
+    shutil.rmtree(checkpoint.checkpoints(two / "checkpoints")[0])
+    output = run(tmp_path, f"resume={two}", "devices=1")
+    assert "warning: going on on 1 × 1 devices (cpu) instead of 2 × 4 devices (cpu); numbers may differ" in output
+    assert fault_campaign.newest(two) == fault_campaign.newest(one)

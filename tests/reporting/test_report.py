@@ -1,0 +1,126 @@
+"""What a learned policy is compared with, and that it is not played again for every report."""
+
+import jax
+import numpy as np
+import pytest
+import toys
+from jax.tree_util import Partial
+
+from marljax import registry
+from marljax.config import compose
+from marljax.errors import UserError
+from marljax.io import cache
+from marljax.reporting import report
+from marljax.training.evaluation import Evaluator, Rival
+
+EPISODES = 40  # two parts
+
+
+def walk(env_params, key, state, timestep, carry):
+    """Forth as soon as agents make no more than ``fewest`` cells."""
+    del key, state
+    return jax.numpy.full(timestep.alive.shape, toys.FORTH) * (env_params.fewest > 0), carry
+
+
+class Guided(toys.Corridor):
+    """A user's own environment, which brings a policy."""
+
+    def rivals(self, env_params):
+        return {"walker": Partial(walk, env_params)}
+
+
+class Misguided(toys.Corridor):
+    """Its policy does not run."""
+
+    def rivals(self, env_params):
+        return {"broken": lambda key, state, timestep, carry: (bool(timestep.first) + 1, carry)}
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch, tmp_path):
+    monkeypatch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+    for name, cls in {"corridor": toys.Corridor, "guided": Guided, "misguided": Misguided}.items():
+        monkeypatch.setitem(registry.ENVIRONMENTS, name, f"{cls.__module__}:{cls.__name__}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """How often a scripted policy has played a part of the suite."""
+    calls = []
+    scripted = Evaluator.scripted
+    monkeypatch.setattr(Evaluator, "scripted", lambda *given: calls.append(given) or scripted(*given))
+    return calls
+
+
+def figures(*words, env="corridor", episodes=EPISODES):
+    return dict(report.scripted(compose.compose("tiny", [f"env={env}", *words]), 1, episodes, lambda line: None))
+
+
+def assert_same(one, other):
+    assert list(one) == list(other)
+    for name, metrics in one.items():
+        for metric, values in metrics.items():
+            np.testing.assert_array_equal(values, other[name][metric], err_msg=metric)
+
+
+def test_a_second_report_plays_nothing_again_until_something_changes(played, tmp_path):
+    first = figures()
+    assert len(played) == 2
+    assert_same(figures(), first)
+    assert len(played) == 2
+    slipping = figures("env.slip=0.5")
+    assert len(played) == 4
+    assert not np.array_equal(slipping["random"]["return"], first["random"]["return"])
+    figures("env.length=5")
+    assert len(played) == 6
+    assert figures(episodes=8)["random"]["return"].shape == (8,)
+    assert len(played) == 7
+
+
+def test_code_that_changed_is_played(played, monkeypatch):
+    first = figures()
+    observe = toys.Corridor.observe
+    jax.clear_caches()  # as in another process
+    monkeypatch.setattr(toys.Corridor, "observe", lambda self, *given: observe(self, *given)._replace(metrics={}))
+    assert figures()["random"].keys() < first["random"].keys()
+    assert len(played) == 4
+    monkeypatch.undo()
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", None])
+def test_a_damaged_entry_is_played_and_written_again(played, tmp_path, damage):
+    first = figures()
+    (entry,) = (tmp_path / "marljax" / "policies").iterdir()
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[: len(whole) // 2] + b"!" + whole[len(whole) // 2 + 1 :] if damage is None else damage)
+    assert_same(figures(), first)
+    assert len(played) == 4
+    assert entry.read_bytes() == whole
+
+
+def test_without_a_cache_folder_everything_is_played(played, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    first = figures()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(cache.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
+    assert_same(figures(), first)
+    assert len(played) == 4
+
+
+def test_every_environment_is_compared_with_random_actions_and_its_own_policies():
+    found = figures(env="guided", episodes=8)
+    assert list(found) == ["walker", "random"]
+    assert found["walker"]["return"].mean() > found["random"]["return"].mean()
+    suite = compose.compose("ppo", ["env=gymnax/CartPole-v1"])
+    assert list(report.scripted_policies(suite)) == ["random"]
+    ours = report.scripted_policies(compose.compose("mappo", ["env=merge"]))
+    assert {"random", "human drivers (IDM + MOBIL)"} < set(ours)
+    assert all(isinstance(rival, Rival) for rival in ours.values())
+
+
+def test_a_policy_that_does_not_run_is_one_line():
+    with pytest.raises(UserError, match="scripted policy 'broken' raised TracerBoolConversionError") as refused:
+        figures(env="misguided", episodes=8)
+    assert "\n" not in str(refused.value)

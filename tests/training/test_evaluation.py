@@ -1,0 +1,89 @@
+"""Policies on frozen scenarios."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+from marljax.algos import mappo
+from marljax.training.evaluation import Evaluator, LearnedPolicy, play, record
+from marljax.training.mesh import make_mesh
+from marljax.training.trainer import Trainer
+
+CHOICE = probes.ProbeParams(variant=probes.CHOICE)
+MEMORY = probes.ProbeParams(variant=probes.MEMORY)
+
+
+def oracle(key, state, timestep, carry):
+    """Reads the cue from the state, as only scripted policies may."""
+    del key, timestep
+    return (state.cue > 0).astype(jnp.int32), carry
+
+
+def coin(key, state, timestep, carry):
+    del state
+    return jax.random.randint(key, timestep.alive.shape, 0, 2), carry
+
+
+@pytest.mark.parametrize("env_params", [CHOICE, MEMORY], ids=["one step", "four steps"])
+def test_a_scripted_policy_plays_every_episode_to_its_end(env_params):
+    figures = Evaluator(probes.Probe(), 32).scripted(oracle, env_params, jax.random.key(0))
+    np.testing.assert_array_equal(figures["return"], 1.0)
+    np.testing.assert_array_equal(figures["finished"], 1.0)
+    np.testing.assert_array_equal(figures["length"], probes.STEPS[env_params.variant])
+
+
+def test_the_same_key_gives_every_policy_the_same_scenarios_and_the_same_figures():
+    evaluator = Evaluator(probes.Probe(), 64)
+    cue = probes.ProbeParams(variant=probes.TRACKING)
+    figures = [evaluator.scripted(policy, cue, jax.random.key(3))["return"] for policy in (oracle, coin, oracle)]
+    np.testing.assert_array_equal(figures[0], figures[1])  # the reward is the cue, whatever is done
+    np.testing.assert_array_equal(figures[0], figures[2])
+    other = evaluator.scripted(oracle, cue, jax.random.key(4))["return"]
+    assert not np.array_equal(figures[0], other)
+
+
+def test_an_episode_that_does_not_end_in_time_counts_as_unfinished():
+    figures = play(probes.Probe(), MEMORY, oracle, (), jax.random.key(0), 8, max_steps=2)
+    np.testing.assert_array_equal(figures["finished"], 0.0)
+    np.testing.assert_array_equal(figures["length"], 2)
+
+
+@pytest.mark.parametrize("core", ["mlp", "gru"])
+def test_members_are_evaluated_each_with_their_own_parameters(core):
+    config = mappo.Config(core=core, hidden=(16, 16), num_envs=16, rollout_length=16, total_steps=256)
+    trainer = Trainer(mappo, probes.Probe(), config, make_mesh())
+    params = trainer.init(jax.random.split(jax.random.key(0), 3), MEMORY).state.learner.params
+    figures = Evaluator(probes.Probe(), 40).learned(mappo, config, params, MEMORY, jax.random.key(1))
+    assert figures["return"].shape == (3, 40)
+    for member in range(3):
+        policy = LearnedPolicy(mappo, probes.Probe(), config, jax.tree.map(lambda x, member=member: x[member], params))
+        alone = play(probes.Probe(), MEMORY, policy, policy.initial_carry(), jax.random.key(1), 40, 100)
+        np.testing.assert_array_equal(figures["return"][member], alone["return"])
+
+
+def test_a_recorded_episode_has_every_state():
+    states, metrics = record(probes.Probe(), MEMORY, oracle, (), jax.random.key(0))
+    assert states.time.tolist() == [0, 1, 2, 3, 4]
+    assert metrics["return"] == 1.0
+    assert metrics["finished"] == 1.0
+    states, metrics = record(probes.Probe(), MEMORY, coin, (), jax.random.key(0), max_steps=2)
+    assert states.time.tolist() == [0, 1, 2]
+    assert metrics["finished"] == 0.0
+
+
+def test_fewer_episodes_are_the_first_of_many_and_the_recorded_one_is_the_first_of_all():
+    """Of an oracle that errs by chance, so that scenarios and the policy's own draws both count."""
+
+    def errs(key, state, timestep, carry):
+        wrong = jax.random.bernoulli(key, 0.4, timestep.alive.shape)
+        return oracle(key, state, timestep, carry)[0] ^ wrong.astype(jnp.int32), carry
+
+    for env_params in (probes.ProbeParams(variant=probes.TRACKING), CHOICE):
+        many, few = (Evaluator(probes.Probe(), count).scripted(errs, env_params, jax.random.key(5)) for count in (32, 5))
+        np.testing.assert_array_equal(many["return"][:5], few["return"])
+        assert len(np.unique(many["return"])) > 1
+        for seed in range(4):
+            first = Evaluator(probes.Probe(), 5).scripted(errs, env_params, jax.random.key(seed))["return"][0]
+            assert record(probes.Probe(), env_params, errs, (), jax.random.key(seed))[1]["return"] == first

@@ -1,0 +1,295 @@
+"""Sweeps: which settings are tried, that members are the runs they stand for, batches, ranking, what is loaded again."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+import marljax
+from marljax import registry
+from marljax.cli import app, batches, plot
+from marljax.config import compose as settings
+from marljax.config import sweep
+from marljax.errors import UserError
+from marljax.io import checkpoint, metrics_log
+from marljax.reporting import ranking, report
+from marljax.training import load, runner
+from marljax.training.evaluation import Evaluator
+from marljax.utils import memory
+
+SMALL = ["env=corridor", "algo.total_steps=800", "render=false", "eval.episodes=4", "eval.final_episodes=8", "chunk=10"]
+GRID = ["seeds=2", "sweep.learning_rate=[0.1,0.2]", "sweep.env.slip=[0,0.1,0.2]"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toys():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+        yield
+
+
+def compose(folder, *words, name="run"):
+    return settings.compose("tiny", [*SMALL, f"runs={folder}", f"name={name}", *words])
+
+
+def train(folder, *words, name="run"):
+    return batches.train(compose(folder, *words, name=name), Console(quiet=True))
+
+
+def arrays(folder):
+    path = checkpoint.checkpoints(folder / "checkpoints")[0]
+    shapes = checkpoint.read_manifest(path)["structure"]
+    return checkpoint.read_arrays(path / checkpoint.ARRAYS, [name for name, (shape, _) in shapes.items() if np.prod(shape)])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A grid of six settings with two seeds each, in one program."""
+    ended = train(tmp_path_factory.mktemp("whole"), *GRID)
+    ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
+    return ended
+
+
+def test_a_grid_is_every_combination_and_draws_fill_their_intervals():
+    assert sweep.trials({"a": [1, 2], "b": [3, 4]}, "grid", None, 0) == (
+        {"a": 1.0, "b": 3.0},
+        {"a": 1.0, "b": 4.0},
+        {"a": 2.0, "b": 3.0},
+        {"a": 2.0, "b": 4.0},
+    )
+    asked = {"rate": "tag(log,interval(1e-5,1e-1))", "share": "interval(0.5,0.9)", "kind": "choice(1,2)"}
+    for method in ("random", "sobol"):
+        drawn = sweep.trials(asked, method, 64, 3)
+        assert drawn == sweep.trials(asked, method, 64, 3) != sweep.trials(asked, method, 64, 4)
+        rates, shares, kinds = (np.array([trial[name] for trial in drawn]) for name in asked)
+        assert 1e-5 <= rates.min() < 1e-4 < 1e-2 < rates.max() <= 1e-1
+        assert abs(np.log10(rates).mean() + 3) < (0.1 if method == "sobol" else 0.6)
+        assert 0.5 <= shares.min() < 0.55 < 0.85 < shares.max() <= 0.9
+        assert set(kinds) == {1.0, 2.0}
+    counts = np.histogram([trial["share"] for trial in sweep.trials(asked, "sobol", 64, 0)], 16, (0.5, 0.9))[0]
+    assert counts.tolist() == [4] * 16  # evenly, as random draws would not be
+
+
+def test_no_setting_is_drawn_twice_and_integers_are_whole():
+    lists = {"a": [1, 2, 3], "b": [4, 5]}
+    for method in ("random", "sobol"):
+        drawn = sweep.trials(lists, method, 6, 0)
+        assert {tuple(trial.values()) for trial in drawn} == {(a, b) for a in (1, 2, 3) for b in (4, 5)}
+        whole = [trial["a"] for trial in sweep.trials({"a": "tag(log,int(interval(2,9)))"}, method, 8, 0)]
+        assert sorted(whole) == list(range(2, 10))
+    with pytest.raises(
+        UserError, match=r"search.trials=7 is more than the 6 settings that there are; search.method=grid has all"
+    ):
+        sweep.trials(lists, "random", 7, 0)
+
+
+def test_a_member_is_the_run_of_its_seed_and_setting(whole, tmp_path):
+    """Also with numbers of the environment. Bit for bit: the toy algorithm's numbers do not depend on how many run at once."""
+    members = whole.run.settings.members
+    assert len(members) == 12
+    assert members[5].place == {"seed": 1, "sweep.learning_rate": 0.1, "sweep.env.slip": 0.2}
+    alone = train(tmp_path, "seed=1", "algo.learning_rate=0.1", "env.slip=0.2").run
+    params, same = whole.run.members.state.learner.params["w"][5], alone.members.state.learner.params["w"][0]
+    np.testing.assert_array_equal(params, same)
+    rows = [
+        row for row in metrics_log.read_rows(whole.folder) if (row["sweep.learning_rate"], row["sweep.env.slip"]) == (0.1, 0.2)
+    ]
+    mine = [{key: row[key] for key in row if key != "time" and "sweep" not in key} for row in rows if row["seed"] == 1]
+    theirs = [{key: row[key] for key in row if key != "time"} for row in metrics_log.read_rows(alone.folder)]
+    for row, other in zip(mine, theirs, strict=True):
+        assert {key: value for key, value in row.items() if not key.startswith("eval")} == {
+            key: value for key, value in other.items() if not key.startswith("eval")
+        }
+
+
+@pytest.mark.parametrize("judge", ["standard", "own"])
+def test_settings_are_judged_on_the_same_episodes_or_on_their_own(tmp_path, judge):
+    ended = train(tmp_path, "sweep.env.limit=[2,6]", f"search.judge={judge}", "algo.learning_rate=0")
+    found = [member["metrics"]["length"] for member in ranking.judged(ended.folder, 1)]
+    assert (found[0] == found[1]) == (judge == "standard")
+
+
+def test_batches_give_what_one_program_gives(whole, tmp_path):
+    ended = train(tmp_path, *GRID, "search.batches=3")
+    ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
+    parts = [arrays(ended.folder / f"batch_{index}") for index in range(3)]
+    for name, array in arrays(whole.folder).items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array, err_msg=name)
+    results = [json.loads((folder / "results.json").read_text()) for folder in (whole.folder, ended.folder)]
+    assert results[0] == results[1]
+    for trial in (None, 4):
+        one, other = (marljax.load(folder, trial=trial) for folder in (whole.folder, ended.folder))
+        assert (one.seed, one.score, float(one.config.learning_rate)) == (
+            other.seed,
+            other.score,
+            float(other.config.learning_rate),
+        )
+        np.testing.assert_array_equal(one.params["w"], other.params["w"])
+
+
+def stopped_at_once(part, console, place, started=runner.train):
+    """In place of a batch's training: the second one is not begun."""
+    if place.name == "batch_1":
+        raise KeyboardInterrupt
+    return started(part, console, place)
+
+
+def not_judged(run, console):
+    """In place of judging a batch that has trained."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "stopped"), [(runner, "train", stopped_at_once), (ranking, "judge", not_judged)], ids=["batch", "judge"]
+)
+def test_a_sweep_in_batches_is_resumed(whole, tmp_path, monkeypatch, module, name, stopped):
+    """Stopped between two batches, and between the training of one and its final episodes."""
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path, *GRID, "search.batches=2")
+    folder = tmp_path / "tiny_corridor" / "run"
+    assert (folder / "batch_0" / "results.json").exists() == (name == "train")
+    assert not (folder / "batch_1").exists()
+    with pytest.raises(UserError, match=r"batch_0 is one batch of several; resume=.*run goes on with all"):
+        batches.train(settings.compose("tiny", [f"resume={folder / 'batch_0'}"]), Console(quiet=True))
+    ended = batches.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
+    assert (ended.status, ended.folder) == ("finished", folder)
+    parts = [arrays(folder / f"batch_{index}") for index in range(2)]
+    for name, array in arrays(whole.folder).items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array, err_msg=name)
+    ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
+    assert (folder / "results.json").read_text() == (whole.folder / "results.json").read_text()
+
+
+def test_a_signal_in_the_last_chunk_of_a_batch_starts_no_other(tmp_path, monkeypatch):
+    """The whole can be continued then."""
+    trained = runner.train
+
+    def signalled(part, console, place):
+        return dataclasses.replace(trained(part, console, place), signal=15)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "train", signalled)
+        ended = train(tmp_path, *GRID, "search.batches=2")
+    assert (ended.status, ended.signal, ended.folder.name) == ("interrupted", 15, "run")
+    assert not (ended.folder / "batch_1").exists()
+    assert batches.train(settings.compose("tiny", [f"resume={ended.folder}"]), Console(quiet=True)).status == "finished"
+
+
+def test_the_best_setting_comes_first_with_its_interval(whole):
+    ranks = ranking.ranked(whole.run.settings, ranking.judged(whole.folder, 1))
+    assert sorted(rank.trial for rank in ranks) == list(range(6))
+    values = [rank.score.value for rank in ranks]
+    assert values == sorted(values, reverse=True)
+    assert all(rank.score.low <= rank.score.value <= rank.score.high and len(rank.scores) == 2 for rank in ranks)
+    params = whole.run.members.state.learner.params
+    played = runner.play_suite(whole.run.settings, Evaluator(whole.run.settings.env, 8), params, report.FINAL_PART)[
+        "return"
+    ].mean(-1)
+    for rank in ranks:
+        own = slice(2 * rank.trial, 2 * rank.trial + 2)
+        assert rank.last == pytest.approx(played[own].mean())
+        assert rank.updates == whole.run.best.update[own].tolist()
+    headers = [column.header for column in ranking.table(whole.run.settings, ranks, {}).columns]
+    assert headers[2:5] == ["return", "95 %", "last"]
+    saved = json.loads((whole.folder / "results.json").read_text())
+    assert [setting["trial"] for setting in saved["settings"]] == [rank.trial for rank in ranks]
+
+
+def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
+    whole.folder.joinpath("sweep.png").unlink(missing_ok=True)
+    plot.draw_again(whole.folder, Console())
+    assert whole.folder.joinpath("sweep.png").exists()
+    rows = report.curve_rows(whole.run.settings, whole.folder)
+    assert len({row["seed"] for row in rows}) == 12  # a line for each member
+    assert not any(name.startswith("sweep.") for row in rows for name in row)
+    unranked = tmp_path / "run"
+    unranked.mkdir()
+    for name in ("config.yaml", "metrics.jsonl"):
+        unranked.joinpath(name).write_bytes(whole.folder.joinpath(name).read_bytes())
+    plot.draw_again(unranked, Console())
+    assert unranked.joinpath("curve.png").exists()
+    assert "have not been ranked yet" in capsys.readouterr().out
+
+
+def test_lowest_first_and_other_metrics(tmp_path):
+    ended = train(tmp_path, *GRID, "search.metric=length", "search.lowest=true")
+    ranks = ranking.ranked(ended.run.settings, ranking.judged(ended.folder, 1))
+    values = [rank.score.value for rank in ranks]
+    assert values == sorted(values)
+    assert values[0] == min(rank.metrics["length"] for rank in ranks)
+
+
+def test_a_diverged_member_is_counted(tmp_path):
+    ended = train(tmp_path, "seeds=2", "sweep.broken_seed=[-1,1]")
+    assert ended.status == "finished"
+    ranks = ranking.ranked(ended.run.settings, ranking.judged(ended.folder, 1))
+    assert {rank.trial: rank.diverged for rank in ranks} == {0: 0, 1: 1}
+    table = ranking.table(ended.run.settings, ranks, {})
+    assert [column.header for column in table.columns][-1] == "diverged"
+
+
+def test_one_setting_is_loaded_as_a_run_of_its_own(whole):
+    loaded = load.load_members(whole.folder, "last", trial=5)
+    assert loaded.settings.seeds == [0, 1]
+    assert float(loaded.settings.config.learning_rate) == pytest.approx(0.2)
+    np.testing.assert_array_equal(loaded.params["w"], whole.run.members.state.learner.params["w"][10:])
+    best = marljax.load(whole.folder)
+    assert best.score == max(np.asarray(whole.run.best.score)[2 * best_trial(whole) :][:2])
+    with pytest.raises(UserError, match="has no trial 6; it tried 0 to 5"):
+        marljax.load(whole.folder, trial=6)
+    with pytest.raises(UserError, match="has no seed 7; it trained 0, 1"):
+        marljax.load(whole.folder, trial=0, seed=7)
+
+
+def best_trial(whole):
+    return json.loads((whole.folder / "results.json").read_text())["settings"][0]["trial"]
+
+
+def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
+    """Twelve members in a memory for five make three batches."""
+    wanted = compose(tmp_path, *GRID)
+    predict = batches.prediction(runner.make_trainer(wanted), wanted)
+    monkeypatch.setattr(batches.memory, "left", lambda: int(predict(5) / batches.SHARE))
+    assert batches.needed(wanted, Console(width=200)) == 3
+    assert "training 3 batches of 4" in capsys.readouterr().out
+    monkeypatch.setattr(batches.memory, "left", lambda: 100)
+    with pytest.raises(UserError, match=r"1 member would take .* of memory, and there are"):
+        batches.needed(wanted, Console(quiet=True))
+
+
+@pytest.mark.slow
+def test_memory_grows_with_members_as_predicted():
+    """Of what one and two members take follows what the compiler says of eight, which is less than all that they compute."""
+    words = ["algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
+    wanted = settings.compose("ippo", ["env=corridor", *words])
+    trainer = runner.make_trainer(wanted)
+    needs = trainer.needs(*runner.member_inputs(wanted))
+    assert batches.prediction(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
+    arrays = memory.size(trainer.shapes(*runner.member_inputs(wanted)))
+    assert 20 * arrays < needs < trainer.at_most(*runner.member_inputs(wanted)) < 11 * needs
+
+
+def test_the_command_draws_ranks_and_replays_the_best(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    words = [word for word in SMALL if not word.startswith("render")]
+    draws = ["sweep.learning_rate=tag(log,interval(0.01,1))", "search.method=sobol", "search.trials=4", "seeds=2"]
+    with pytest.raises(SystemExit) as stopped:
+        app.main("tiny", [*words, *draws, f"runs={tmp_path}", "name=run"])
+    output = capsys.readouterr()
+    assert stopped.value.code == 0, output.err
+    folder = tmp_path / "tiny_corridor" / "run"
+    assert "interquartile mean and 95 % interval over 2 seeds × 8 frozen episodes" in output.out
+    assert (folder / "sweep.png").stat().st_size > 10_000
+    tree = json.loads((folder / "results.json").read_text())
+    assert len(tree["settings"]) == 4
+    again = settings.compose("tiny", [f"resume={folder}"])  # what was drawn is kept, not drawn again
+    assert [trial["learning_rate"] for trial in again.run.search.tried] == [
+        entry["values"]["learning_rate"] for entry in sorted(tree["settings"], key=lambda entry: entry["trial"])
+    ]
+    assert jax.tree.leaves(again.overrides)[0].shape == (8,)

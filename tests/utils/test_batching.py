@@ -1,0 +1,66 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from marljax.utils.batching import batch_last
+
+KEY = jax.random.key(0)
+
+
+def spread(x, scale):
+    """For [N, …] and numbers [] with as many trailing axes: distances to the mean, and the index of the first."""
+    return {
+        "far": (x - jnp.mean(x, axis=0)) * scale,
+        "first": jnp.argmin(x, axis=0).astype(jnp.int32) + 0 * scale.astype(jnp.int32),
+    }
+
+
+def plain(x, scale):
+    return {"far": (x - jnp.mean(x)) * scale, "first": jnp.argmin(x).astype(jnp.int32)}
+
+
+VMAPS = {
+    "none": ((5,), lambda f: f),
+    "both": ((7, 5), lambda f: jax.vmap(f)),
+    "x": ((7, 5), lambda f: jax.vmap(f, (0, None))),
+    "scale": ((5,), lambda f: jax.vmap(f, (None, 0))),
+    "seeds and instances": ((3, 7, 5), lambda f: jax.vmap(jax.vmap(f))),
+    "seeds of x alone": ((3, 7, 5), lambda f: jax.vmap(jax.vmap(f), (0, None))),
+    "instances of x alone": ((3, 7, 5), lambda f: jax.vmap(jax.vmap(f, (0, None)))),
+    "three": ((2, 3, 7, 5), lambda f: jax.vmap(jax.vmap(jax.vmap(f, (0, None))), (0, None))),
+}
+SCALES = {
+    "both": (7,),
+    "scale": (4,),
+    "seeds and instances": (3, 7),
+    "seeds of x alone": (7,),
+    "instances of x alone": (3,),
+    "three": (3,),
+}
+
+
+@pytest.mark.parametrize("name", VMAPS)
+def test_batches_last_give_what_batches_first_give(name):
+    shape, mapped = VMAPS[name]
+    x, scale = jax.random.normal(KEY, shape), jax.random.uniform(KEY, SCALES.get(name, ()))
+    found, wanted = (jax.jit(mapped(f))(x, scale) for f in (batch_last(spread), plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, wanted)
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, wanted)
+
+
+def test_numbers_that_a_loop_holds_fixed_meet_arguments_mapped_in_parts():
+    add = batch_last(lambda pair, number: {"moves": pair["moves"] + number, "stays": pair["stays"] * number})
+
+    def run(moves):
+        start = {"moves": moves, "stays": jnp.zeros(())}
+        return jax.lax.scan(lambda pair, _: (add(pair, 1.0), None), start, length=3)[0]["moves"]
+
+    np.testing.assert_array_equal(jax.jit(jax.vmap(run))(jnp.arange(4.0)), jnp.arange(4.0) + 3)
+
+
+def test_instances_come_last_and_seeds_before():
+    seen = []
+    look = batch_last(lambda x: (seen.append(x.shape), x)[1])
+    jax.vmap(jax.vmap(look))(jnp.zeros((3, 7, 5)))
+    assert seen[-1] == (5, 3, 7)

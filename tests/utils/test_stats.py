@@ -1,0 +1,86 @@
+"""Intervals and aggregates against textbook values, SciPy and, where it is installed, rliable."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, mannwhitneyu, norm, ttest_1samp
+
+from marljax.errors import UserError
+from marljax.utils import stats
+
+OURS = np.random.default_rng(0).normal(1.0, 1.0, (10, 4))
+THEIRS = np.random.default_rng(1).normal(0.6, 2.0, (8, 4))
+
+
+@pytest.mark.parametrize(("successes", "count", "level"), [(0, 1000, 0.95), (3, 1000, 0.95), (17, 40, 0.9), (40, 40, 0.99)])
+def test_wilson_is_the_score_interval(successes, count, level):
+    rate, low, high = stats.wilson(successes, count, level)
+    expected = binomtest(successes, count).proportion_ci(level, method="wilson")
+    assert rate == successes / count
+    np.testing.assert_allclose((low, high), expected, atol=1e-12)
+
+
+def test_wilson_by_hand_and_without_trials():
+    np.testing.assert_allclose(stats.wilson(1, 10), (0.1, 0.0178762, 0.4041500), atol=1e-6)
+    assert np.isnan(stats.wilson(0, 0).value)
+    assert stats.wilson(0, 0)[1:] == (0.0, 1.0)
+
+
+def test_mean_has_students_interval():
+    estimate = stats.mean(OURS[:, 0])
+    interval = ttest_1samp(OURS[:, 0], 0.0).confidence_interval(0.95)
+    np.testing.assert_allclose(estimate, (OURS[:, 0].mean(), interval.low, interval.high))
+    np.testing.assert_allclose(stats.mean([1.0, 2.0, 3.0]), (2.0, 2 - 4.3026527 / 3**0.5, 2 + 4.3026527 / 3**0.5), rtol=1e-6)
+    assert stats.mean([5.0]) == (5.0, -np.inf, np.inf)
+
+
+def test_iqm_leaves_out_both_outer_quarters():
+    assert stats.iqm([[-100.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 900.0]]) == 3.5
+    assert stats.iqm([1.0, 2.0, 3.0, 40.0]) == 2.5
+
+
+def test_probability_of_improvement_is_mann_whitneys_and_counts_ties_half():
+    per_task = [mannwhitneyu(OURS[:, task], THEIRS[:, task]).statistic / (10 * 8) for task in range(4)]
+    assert stats.probability_of_improvement(OURS, THEIRS) == pytest.approx(np.mean(per_task))
+    assert stats.probability_of_improvement([1.0, 2.0], [1.0, 2.0]) == 0.5
+    assert stats.probability_of_improvement([1.0, 3.0], [1.0, 2.0]) == 0.625
+
+
+def test_bootstrap_is_reproducible_stratified_and_covers():
+    again = [stats.iqm_interval(OURS, np.random.default_rng(7)) for _ in range(2)]
+    assert again[0] == again[1]
+    assert again[0].low < again[0].value == stats.iqm(OURS) < again[0].high
+    # tasks of very different scale without noise: only resampling across tasks could spread the figure
+    scale = np.tile([1.0, 1000.0], (5, 1))
+    assert stats.iqm_interval(scale, np.random.default_rng(0)) == (500.5, 500.5, 500.5)
+    # the bootstrap of a mean comes close to the normal interval of its plug-in standard error
+    sample = OURS[:, :1]
+    _, low, high = stats.stratified_bootstrap(np.mean, [sample], np.random.default_rng(3), samples=4000)
+    half = norm.ppf(0.975) * sample.std() / len(sample) ** 0.5
+    np.testing.assert_allclose((low, high), (sample.mean() - half, sample.mean() + half), atol=0.12 * half)
+
+
+def test_same_figures_as_rliable():
+    library, metrics = pytest.importorskip("rliable.library"), pytest.importorskip("rliable.metrics")
+    assert stats.iqm(OURS) == pytest.approx(metrics.aggregate_iqm(OURS))
+    assert stats.probability_of_improvement(OURS, THEIRS) == pytest.approx(metrics.probability_of_improvement(OURS, THEIRS))
+    both = {"iqm": OURS}
+    _, bounds = library.get_interval_estimates(both, lambda scores: np.array([metrics.aggregate_iqm(scores)]), reps=4000)
+    mine = stats.iqm_interval(OURS, np.random.default_rng(0), samples=4000)
+    np.testing.assert_allclose(mine[1:], bounds["iqm"][:, 0], atol=0.03)
+    pair = {"pair": (OURS, THEIRS)}
+    _, bounds = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=2000)
+    mine = stats.improvement_interval(OURS, THEIRS, np.random.default_rng(0))
+    np.testing.assert_allclose(mine[1:], np.ravel(bounds["pair"]), atol=0.03)
+
+
+def test_mistakes_are_one_line():
+    with pytest.raises(UserError, match="5 successes of 4 is no rate"):
+        stats.wilson(5, 4)
+    with pytest.raises(UserError, match="level of 95"):
+        stats.wilson(1, 4, level=95)
+    with pytest.raises(UserError, match=r"1 of 2 values are not finite; leave diverged runs out"):
+        stats.iqm([1.0, float("nan")])
+    with pytest.raises(UserError, match="scores of 4 tasks against scores of 2"):
+        stats.probability_of_improvement(OURS, THEIRS[:, :2])
+    with pytest.raises(UserError, match="no values to average"):
+        stats.mean([])

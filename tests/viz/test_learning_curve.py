@@ -1,0 +1,102 @@
+"""Learning curves show the rows' figures: means, intervals, seeds, evaluations and references, each in its place."""
+
+import numpy as np
+import pytest
+
+from marljax.errors import UserError
+from marljax.utils.stats import mean
+from marljax.viz.learning_curve import curve, learning_curve, own_metrics
+
+SEEDS, POINTS = 5, 5
+
+
+def rows(evaluated: bool = True, seeds: int = SEEDS) -> list[dict]:
+    """Five chunks of as many seeds; seed 2 reports no crash in its last chunk, as after a divergence."""
+    made = []
+    for seed in range(seeds):
+        for point in range(POINTS):
+            figures = {
+                "return": 10.0 * point + seed,
+                "crash": 0.5 - 0.1 * point,
+                "policy_loss": 0.1,
+                "entropy": 1.0,
+                "finished": 1,
+            }
+            if evaluated and point % 2:
+                figures |= {"eval_return": 10.0 * point + 5.0, "eval_crash": None if seed else 0.25, "eval_finished": 1.0}
+            if (seed, point) == (2, 4):
+                figures["crash"] = float("nan")
+            made.append({"seed": seed, "update": point, "env_steps": 1000 * (point + 1), "time": 0.5, "episodes": 7} | figures)
+    return made
+
+
+def test_curve_gathers_values_by_seed_and_place():
+    places, values = curve(rows(), "crash")
+    np.testing.assert_array_equal(places, 1000.0 * np.arange(1, 6))
+    assert values.shape == (SEEDS, POINTS)
+    assert np.isnan(values).sum() == np.isnan(values[2, 4]) == 1
+    assert curve(rows(), "eval_crash")[1].tolist() == [[0.25, 0.25]]
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_panels_are_the_environments_own_figures_that_change(evaluated):
+    assert own_metrics(rows(evaluated)) == ["return", "crash"]
+    assert own_metrics([{"seed": 0, "env_steps": 1, "finished": 1.0, "return": 2.0}]) == ["return", "finished"]
+
+
+def test_the_figure_shows_means_intervals_seeds_and_references(tmp_path):
+    references = {"human": {"return": 65.0}, "random": {"return": -40.0, "crash": 0.6}}
+    figure = learning_curve(rows(), tmp_path / "curve.png", references=references, title="mappo on merge")
+    assert [item.name for item in tmp_path.iterdir()] == ["curve.png"]
+    large, small = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["return", "crash"]
+    lines = {line.get_label(): line for line in large.get_lines()}
+    np.testing.assert_allclose(lines["training"].get_xydata()[:, 1], 10.0 * np.arange(5) + 2)
+    np.testing.assert_allclose(lines["greedy evaluation"].get_xydata(), [[2000, 15], [4000, 35]])
+    assert lines["human"].get_ydata()[0] == 65.0
+    assert (len(large.get_lines()), len(small.get_lines())) == (2 * (SEEDS + 1) + 2, SEEDS + 1 + 1 + 1)
+    band = large.collections[0].get_datalim(large.transData)
+    seeds = np.arange(SEEDS)
+    np.testing.assert_allclose((band.y0, band.y1), (mean(seeds).low, mean(40 + seeds).high))
+    bottom, top = large.get_ylim()
+    assert bottom < -40 < 65 < top
+    assert large.get_xlim()[0] <= 1000 < 5000 <= large.get_xlim()[1]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["training", "greedy evaluation", "human", "random"]
+
+
+def test_two_seeds_are_lines_whose_heights_set_the_axis_and_rates_stay_rates(tmp_path):
+    """A t interval of two values would reach from -1000 to 1000."""
+    two = [row | {"return": row["return"] * (1 + 9 * row["seed"])} for row in rows(evaluated=False, seeds=2)]
+    figure = learning_curve(two, tmp_path / "curve.png", units={"crash": "%"}, references={"reckless": {"crash": 1.0}})
+    large, small = figure.axes
+    assert not [collection for axes in figure.axes for collection in axes.collections]
+    assert len(large.get_lines()) == 3
+    low, high = large.get_ylim()
+    assert (-50 < low <= 0, 410 <= high < 450) == (True, True)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["return", "crash (%)"]
+    np.testing.assert_allclose(small.get_lines()[0].get_ydata(), [50, 40, 30, 20, 10])
+    assert small.get_lines()[-1].get_ydata()[0] == 100.0
+    low, high = small.get_ylim()
+    assert (-2 <= low <= 10, 100 <= high <= 102) == (True, True)
+
+
+def test_a_single_seed_is_a_line_without_band(tmp_path):
+    one = [row for row in rows(evaluated=False) if row["seed"] == 1]
+    figure = learning_curve(one, tmp_path / "curve.svg", metrics=["return"])
+    assert len(figure.axes) == 1
+    assert len(figure.axes[0].get_lines()) == 1
+    assert not figure.axes[0].collections
+    assert not figure.legends
+
+
+def test_mistakes_are_one_line_and_leave_nothing(tmp_path):
+    with pytest.raises(UserError, match="no rows to draw a curve from; they hold nothing"):
+        learning_curve([], tmp_path / "curve.png")
+    with pytest.raises(UserError, match="no rows to draw speed from; they hold return, crash"):
+        learning_curve(rows(), tmp_path / "curve.png", metrics=["speed"])
+    with pytest.raises(UserError, match=r"has to end in \.png or \.svg or \.pdf"):
+        learning_curve(rows(), tmp_path / "curve.gif")
+    with pytest.raises(UserError, match="cannot write"):
+        learning_curve(rows(), tmp_path / "missing" / "curve.png")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,293 @@
+"""Episodes become files that show what the scenes hold."""
+
+import shutil
+import subprocess
+import sys
+import types
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+from toys import Corridor
+
+from marljax.core.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, Trails, empty
+from marljax.errors import UserError
+from marljax.viz import animation
+from marljax.viz import stage as render
+
+RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
+
+
+class Street:
+    legend = (("car", (*BLUE, 1.0)), ("crashed", (*RED, 1.0)))
+    units = types.MappingProxyType({"time": "s", "distance": "m"})
+    pace = 0.0
+
+
+def street(num_frames: int, length: float = 400.0) -> Scene:
+    """A blue car drives along a street 10 m wide, beside an absent one, and turns red in the last frame."""
+    drives = jnp.linspace(10.0, length - 10.0, num_frames)
+    centre = jnp.stack([jnp.stack([drives, jnp.zeros(num_frames)], -1), jnp.full((num_frames, 2), 50.0)], 1)
+    crashed = (jnp.arange(num_frames) == num_frames - 1)[:, None]
+    colour = jnp.concatenate([jnp.where(crashed, jnp.array(RED), jnp.array(BLUE)), jnp.ones((num_frames, 1))], -1)
+    absent = jnp.zeros((num_frames, 4))
+    edge = jnp.array([[0.0, -2.0], [0.0, 2.0]])
+    segments = Segments(edge, edge + jnp.array([length, 0.0]), jnp.ones(2), jnp.full((2, 4), 0.5))
+    still = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (num_frames, *leaf.shape)), (segments, empty(Circles), empty(Labels))
+    )
+    boxes = Boxes(centre, jnp.full((num_frames, 2, 2), 4.0), jnp.zeros((num_frames, 2)), jnp.stack([colour, absent], 1))
+    bounds = jnp.tile(jnp.array([0.0, length, -5.0, 5.0]), (num_frames, 1))
+    return Scene(still[0], boxes, still[1], still[2], bounds, 0.2 * jnp.arange(num_frames))
+
+
+def count(image: Image.Image, colour: tuple, below: int = 0) -> int:
+    """Pixels of a colour, below the header."""
+    pixels = np.asarray(image.convert("RGB"), int)[below:]
+    return int(np.sum(np.abs(pixels - 255 * np.array(colour)).max(-1) < 12))
+
+
+def test_gif_shows_every_frame_and_stays_small(tmp_path):
+    path = animation.animate(Street(), street(100), tmp_path / "street.gif", fps=10)
+    assert path.stat().st_size < 3_000_000
+    frames = Image.open(path)
+    assert frames.n_frames == 100
+    assert frames.size[0] == render.WIDTH
+    assert [item.name for item in tmp_path.iterdir()] == ["street.gif"]
+    assert (count(frames, BLUE, render.HEADER) > 50, count(frames, RED, render.HEADER)) == (True, 0)
+    frames.seek(99)
+    assert (count(frames, BLUE, render.HEADER), count(frames, RED, render.HEADER) > 50) == (0, True)
+
+
+def test_absent_shapes_are_not_drawn_and_proportions_are_kept(tmp_path):
+    scene = jax.tree.map(lambda leaf: leaf[0], street(2, length=20.0))
+    image = Image.open(animation.picture(Street(), scene, tmp_path / "street.png"))
+    pixels = np.argwhere(np.abs(np.asarray(image, int)[render.HEADER :, :, :3] - 255 * np.array(BLUE)).max(-1) < 12)
+    height, width = pixels.max(0) - pixels.min(0) + 1
+    scale = (image.size[0] - 2 * render.MARGIN) / 20.0
+    assert abs(height - 4 * scale) <= 2
+    assert abs(width - 4 * scale) <= 2
+
+
+@pytest.mark.parametrize(("width", "height", "expected"), [(10, 10, 1), (70, 10, 1), (520, 18, 2), (5000, 10, 4)])
+def test_thin_worlds_are_cut_into_panels(width, height, expected):
+    assert render.panels(width, height) == expected
+
+
+@pytest.mark.parametrize("place", [100.0, 200.0])
+def test_what_stands_where_two_panels_meet_is_drawn_once(tmp_path, place):
+    """A car of 4 × 4 m at the end of the first panel, and its number, fill as many pixels as elsewhere."""
+    scene = jax.tree.map(lambda leaf: leaf[0], street(2))
+    assert render.panels(400.0, 10.0) == 3
+    centre = jnp.array([[place * 2 / 3, 0.0], [50.0, 50.0]])
+    scene = scene._replace(boxes=scene.boxes._replace(centre=centre))
+    image = Image.open(animation.picture(Street(), scene, tmp_path / "street.png"))
+    scale = 3 * (render.WIDTH - 2 * render.MARGIN) / 400.0
+    assert abs(count(image, BLUE, render.HEADER) - (4 * scale) ** 2) < 8 * scale
+    label = Labels(centre[:1], jnp.array([8]), jnp.array([[*RED, 1.0]]))
+    bare = scene._replace(boxes=empty(Boxes), labels=label)
+    ink = [
+        count(
+            Image.open(animation.picture(Street(), bare._replace(labels=label._replace(position=position)), tmp_path / "n.png")),
+            RED,
+            render.HEADER,
+        )
+        for position in (centre[:1], jnp.array([[50.0, 0.0]]))
+    ]
+    assert ink[0] > 10
+    assert abs(ink[0] - ink[1]) <= 0.3 * ink[1]
+
+
+class Status(NamedTuple):
+    cars: jax.Array
+    on_the_ramp: jax.Array
+
+
+def test_the_status_is_written_beside_the_time_and_the_legend_names_what_some_scene_needs(tmp_path):
+    scenes = jax.tree.map(np.asarray, street(2))
+    assert render.listed(Street.legend, scenes) == Street.legend
+    some = scenes._replace(listed=np.array([[True, False], [True, False]]))
+    assert render.listed(Street.legend, some) == Street.legend[:1]
+    assert render.listed(Street.legend, some._replace(listed=np.eye(2, dtype=bool))) == Street.legend
+    assert render.status_words(Status(np.float32(3.0), np.int32(1))) == ["cars 3", "on the ramp 1"]
+    assert render.status_words(()) == []
+    one = jax.tree.map(lambda leaf: leaf[0], scenes)
+    headers = []
+    for status in ((), Status(np.array(3), np.array(1)), Status(np.array(3), np.array(2))):
+        image = Image.open(animation.picture(Street(), one._replace(status=status), tmp_path / "street.png"))
+        headers.append(np.asarray(image)[: render.HEADER // 2])
+    assert np.any(headers[0] != headers[1])
+    assert np.any(headers[1] != headers[2])
+
+
+def test_boxes_turn_counter_clockwise_and_circles_have_their_radius():
+    box = Boxes(np.array([[1.0, 2.0]]), np.array([[4.0, 2.0]]), np.array([np.pi / 2]), np.ones((1, 4)))
+    np.testing.assert_allclose(render.box_corners(box)[0], [[2, 0], [2, 4], [0, 4], [0, 0]], atol=1e-12)
+    circle = Circles(np.array([[1.0, 2.0]]), np.array([3.0]), np.ones((1, 4)))
+    np.testing.assert_allclose(np.hypot(*(render.circle_corners(circle)[0] - [1.0, 2.0]).T), 3.0)
+
+
+def test_an_environment_is_drawn_with_its_labels_and_moving_view(tmp_path):
+    env = Corridor()
+    states, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 3))
+    scenes = jax.vmap(env.scene, in_axes=(0, None))(states, env.default_params)
+    follows = scenes._replace(bounds=scenes.bounds + 0.4 * jnp.arange(3.0)[:, None])
+    still = Image.open(animation.animate(env, scenes, tmp_path / "still.gif"))
+    moving = Image.open(animation.animate(env, follows, tmp_path / "moving.gif"))
+    still.seek(2)
+    moving.seek(2)
+    assert count(still, (0.0, 0.45, 0.7), render.HEADER) > count(moving, (0.0, 0.45, 0.7), render.HEADER) > 0
+
+
+def test_labels_leave_nothing_behind_when_the_view_moves(tmp_path):
+    """Whatever was shown before, a frame of an animation is the picture of its scene."""
+    scenes = street(2)
+    ink = jnp.tile(jnp.array([0.1, 0.1, 0.1, 1.0]), (2, 1, 1))
+    labels = Labels(jnp.array([[[50.0, 0.0]], [[90.0, 0.0]]]), jnp.array([[3], [4]]), ink)
+    bounds = scenes.bounds + jnp.array([[0.0] * 4, [5.0, 5.0, 0.0, 0.0]])
+    scenes = scenes._replace(labels=labels, bounds=bounds, time=jnp.arange(2.0))
+    stage = render.Stage(jax.tree.map(np.asarray, scenes), Street.legend, Street.units)
+    for index in range(2):
+        scene = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], scenes)
+        stage.show(scene)
+        alone = Image.open(animation.picture(Street(), scene, tmp_path / f"{index}.png"))
+        np.testing.assert_array_equal(np.asarray(stage.image()), np.asarray(alone))
+    unlabelled = scene._replace(labels=scene.labels._replace(colour=np.zeros((1, 4))))
+    bare = Image.open(animation.picture(Street(), unlabelled, tmp_path / "bare.png"))
+    assert np.any(np.asarray(bare) != np.asarray(alone))
+
+
+def test_mistakes_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"has to end in \.gif or \.mp4"):
+        animation.animate(Street(), street(2), tmp_path / "street.avi")
+    with pytest.raises(UserError, match=r"cannot write .*missing.street\.gif: No such file or directory"):
+        animation.animate(Street(), street(2), tmp_path / "missing" / "street.gif")
+    with pytest.raises(UserError, match="at least one frame; picture draws a single one"):
+        animation.animate(Street(), jax.tree.map(lambda leaf: leaf[0], street(2)), tmp_path / "street.gif")
+    with pytest.raises(UserError, match="show nothing"):
+        animation.animate(Street(), street(2)._replace(bounds=jnp.zeros((2, 4))), tmp_path / "street.gif")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="an MP4 needs ffmpeg on the PATH"):
+        animation.animate(Street(), street(2), tmp_path / "street.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_backend_is_left_alone():
+    modules = "marljax.viz.animation, marljax.viz.learning_curve"
+    code = f"import sys, {modules}; assert not [name for name in sys.modules if name.startswith('matplotlib')]"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
+def test_mp4_is_written_where_ffmpeg_is_installed(tmp_path):
+    path = animation.animate(Street(), street(10), tmp_path / "street.mp4")
+    assert path.read_bytes()[4:8] == b"ftyp"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_frame_of_a_gif_is_the_picture_of_its_scene(tmp_path):
+    """Though the file holds what changes only: a car that drives on, one that stops, and a frame like the one before."""
+    scenes = street(6, length=60.0)
+    stops = np.array([0, 1, 2, 2, 2, 5])
+    scenes = jax.tree.map(lambda leaf: leaf[stops], scenes)._replace(time=0.5 * jnp.arange(6))
+    film = Image.open(animation.animate(Street(), scenes, tmp_path / "street.gif"))
+    assert film.n_frames == 6
+    for index in range(6):
+        scene = jax.tree.map(lambda leaf, index=index: leaf[index], scenes)
+        alone = Image.open(animation.picture(Street(), scene, tmp_path / "street.png"))
+        film.seek(index)
+        apart = np.abs(np.asarray(film.convert("RGB"), int) - np.asarray(alone, int))[render.HEADER :]
+        assert apart.max() < 24
+
+
+def test_polygons_are_painted_in_their_order_and_perspective_has_no_axis(tmp_path):
+    square = jnp.array([[0.0, 0.0], [10.0, 0.0], [10.0, 10.0], [0.0, 10.0]])
+    bounds, none = jnp.array([-1.0, 11.0, -1.0, 11.0]), (empty(Segments), empty(Boxes), empty(Circles), empty(Labels))
+    colours = jnp.array([[*BLUE, 1.0], [*RED, 1.0], [0.0, 1.0, 0.0, 0.0]])
+    ink = []
+    for order in ([0, 1, 2], [1, 0, 2]):
+        shapes = Polygons(jnp.stack([square, square / 2, square])[jnp.array(order)], colours[jnp.array(order)])
+        scene = Scene(*none, bounds, jnp.zeros(()), polygons=shapes, axis=jnp.array(False))
+        image = Image.open(animation.picture(Street(), scene, tmp_path / "square.png"))
+        ink.append((count(image, BLUE, render.HEADER), count(image, RED, render.HEADER)))
+    assert abs(ink[0][0] - 3 * ink[0][1]) < 0.02 * ink[0][0]
+    assert ink[1][1] == 0
+    below = np.asarray(image)[-render.AXIS + 2 :]
+    assert below.min() == 255
+    ticked = Image.open(animation.picture(Street(), scene._replace(axis=()), tmp_path / "square.png"))
+    assert np.asarray(ticked)[-render.AXIS + 2 :].min() < 255
+
+
+def trailing(times: list[float], colour: np.ndarray) -> Scene:
+    """Two points that move by 1 a frame to the right, above each other; ``colour`` [T, 2, 4]."""
+    along = np.stack([np.arange(len(times)), np.zeros(len(times))], axis=-1)
+    position = np.stack([along, along + np.array([0.0, 3.0])], axis=1)
+    shape = (len(times), 2)
+    trails = Trails(position, np.full(shape, 2.0), np.full(shape, 1.0), colour)
+    still = [jax.tree.map(lambda leaf: jnp.zeros((len(times), *leaf.shape)), empty(kind)) for kind in (Segments, Boxes)]
+    rest = [jax.tree.map(lambda leaf: jnp.zeros((len(times), *leaf.shape)), empty(kind)) for kind in (Circles, Labels)]
+    bounds = np.tile([-1.0, 10.0, -2.0, 5.0], (len(times), 1))
+    return jax.tree.map(np.asarray, Scene(*still, *rest, bounds, np.array(times), trails=trails))
+
+
+def test_trails_join_the_last_moments_and_fade():
+    """A trail of 1 s in frames 0.4 s apart: lines that are 0.8 and 0.4 s old have a fifth and three fifths of the ink."""
+    colour = np.tile([*RED, 0.5], (5, 2, 1))
+    lines = animation.trail_lines(trailing([0.0, 0.4, 0.8, 1.2, 1.6], colour), 4)
+    np.testing.assert_allclose(lines.start, [[2, 0], [2, 3], [3, 0], [3, 3]])
+    np.testing.assert_allclose(lines.end, [[3, 0], [3, 3], [4, 0], [4, 3]])
+    np.testing.assert_allclose(lines.colour[:, 3], [0.1, 0.1, 0.3, 0.3], atol=1e-6)
+    np.testing.assert_allclose(lines.width, 2.0)
+    # what was absent leaves a gap on either side; time that begins anew begins a new trail
+    gap = colour.copy()
+    gap[3, 1, 3] = 0.0
+    lines = animation.trail_lines(trailing([0.0, 0.2, 0.4, 0.6, 0.8], gap), 4)
+    np.testing.assert_array_equal(lines.colour[:, 3].reshape(-1, 2) > 0, [[True, True]] * 2 + [[True, False]] * 2)
+    lines = animation.trail_lines(trailing([0.0, 0.2, 0.4, 0.0, 0.2], colour), 4)
+    np.testing.assert_allclose(lines.start, [[3, 0], [3, 3]])
+    assert len(animation.trail_lines(trailing([0.0, 0.2], colour[:2]), 0).start) == 0
+    assert animation.trail_lines(jax.tree.map(np.asarray, street(2)), 1) is None
+
+
+def test_an_animation_has_trails_and_a_picture_has_none(tmp_path):
+    scenes = trailing([0.0, 0.1, 0.2], np.tile([*RED, 1.0], (3, 2, 1)))
+    film = Image.open(animation.animate(Street(), scenes, tmp_path / "trails.gif"))
+    reds = []
+    for index in range(3):
+        film.seek(index)
+        pixels = np.asarray(film.convert("RGB"), int)[render.HEADER :]
+        reds.append(int(np.sum(pixels[..., 0] - pixels[..., 1] > 100)))
+    assert 0 == reds[0] < reds[1] < reds[2]
+    alone = Image.open(animation.picture(Street(), jax.tree.map(lambda leaf: leaf[2], scenes), tmp_path / "trails.png"))
+    assert count(alone, RED, render.HEADER) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "pace", "stride", "fps"),
+    [
+        (100, 0.2, 0.0, 1, 10.0),  # an environment without a pace: every decision
+        (2500, 0.2, 0.0, 3, 10.0),  # unless they are too many
+        (1500, 0.01, 20.0, 5, 20.0),  # 15 s in real time
+        (6000, 0.01, 20.0, 20, 5.0),  # a minute, too
+        (7, 0.1, 20.0, 1, 10.0),  # decisions that are farther apart than frames
+        (0, 0.1, 20.0, 1, 10.0),
+    ],
+)
+def test_frames_are_chosen_by_the_pace(steps, seconds, pace, stride, fps):
+    shown, rate = animation.frames(seconds * np.arange(steps + 1), pace)
+    assert rate == pytest.approx(fps)
+    assert shown[-1] == steps
+    assert len(shown) <= (render.MAX_FRAMES_PACED if pace else render.MAX_FRAMES) + 1
+    assert set(np.diff(shown[:-1])) <= {stride}
+
+
+def test_an_environment_with_a_pace_is_shown_in_real_time(tmp_path):
+    class Fast(Street):
+        pace = 20.0
+
+    scenes = street(41)._replace(time=0.01 * jnp.arange(41))
+    film = Image.open(animation.animate(Fast(), scenes, tmp_path / "fast.gif"))
+    assert (film.n_frames, film.info["duration"]) == (9, 50)

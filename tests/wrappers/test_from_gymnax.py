@@ -1,0 +1,358 @@
+"""gymnax's environments keep our contract, and do step by step what they do on their own."""
+
+import functools
+import inspect
+import subprocess
+import sys
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+from gymnax.environments import environment, spaces
+from gymnax.utils import load_mnist
+
+import marljax
+from marljax import registry
+from marljax.algos import mappo
+from marljax.config import compose, settings
+from marljax.core.spaces import Box, Discrete
+from marljax.errors import UserError
+from marljax.testing.conformance import check_env, sample_action
+from marljax.wrappers import from_gymnax
+from marljax.wrappers.from_gymnax import Gymnax
+
+DOWNLOADS = "MNISTBandit-bsuite"
+NAMES = [name for name in from_gymnax.names() if name != DOWNLOADS]
+# Costly in check_env; others of their kind stand for them.
+ALIKE = ("Acrobot-v1", "Asterix-MinAtar", "Freeway-MinAtar", "GaussianBandit-misc", "Seaquest-MinAtar")
+NUM_STEPS = 40
+LIMIT = 15  # steps of an episode, so that every environment truncates
+# Discrete, continuous with bounds that are numbers, images, and one whose episodes end by themselves in the step of their limit.
+QUICK = ("CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "DeepSea-bsuite")
+
+
+def shortened(params, limit=LIMIT):
+    usual = params.max_steps_in_episode
+    return params.replace(max_steps_in_episode=type(usual)(min(usual, limit)))
+
+
+KINDS = [name for name in NAMES if name not in ALIKE]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "Pendulum-v1" else pytest.mark.slow) for name in KINDS])
+def test_conformance(name):
+    env = marljax.make(f"gymnax/{name}")
+    check_env(env, shortened(env.default_params), num_steps=NUM_STEPS)
+
+
+@pytest.mark.slow
+def test_conformance_of_what_downloads_its_images(monkeypatch):
+    images, labels = np.arange(20 * 28 * 28, dtype=np.int8).reshape(20, 28, 28), np.arange(20, dtype=np.uint8) % 10
+    monkeypatch.setattr(load_mnist, "load_mnist", lambda: ((images, labels), (images, labels)))
+    env = marljax.make(f"gymnax/{DOWNLOADS}")
+    assert env.observation_space == Box((28 * 28,))
+    check_env(env, num_steps=NUM_STEPS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_hide_no_attribute(name):
+    """``options_of`` leaves out what would take the place of an attribute of ``Environment``: nothing of gymnax's has to be."""
+    made = type(gymnax.make(name)[0])
+    arguments = set(inspect.signature(made).parameters)
+    assert not {option for option in arguments if hasattr(Gymnax, option)}
+    assert arguments - set(from_gymnax.options_of(name)) <= {"action_mapping_key"}
+
+
+def their_action(space, action):
+    """Our action, of the agent alone, in gymnax's space."""
+    if hasattr(space, "n"):
+        return action
+    low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
+    return low + (high - low) * (action + 1) / 2
+
+
+def seen(space, obs):
+    """gymnax's observation flat; an integer as a one among zeros."""
+    return jnp.asarray(jnp.arange(space.n) == obs if hasattr(space, "n") else jnp.ravel(obs), jnp.float32)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES])
+def test_a_step_is_theirs_over_several_episodes(name):
+    """The same keys in our ``step`` and in gymnax's own, which restarts: rewards, both kinds of end, final observations."""
+    ours = marljax.make(f"gymnax/{name}")
+    own, params = gymnax.make(name)
+    params = shortened(params)
+    assert type(ours.default_params) is type(params)
+    space, obs_space = own.action_space(params), own.observation_space(params)
+
+    @jax.jit
+    def play(key):
+        key_reset, key_steps = jax.random.split(key)
+
+        def step(carry, key):
+            key_action, key_step = jax.random.split(key)
+            (state, timestep), their_state = carry
+            action = sample_action(ours, key_action, timestep.action_mask)
+            # gymnax's step splits its key: one part is for the transition, the other for the next episode.
+            key_transition, key_restart = jax.random.split(key_step)
+            state, timestep = ours.step(key_transition, state, action, params)
+            _, their_state, reward, terminated, truncated, info = own.step(
+                key_step, their_state, their_action(space, action[0]), params
+            )
+            fresh = ours.reset(key_restart, params)
+            now = jax.tree.map(lambda new, old: jnp.where(timestep.last, new, old), fresh, (state, timestep))
+            theirs = (seen(obs_space, info["final_observation"]), reward, terminated, truncated)
+            return (now, their_state), (timestep, ours.global_state(state, params), theirs)
+
+        start = ours.reset(key_reset, params)
+        their_obs, their_state = own.reset(key_reset, params)
+        _, steps = jax.lax.scan(step, (start, their_state), jax.random.split(key_steps, NUM_STEPS))
+        return start[1].obs, seen(obs_space, their_obs), steps
+
+    first, their_first, (timestep, world, (their_obs, reward, terminated, truncated)) = jax.device_get(play(jax.random.key(3)))
+    assert (terminated | truncated).any()
+    np.testing.assert_array_equal(first[0], their_first)
+    np.testing.assert_array_equal(timestep.terminated, terminated)
+    np.testing.assert_array_equal(timestep.truncated, truncated & ~terminated)
+    np.testing.assert_allclose(timestep.reward[:, 0], reward, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(timestep.obs[:, 0], their_obs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(world, timestep.obs[:, 0])
+    assert timestep.alive.all()
+    assert timestep.action_mask.all()
+
+
+def end_of_episode(env, action, **changes):
+    """(terminated, truncated, steps) of an episode in which ``action`` is repeated."""
+    env_params = env.default_params.replace(**changes)
+    state, timestep = env.reset(jax.random.key(0), env_params)
+    steps = 0
+    while not timestep.last:
+        state, timestep = env.step(jax.random.fold_in(jax.random.key(0), steps), state, jnp.array([action]), env_params)
+        steps += 1
+    return bool(timestep.terminated), bool(timestep.truncated), steps
+
+
+def test_the_limit_truncates_and_everything_else_terminates():
+    cart = marljax.make("gymnax/CartPole-v1")
+    falls = end_of_episode(cart, 1)
+    assert falls[:2] == (True, False)
+    assert end_of_episode(cart, 1, max_steps_in_episode=falls[2] - 1) == (False, True, falls[2] - 1)
+    assert end_of_episode(cart, 1, max_steps_in_episode=falls[2]) == falls  # both at once: nothing follows
+    assert cart.longest(cart.default_params) == 500
+    assert end_of_episode(marljax.make("gymnax/Catch-bsuite", rows=6), 0) == (True, False, 5)
+    # Whoever stays within the limit is not asked for the value of what follows: gymnax's DeepSea has both flags up here.
+    assert end_of_episode(marljax.make("gymnax/DeepSea-bsuite", size=5), 0) == (True, False, 5)
+
+
+def test_one_agent_flat_observations_and_our_spaces():
+    cases = {
+        "CartPole-v1": (Discrete(2), 4),
+        "Pendulum-v1": (Box((1,), -1.0, 1.0), 3),
+        "Breakout-MinAtar": (Discrete(3), 10 * 10 * 4),
+        "FrozenLake-misc": (Discrete(4), 16),
+    }
+    for name, (action_space, size) in cases.items():
+        env = marljax.make(f"gymnax/{name}")
+        assert (env.num_agents, env.action_space, env.observation_space) == (1, action_space, Box((size,)))
+    place = marljax.make("gymnax/FrozenLake-misc").reset(jax.random.key(0))[1].obs
+    np.testing.assert_array_equal(place, [np.arange(16) == 0])
+
+
+def test_continuous_actions_reach_bounds_that_are_numbers():
+    env = marljax.make("gymnax/Pendulum-v1")
+    state, _ = env.reset(jax.random.key(0))
+    for torque in (2.0, 0.5):
+        env_params = env.default_params.replace(max_torque=torque)
+        for action, reached in ((-1.0, -torque), (0.25, 0.25 * torque), (1.0, torque), (7.0, torque)):
+            after, _ = env.step(jax.random.key(1), state, jnp.full((1, 1), action), env_params)
+            np.testing.assert_allclose(after.inner.last_u, reached, rtol=1e-6)
+
+
+def test_actions_outside_of_the_space_are_action_0():
+    env = marljax.make("gymnax/MountainCar-v0")
+    state, _ = env.reset(jax.random.key(0))
+    steps = [env.step(jax.random.key(1), state, jnp.array([action]))[0].inner for action in (0, 3, -1, 1)]
+    for other in steps[1:3]:
+        jax.tree.map(np.testing.assert_array_equal, steps[0], other)
+    assert steps[3].velocity != steps[0].velocity
+
+
+def test_every_way_to_name_an_environment_gives_the_same_one():
+    env = marljax.make("gymnax/FrozenLake-misc", desc=("SFF", "FHF", "FFG"), is_slippery=False)
+    assert env == marljax.make("gymnax", name="FrozenLake-misc", desc=("SFF", "FHF", "FFG"), is_slippery=False)
+    assert env != marljax.make("gymnax/FrozenLake-misc")
+    assert env.observation_space == Box((9,))
+    for words in (["env=gymnax", "env.name=FrozenLake-misc"], ["env=gymnax/FrozenLake-misc"]):
+        options = ["env.desc=[SFF,FHF,FFG]", "env.is_slippery=false", "env.max_steps_in_episode=20"]
+        given = compose.compose("ippo", [*words, *options])
+        assert (given.env, hash(given.env)) == (env, hash(env))
+        assert (given.env_name, given.title) == ("gymnax/FrozenLake-misc", "ippo_gymnax-FrozenLake-misc")
+        assert settings.from_tree(given.tree).env == env
+        assert int(given.env_params.max_steps_in_episode) == 20
+    assert from_gymnax.options_of("FrozenLake-misc")["reward_schedule"] == (tuple[float, ...], (1.0, 0.0, 0.0))
+    assert "1.0" in env.version
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("env=gymnax", "gymnax is a suite of environments; choose one with env=gymnax env.name=<name>; known: Acrobot-v1, "),
+        ("env=gymnax env.name=CartPole-v2", "unknown environment of gymnax 'CartPole-v2'; did you mean CartPole-v1"),
+        ("env=gymax/CartPole-v1", "unknown suite of environments 'gymax'; did you mean gymnax"),
+        ("env=gymnax env.name=Catch-bsuite env.row=4", "unknown setting 'env.row'; did you mean env.rows"),
+        ("env=gymnax env.name=Catch-bsuite env.rows=x", "env.rows=x has the wrong type; it takes an integer"),
+        ("env=gymnax env.name=MetaMaze-misc env.maze_size=4", "env.maze_size=4 does not suit gymnax's MetaMaze-misc: "),
+        ("env=gymnax env.name=CartPole-v1 env.gravty=9", "unknown setting 'env.gravty'; did you mean env.gravity"),
+        ("env=gymnax env.name=CartPole-v1 env.gravity=x", "env.gravity=x has the wrong type; it takes a number"),
+        (
+            "env=gymnax env.name=CartPole-v1 env.max_steps_in_episode=0",
+            "env.max_steps_in_episode=0 of CartPole-v1 is out of range; it takes 1 or more",
+        ),
+        ("env=gymnax env.name=FrozenLake-misc env.map_name=9x9", "env.map_name=9x9 does not suit gymnax's FrozenLake-misc: "),
+    ],
+)
+def test_a_mistake_is_one_line(line, message):
+    with pytest.raises(UserError) as raised:
+        compose.compose("ippo", line.split())
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_options_that_only_python_can_give_are_refused_too():
+    with pytest.raises(UserError, match="unknown option of gymnax/DeepSea-bsuite 'action_mapping_key'; known: size"):
+        registry.make("gymnax/DeepSea-bsuite", action_mapping_key=jax.random.key(1))
+    with pytest.raises(UserError, match=r"rows=\[5\] of Catch-bsuite is not a number, a name, true or false"):
+        registry.make("gymnax/Catch-bsuite", rows=[5])
+    with pytest.raises(UserError, match="'gravity' of gymnax/CartPole-v1 is a number, not an option"):
+        registry.make("gymnax/CartPole-v1", gravity=1.0)
+
+
+def test_what_cannot_be_downloaded_is_one_line(monkeypatch):
+    def offline(name, **options):
+        raise OSError("Name or service\nnot known")
+
+    monkeypatch.setattr(gymnax, "make", offline)
+    with pytest.raises(UserError, match="gymnax's MNISTBandit-bsuite cannot be made: Name or service not known"):
+        from_gymnax.theirs(DOWNLOADS, ())
+
+
+@struct.dataclass
+class FieldState(environment.EnvState):
+    key: jax.Array  # a typed key, such as states may hold
+
+
+class Field(environment.Environment):
+    """An environment of a user's, whose observation is a tree and whose action has the shape [2, 1] and bounds of its own."""
+
+    low, high, layouts = -1.0, jnp.array([[3.0], [5.0]]), ("wide", "long")
+
+    def __init__(self, size: "Unknown" = 2, obs_layout: str = "wide", keys: dict | None = None):  # noqa: F821
+        self.size = size
+
+    @property
+    def default_params(self):
+        return environment.EnvParams(max_steps_in_episode=3)
+
+    def reset_env(self, key, params):
+        return self.seen(0), FieldState(time=0, key=key)
+
+    def step_env(self, key, state, action, params):
+        after = FieldState(time=state.time + 1, key=jax.random.fold_in(state.key, 0))
+        return self.seen(after.time), after, jnp.sum(action, keepdims=True), False, {}
+
+    def seen(self, time):
+        return {"clock": time, "image": jnp.ones((self.size, self.size), jnp.uint8)}
+
+    def action_space(self, params):
+        return spaces.Box(self.low, self.high, (2, 1))
+
+    def observation_space(self, params):
+        return spaces.Dict({"clock": spaces.Discrete(9), "image": spaces.Box(0, 255, (self.size, self.size))})
+
+
+class Unbounded(Field):
+    high = np.finfo(np.float32).max
+
+
+class Pair(Field):
+    def action_space(self, params):
+        return spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3)))
+
+
+def test_environments_that_users_register_are_in_the_suite_too():
+    for factory in (Field, Unbounded, Pair):
+        if factory.__name__ not in gymnax.registered_envs:
+            gymnax.register(factory.__name__, factory)
+    env = marljax.make("gymnax/Field", size=3)
+    assert from_gymnax.options_of("Field") == {"size": (int, 2)}  # obs_layout would hide what Environment says of itself
+    assert (env.action_space, env.observation_space, env.obs_layout) == (Box((2, 1), -1.0, 1.0), Box((1 + 9,)), ())
+    state, _ = env.reset(jax.random.key(0))
+    _, timestep = env.step(jax.random.key(0), state, jnp.array([[[-1.0], [1.0]]]))
+    np.testing.assert_array_equal(timestep.obs, [[1, *[1] * 9]])
+    np.testing.assert_array_equal(timestep.reward, [-1.0 + 5.0])
+    assert end_of_episode(env, [[0.0], [0.0]]) == (False, True, 3)
+    with pytest.raises(UserError, match="gymnax's Unbounded: its actions have no bounds"):
+        marljax.make("gymnax/Unbounded")
+    with pytest.raises(UserError, match=r"gymnax's Pair: its actions are Tuple\(.*\); here they have to be Discrete, or a Box"):
+        marljax.make("gymnax/Pair")
+
+
+def test_gravity_is_a_number_that_can_be_mapped():
+    """One program for several; in each the episode is that of gymnax's own environment with this gravity."""
+    env, (own, params) = marljax.make("gymnax/CartPole-v1"), gymnax.make("CartPole-v1")
+    gravities, key = jnp.array([1.0, 9.8, 2000.0]), jax.random.key(0)
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, 0))
+    def play(key, gravity):
+        numbers = params.replace(gravity=gravity)
+
+        def step(states, key):
+            ours, timestep = env.step(key, states[0], jnp.ones(1, jnp.int32), numbers)
+            obs, theirs, _, terminated, _ = own.step_env(key, states[1], 1, numbers)
+            return (ours, theirs), (timestep.obs[0], obs, timestep.terminated, terminated)
+
+        start = env.reset(key, numbers)[0], own.reset(key, numbers)[1]
+        return jax.lax.scan(step, start, jax.random.split(key, 12))[1]
+
+    obs, their_obs, terminated, their_terminated = play(key, gravities)
+    np.testing.assert_allclose(obs, their_obs, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(terminated, their_terminated)
+    assert (np.diff(terminated.sum(1)) > 0).any()
+
+
+def sweep(config):
+    """Metrics of a training run at two gravities, as one function."""
+    train = marljax.make_train(mappo, marljax.make("gymnax/CartPole-v1"), config)
+    return jax.jit(jax.vmap(train, (None, 0))), jax.random.key(0), {"env.gravity": jnp.array([9.8, 2000.0])}
+
+
+CONFIG = mappo.Config(total_steps=256, num_envs=4, rollout_length=32, num_epochs=1, num_minibatches=2, hidden=(8,))
+
+
+def test_training_takes_numbers_of_gymnax():
+    train, *given = sweep(CONFIG)
+    assert jax.eval_shape(train, *given).metrics["sum_length"].shape == (2, CONFIG.num_updates)
+    with pytest.raises(UserError, match="unknown number of the environment 'gravty'; did you mean gravity"):
+        marljax.make_train(mappo, marljax.make("gymnax/CartPole-v1"), CONFIG)(given[0], {"env.gravty": 1.0})
+
+
+@pytest.mark.slow
+def test_gravity_is_swept_by_training():
+    train, *given = sweep(CONFIG)
+    swept = train(*given)
+    assert (swept.diverged_at == -1).all()
+    lengths = swept.metrics["sum_length"].sum(1) / swept.metrics["episodes"].sum(1)
+    assert lengths[1] < lengths[0] / 2
+
+
+def test_nothing_of_theirs_is_imported_early_or_printed():
+    code = (
+        "import sys, marljax; assert 'gymnax' not in sys.modules; "
+        "marljax.make('gymnax/CartPole-v1'); assert 'gymnax' in sys.modules; assert 'jaxmarl' not in sys.modules; print('ready')"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (shown.stdout, shown.stderr) == ("ready\n", "")
