@@ -18,14 +18,20 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
 import jax
 
 from marljax.algos import ppo
+from marljax.config import static
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams
-from marljax.learning import ppo as family
 from marljax.learning.rollout import TrainState
 
 
-class Config(family.ManyAgents, ppo.Config):
+class Config(ppo.Config):
     """PPO's hyperparameters and what the agents share."""
+
+    # Class variables in PPO, where there is one agent.
+    share_parameters: bool = static(True)  # type: ignore[misc]  # False: every agent has networks of its own
+    agent_id: bool = static(False)  # type: ignore[misc]  # append a one-hot agent id (up to 64 agents) to observations
+    # continue: the dead share team rewards on (Yu et al. 2022)
+    death: str = static("terminal", choices=("terminal", "continue"))  # type: ignore[misc]
 
 
 Params = ppo.Params
@@ -35,5 +41,5 @@ act = ppo.act
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    return ppo.begin(env, env_params, config, key)
+    """Fresh networks, optimiser and environments; the learner is the same on every shard of the data axis."""
+    return ppo.init_agents(env, env_params, config, key)

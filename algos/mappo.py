@@ -1,9 +1,9 @@
-"""MAPPO: PPO whose critic sees the global state (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent
-Games").
+"""MAPPO: PPO with a centralised critic (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games").
 
-The actor is shared by the agents and sees local observations. ``python algos/mappo.py env=merge`` trains it.
+All agents share one actor, which acts on local observations; the critic sees the global state and some features of each agent.
+``python algos/mappo.py env=merge`` trains it.
 
-Axis letters: T time, E environments, A agents, O observation, G global state.
+Axis letters: T time, E environments, A agents, O observation, G global state, F features, n actions.
 """
 
 if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
@@ -15,185 +15,360 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
     main("mappo")
 
 
-import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from marljax.config.hyperparameters import static
+from marljax.config import static, traced
 from marljax.core.environment import Environment
+from marljax.core.spaces import Box, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import VecState, vectorize
-from marljax.learning import ppo, rollout
-from marljax.learning.ppo import Carry
-from marljax.learning.rollout import TrainState, annealed, collect, start
-from marljax.nn.networks import CentralCritic, agent_ids, apply_per_agent, init_per_agent
+from marljax.learning import config as checks
+from marljax.learning.advantages import gae, with_death_masking
+from marljax.learning.diagnostics import explained_variance, largest
+from marljax.learning.optimizer import make_actor_critic_optimizer
+from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
+from marljax.nn.distributions import Distribution, distribution, num_outputs
+from marljax.nn.encoder import ObservationEncoder, ObservationStats
+from marljax.nn.layers import ACTIVATIONS, Sizes, agent_ids
+from marljax.nn.networks import Actor, CentralCritic, PerAgent
 from marljax.nn.networks import initial_carry as zero_carry
 from marljax.nn.running_stats import RunningStats
 from marljax.utils import collectives
 from marljax.utils.validation import divide
 
 
-class Config(ppo.ManyAgents, ppo.PPOConfig):
-    """PPO's hyperparameters and what the critic sees of each agent besides the global state."""
+class Config(checks.RolloutConfig):
+    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
 
-    critic_features: str = static("observation", choices=("observation", "id", "both", "none"))  # per agent
+    # Rollouts
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
+    num_envs: int = static(64, low=1)  # E, over all devices
+    rollout_length: int = static(32, low=1)  # T, environment steps per update
+    stagger: bool = static(False)  # truncate first episodes at random steps, for environments whose episodes last equally long
+    # Networks
+    critic_features: str = static("observation", choices=("observation", "id", "both", "none"))  # per agent, beside the state
+    core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer is a GRU
+    hidden: tuple[int, ...] = static((128, 128), low=1)  # sizes of the hidden layers of actor and critic
+    head: tuple[int, ...] = static((), low=1)  # sizes of the layers between these and the outputs
+    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
+    encoder: str = static("flat", choices=("flat", "attention"))  # attention: over the entities in an observation
+    encoder_width: int = static(64, low=1)  # of its embeddings, each of two layers
+    encoder_heads: int = static(4, low=1)  # of its attention
+    share_parameters: bool = static(True)  # False: every agent has networks of its own
+    agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to observations
+    normalize_observations: bool = static(False)  # by running mean and variance, saved with the policy
+    # Advantages
+    gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
+    gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
+    reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
+    # False: the step limit ends an episode like any other end. For limits that belong to the task, and where observations at the
+    # limit are unlike those before it, so that nothing corrects the critic's extrapolation.
+    bootstrap_limit: bool = static(True)
+    time_for_critic: bool = static(True)  # where the step limit ends episodes, the critic sees the elapsed share of them
+    death: str = static("terminal", choices=("terminal", "continue"))  # continue: the dead share team rewards on (Yu et al. 2022)
+    normalize_values: bool = static(True)  # the critic predicts returns standardised by running mean and deviation
+    value_horizon: int = static(0, low=0)  # updates that these look back on; 0: all
+    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
+    # Losses and gradient steps
+    num_epochs: int = static(4, low=1)  # passes over each rollout
+    num_minibatches: int = static(4, low=1)  # gradient steps per pass
+    learning_rate: float = traced(2e-3, low=0.0)  # of the first update
+    critic_learning_rate: float = traced(0.0, low=0.0)  # 0: as learning_rate
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
+    max_grad_norm: float = traced(0.5, low=0.0)  # global norm to which gradients are clipped
+    clip_apart: bool = static(True)  # gradients of actor and critic each; False: of both together
+    clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
+    clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
+    value_coef: float = traced(0.5, low=0.0)  # weight of the value loss
+    entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.check_hidden(self.hidden, self.core)
+        checks.check_minibatches(self.num_envs, self.rollout_length, self.num_minibatches, self.core == "gru")
+        if self.encoder == "attention":
+            divide(self.encoder_width, self.encoder_heads, "units (encoder_width)", "heads (encoder_heads)")
 
 
 class Params(NamedTuple):
-    """Everything that a policy and its critic need."""
+    """Network parameters and running statistics."""
 
     actor: Any
     critic: Any
-    obs_stats: ppo.ObsStats
+    obs_stats: ObservationStats
     state_stats: RunningStats  # [G]
     value_stats: RunningStats  # []
 
 
-class Inputs(NamedTuple):
-    """What the networks see. Leading [T, E]."""
+class Carry(NamedTuple):
+    """Recurrent states [E, A, H] each; () without a GRU."""
 
-    local: rollout.Inputs  # [T, E, A, …]
-    state: jax.Array  # [T, E, G]
+    actor: Any
+    critic: Any
+
+
+class Transition(NamedTuple):
+    """One step of a rollout. Leading [T, E]."""
+
+    inputs: Inputs
+    last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
+    sample: jax.Array  # [T, E, A, …] drawn action, before squashing
+    log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
+    value: jax.Array  # [T, E, A] in the critic's own (normalised) scale
+
+
+class Batch(NamedTuple):
+    """What the loss sees. Leading [T, E]."""
+
+    transition: Transition
+    policy_mask: jax.Array  # [T, E, A] bool: alive in a running episode, with more than one action available
+    value_mask: jax.Array  # [T, E, A] bool: enters the value loss
+    advantage: jax.Array  # [T, E, A]
+    target: jax.Array  # [T, E, A] value target, in reward units
+
+
+class Networks(NamedTuple):
+    """Actor and critic, with everything between an observation and them; T and E are those of the inputs."""
+
+    init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of actor and critic
+    policy: Callable[[Params, Inputs, Any], tuple[Any, Distribution]]  # recurrent state after the last step, π(· | o)
+    value: Callable[[Params, Inputs, Any], tuple[Any, jax.Array]]  # recurrent state, V [T, E, A] in the critic's own scale
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations and states, where mask [T, E]
+
+
+def make_networks(env: Environment, config: Config) -> Networks:
+    """The networks that ``config`` describes."""
+    encoder = ObservationEncoder.create(env, config.encoder, config.agent_id, config.normalize_observations)
+    sizes = Sizes(
+        config.core, config.hidden, config.head, config.activation, encoder.sizes(config.encoder_width, config.encoder_heads)
+    )
+    sees_observation = config.critic_features in ("observation", "both")
+    # With agent_id the encoder has appended the id already.
+    sees_id = config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id)
+    critic_sizes = sizes if sees_observation else sizes._replace(encoder=None)
+    actor = PerAgent(Actor(num_outputs(env.action_space), sizes), env.num_agents, config.share_parameters)
+    critic = PerAgent(CentralCritic(critic_sizes), env.num_agents, config.share_parameters)
+
+    def policy(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, Distribution]:
+        carry, outputs = actor(params.actor, carry, encoder(params.obs_stats, inputs.obs), inputs.first, inputs.alive)
+        return carry, distribution(env.action_space, outputs, inputs.action_mask)
+
+    def critic_inputs(params: Params, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+        """Global state [T, E, G] and the features of each agent [T, E, A, F]."""
+        features = [jnp.zeros((*inputs.alive.shape, 0))]
+        if sees_observation:
+            features.append(encoder(params.obs_stats, inputs.obs))
+        if sees_id:
+            ids = agent_ids(env.num_agents)
+            features.append(jnp.broadcast_to(ids, (*inputs.alive.shape, ids.shape[-1])))
+        state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
+        return state, jnp.concatenate([*features, *jax.tree.leaves(inputs.time)], axis=-1)
+
+    def value(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
+        state, features = critic_inputs(params, inputs)
+        return critic(params.critic, carry, features, inputs.first, inputs.alive, common=(state,))
+
+    def init(key_actor: jax.Array, key_critic: jax.Array, inputs: Inputs) -> Params:
+        stats = encoder.init_stats(inputs.obs), RunningStats.create(inputs.state.shape[-1:]), RunningStats.create(())
+        params = Params(None, None, *stats)
+        carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
+        state, features = critic_inputs(params, inputs)
+        obs = encoder(params.obs_stats, inputs.obs)
+        return params._replace(
+            actor=actor.init(key_actor, carry, obs, inputs.first, inputs.alive),
+            critic=critic.init(key_critic, carry, features, inputs.first, inputs.alive, common=(state,)),
+        )
+
+    def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
+        obs_stats = encoder.update_stats(params.obs_stats, inputs.obs, inputs.alive & mask[..., None])
+        return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state, mask))
+
+    return Networks(init, policy, value, update_stats)
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    rollout.refuse_items(env)
+    """Fresh networks, optimiser and environments; the learner is the same on every shard of the data axis."""
+    check_no_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
-    shape = (vec.num_envs, env.num_agents)
-    carry = Carry(*(zero_carry(config.core, config.hidden[-1], shape) for _ in Carry._fields))
+    carry = Carry(*(zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents)) for _ in Carry._fields))
     actors = start(vec, env_params, collectives.fold_data(key_reset), carry, config.stagger)
-    inputs = see(env, config, env_params, actors.env_state, actors.timestep)
-    params = init_params(env, config, inputs, key_actor, key_critic)
-    return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
+    inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
+    params = make_networks(env, config).init(key_actor, key_critic, inputs)
+    updates = jnp.zeros((), jnp.int32)
+    opt_state = make_actor_critic_optimizer(config, updates).init({"actor": params.actor, "critic": params.critic})
+    return TrainState(Learner(params, opt_state, updates, key_learner, env_params), actors)
 
 
 def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One iteration: a rollout, its advantages and returns, epochs of gradient steps."""
+    """One iteration: collect a rollout, estimate advantages, take epochs of minibatch gradient steps."""
     learner, actors = state
-    key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
-    learner = learner.replace(key=key_next)
+    params, networks = learner.params, make_networks(env, config)
+    key_next, key_rollout, key_epochs = jax.random.split(learner.key, 3)
     vec = vectorize(env, actors.timestep.first.shape[0])
     env_params = annealed(env, learner, config.num_updates)
 
-    # Collect.
-    decide = functools.partial(rollout_policy, env, config, learner.params, env_params)
+    # 1. Collect a rollout.
+    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Carry) -> tuple[jax.Array, Carry, Transition]:
+        inputs = get_inputs(env, config, env_params, env_state, timestep)
+        actor_carry, pi = networks.policy(params, inputs, carry.actor)
+        critic_carry, value = networks.value(params, inputs, carry.critic)
+        sample = pi.sample(key)
+        transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample), value)
+        return pi.action(sample)[0], Carry(actor_carry, critic_carry), jax.tree.map(lambda x: x[0], transition)
+
     carry = actors.carry
     key_rollout = collectives.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
+    actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
-    # Targets.
-    inputs, last, sample, log_prob, value = records
+    # 2. Estimate advantages and value targets.
+    last_inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
+    _, last_value = networks.value(params, last_inputs, actors.carry.critic)
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    last_inputs = see(env, config, env_params, actors.env_state, actors.timestep)
-    _, last_value = values(env, config, learner.params, last_inputs, actors.carry.critic)
-    advantage, target = ppo.targets(config, env, learner.params, steps, inputs.local.alive, value, last_value[0])
-    decides, valued = ppo.masks(config, env, inputs.local, last)
-    batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
-
-    # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
+    advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, last_value[0])
+    batch = Batch(rollout, *loss_masks(env, config, rollout), advantage, target)
     if config.normalize_values:
-        value_stats = learner.params.value_stats.updated(target, valued, config.value_horizon)
-        learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
-    evaluate = functools.partial(evaluate_batch, env, config)
-    learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
+        params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
+
+    # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
+    samples = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch) if config.core == "mlp" else batch
+    optimizer = make_actor_critic_optimizer(config, learner.updates)
+
+    def minibatch_step(trained: tuple[Any, Any], minibatch: tuple[Batch, Carry, jax.Array]) -> tuple[tuple[Any, Any], Any]:
+        weights, opt_state = trained
+        (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, params, *minibatch)
+        grads, metrics = collectives.mean((grads, metrics))  # over devices
+        changes, opt_state = optimizer.update(grads, opt_state, weights)
+        return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+
+    def epoch(trained: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Any]:
+        key_shuffle, key_entropy = jax.random.split(key)
+        minibatches, carries = split_minibatches(config, samples, carry, key_shuffle)
+        keys = jax.random.split(key_entropy, config.num_minibatches)
+        return jax.lax.scan(minibatch_step, trained, (minibatches, carries, keys))
+
+    before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
+    after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        learner = learner.replace(params=update_stats(env, config, learner.params, inputs, last))
-    return TrainState(learner, actors), terms | ppo.extremes(steps, batch) | episodes
+        # The first rollout was collected with unnormalised observations: it only gives the statistics. These change after the
+        # gradient steps, which must see what the rollout saw.
+        after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
+        params = networks.update_stats(params, rollout.inputs, ~rollout.last)
+    weights, opt_state = after
+    learner = Learner(params._replace(**weights), opt_state, learner.updates + 1, key_next, learner.env_params)
+    metrics = jax.tree.map(jnp.mean, metrics) | largest(target - advantage, batch.value_mask, steps.reward)
+    metrics |= {"explained_variance": explained_variance(target, advantage, batch.value_mask)}
+    return TrainState(learner, actors), metrics | episodes
 
 
-initial_carry = ppo.initial_carry
-act = ppo.act_alone
-
-
-def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
-    """What the networks see of the current timestep, T = 1."""
+def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
+    """Network inputs of the current timestep, T = 1."""
     state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
-    limit_ends = (env.limit_ends or not config.bootstrap_limit) and config.time_for_critic
-    local = rollout.with_time(env, env_params, timestep, rollout.inputs_of(timestep), limit_ends)
-    return Inputs(local, state[None])
+    inputs = Inputs.of(timestep)._replace(state=state[None])
+    limit_ends = env.limit_ends or not config.bootstrap_limit
+    return inputs.with_time(env, env_params, timestep) if limit_ends and config.time_for_critic else inputs
 
 
-def rollout_policy(
-    env: Environment,
-    config: Config,
-    params: Params,
-    env_params: EnvParams,
-    key: jax.Array,
-    env_state: VecState,
-    timestep: TimeStep,
-    carry: Carry,
-) -> tuple[jax.Array, Carry, Any]:
-    """Samples actions [E, A] and records what the update needs of the moment."""
-    inputs = see(env, config, env_params, env_state, timestep)
-    actor_carry, head = ppo.policy(env, config, params, inputs.local, carry.actor)
-    critic_carry, value = values(env, config, params, inputs, carry.critic)
-    sample = head.sample(key)
-    record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
-    return head.action(sample)[0], Carry(actor_carry, critic_carry), record
+def estimate_advantages(
+    env: Environment, config: Config, value_stats: RunningStats, rollout: Transition, steps: Step, last_value: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimates and value targets [T, E, A] in reward units.
+
+    A terminated episode is worth nothing after its end, a truncated one what the critic says of its final observation.
+    """
+    value = rollout.value
+    if config.normalize_values:
+        value, last_value = value_stats.denormalize(value), value_stats.denormalize(last_value)
+    if config.death == "continue":
+        steps = with_death_masking(steps, rollout.inputs.alive, env.teams)
+    return gae(steps, value, last_value, config.gamma, config.gae_lambda, config.bootstrap_limit)
 
 
-def values(env: Environment, config: Config, params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
-    """The critic's memory and values [T, E, A] as its head gives them."""
-    state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
-    seen = critic_features(env, config, params, inputs.local)
-    carry, value = apply_per_agent(
-        critic_network(env, config),
-        params.critic,
-        config.share_parameters,
-        carry,
-        (state,),
-        seen,
-        inputs.local.first,
-        inputs.local.alive,
-    )
-    return carry, value
+def loss_masks(env: Environment, config: Config, rollout: Transition) -> tuple[jax.Array, jax.Array]:
+    """Which samples enter the policy loss and the value loss, both [T, E, A] bool."""
+    running = ~rollout.last[..., None]
+    acting = rollout.inputs.alive & running
+    parts = len(env.action_space.nvec) if isinstance(env.action_space, MultiDiscrete) else 1
+    has_choice = True if isinstance(env.action_space, Box) else rollout.inputs.action_mask.sum(-1) > parts
+    return acting & has_choice, acting if config.death == "terminal" else jnp.broadcast_to(running, acting.shape)
 
 
-def critic_features(env: Environment, config: Config, params: Params, local: rollout.Inputs) -> jax.Array:
-    """[T, E, A, F]: what tells one agent's value from another's."""
-    parts = [jnp.zeros((*local.obs.shape[:-1], 0))]
-    if config.critic_features in ("observation", "both"):
-        parts.append(ppo.features(env, config, local.obs, params.obs_stats))
-    if config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id):  # which is an id already
-        ids = agent_ids(local.obs.shape[2])
-        parts.append(jnp.broadcast_to(ids, (*local.obs.shape[:-1], ids.shape[-1])))
-    return ppo.and_time(jnp.concatenate(parts, -1), local)
+def split_minibatches(config: Config, batch: Batch, carry: Carry, key: jax.Array) -> tuple[Batch, Carry]:
+    """Shuffles axis 1 of the batch and axis 0 of the recurrent states, and splits them: leading [num_minibatches]."""
+    rows = batch.advantage.shape[1]
+    size = divide(rows, config.num_minibatches, "samples of one device", "minibatches")
+    order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
+    return jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), batch), jax.tree.map(lambda x: x[order], carry)
 
 
-def evaluate_batch(
-    env: Environment, config: Config, params: Params, batch: ppo.Batch, carry: Carry, key: jax.Array
-) -> ppo.Evaluation:
-    """Replays the networks over a minibatch, with gradients."""
-    _, head = ppo.policy(env, config, params, batch.inputs.local, carry.actor)
-    _, value = values(env, config, params, batch.inputs, carry.critic)
-    return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
+def ppo_loss(
+    weights: dict[str, Any], config: Config, networks: Networks, params: Params, batch: Batch, carry: Carry, key: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The clipped surrogate with value loss and entropy bonus (Schulman et al. 2017, eq. 7 and 9) of one minibatch.
+
+    Means are over the samples of all devices: the mean of the gradients is that of one big batch.
+    """
+    params, old = params._replace(**weights), batch.transition
+    _, pi = networks.policy(params, old.inputs, carry.actor)
+    _, value = networks.value(params, old.inputs, carry.critic)
+
+    # Policy: E[min(r A, clip(r, 1 − ε, 1 + ε) A)]. A masked sample may hold anything, and a policy may move far; exp of either
+    # must not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    log_ratio = jnp.where(batch.policy_mask, pi.log_prob(old.sample) - old.log_prob, 0.0)
+    log_ratio = jnp.clip(log_ratio, -20.0, 20.0)
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
+    advantage = normalize_advantages(config, batch)
+    policy_loss = -collectives.masked_mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.policy_mask)
+
+    # Value: ½ (V − target)² in the critic's own scale, so that one coefficient suits all rewards.
+    target = batch.target
+    if config.normalize_values:
+        target = (target - params.value_stats.mean) / params.value_stats.std
+    error = 0.5 * jnp.square(value - target)
+    if config.clip_values:
+        # Around the critic's own output then, not around that in reward units and back: the statistics have changed since.
+        near_old = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
+        error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
+    value_loss = collectives.masked_mean(error, batch.value_mask)
+
+    entropy = collectives.masked_mean(pi.entropy(key), batch.policy_mask)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    return loss, {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.policy_mask),  # Schulman's low-variance estimator
+        "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.policy_mask),
+    }
 
 
-def update_stats(env: Environment, config: Config, params: Params, inputs: Inputs, last: jax.Array) -> Params:
-    """Joins a rollout's observations and global states, but those of final timesteps ``last`` [T, E], to their statistics."""
-    obs_stats = ppo.updated_stats(env, config, params.obs_stats, inputs.local, last)
-    return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state, ~last))
+def normalize_advantages(config: Config, batch: Batch) -> jax.Array:
+    """Advantages standardised over the minibatch, or over each agent's samples in it."""
+    if config.normalize_advantages == "none":
+        return batch.advantage
+    axes = (0, 1) if config.normalize_advantages == "per_agent" else (0, 1, 2)
+    mean = collectives.mean(collectives.masked_mean(batch.advantage, batch.policy_mask, axes))
+    var = collectives.mean(collectives.masked_mean(jnp.square(batch.advantage - mean), batch.policy_mask, axes))
+    return (batch.advantage - mean) / (jnp.sqrt(var) + 1e-8)
 
 
-def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
-    """Fresh networks and statistics for inputs of this shape."""
-    obs_stats = ppo.new_stats(env, config, inputs.local.obs.shape[-1])
-    params = Params(None, None, obs_stats, RunningStats.create(inputs.state.shape[-1:]), RunningStats.create(()))
-    count = None if config.share_parameters else env.num_agents
-    carry = zero_carry(config.core, config.hidden[-1], inputs.local.alive.shape[1:])
-    moment = (inputs.local.first, inputs.local.alive)
-    seen = ppo.features(env, config, inputs.local.obs, params.obs_stats)
-    actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, seen, *moment)
-    seen = critic_features(env, config, params, inputs.local)
-    critic = init_per_agent(critic_network(env, config), key_critic, count, carry, inputs.state, seen, *moment)
-    return params._replace(actor=actor, critic=critic)
+def initial_carry(env: Environment, config: Config) -> Any:
+    """The actor's recurrent state at the start of an episode of one environment."""
+    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
 
 
-def critic_network(env: Environment, config: Config) -> CentralCritic:
-    sizes = ppo.sizes(env, config)
-    sees = config.critic_features in ("observation", "both")
-    return CentralCritic(sizes if sees else sizes._replace(encoder=None))
+def act(
+    env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
+) -> tuple[jax.Array, Any]:
+    """Actions [A, …] for one timestep of one environment, greedy or sampled."""
+    timestep, carry = jax.tree.map(lambda x: x[None], (timestep, carry))
+    carry, pi = make_networks(env, config).policy(params, Inputs.of(timestep), carry)
+    sample = pi.mode() if greedy else pi.sample(key)
+    return pi.action(sample)[0, 0], jax.tree.map(lambda x: x[0], carry)

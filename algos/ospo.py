@@ -1,13 +1,13 @@
-"""OSPO: what an agent earned in a step is compared with what the others of its group did ("One Step is Enough: Multi-Agent
-Reinforcement Learning based on One-Step Policy Optimization for Order Dispatch on Ride-Sharing Platforms"); and its kin GRPO.
+"""OSPO compares what an agent earned in a step with what the others of its group earned ("One Step is Enough: Multi-Agent
+Reinforcement Learning based on One-Step Policy Optimization for Order Dispatch on Ride-Sharing Platforms"). With other settings
+it is the related GRPO.
 
-One policy is shared by all agents; there is no critic. Where agents choose among items that serve one agent each
-(``Environment.items``), every agent scores every item. In training agents sample items on their own, so that probabilities are
-those of what is learnt from, and the environment says who gets what several ask for; greedy play matches agents and items by the
-scores.
-``python algos/ospo.py env=ride_dispatch`` trains it.
+All agents share one policy; there is no critic. Where agents choose among items that serve one agent each
+(``Environment.items``), every agent scores every item. In training agents sample items independently, so that the probabilities
+are those of the policy that learns, and the environment says who gets an item that several ask for; greedy play matches agents
+and items by the scores. ``python algos/ospo.py env=ride_dispatch`` trains it.
 
-Axis letters: T time, E environments, A agents, O observation, M items, n actions.
+Axis letters: T time, E environments, A agents, O observation, M items, F item features, n actions.
 """
 
 if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
@@ -19,21 +19,22 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
     main("ospo")
 
 
-import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from marljax.config.hyperparameters import Scalar, static, traced
+from marljax.config import Scalar, static, traced
 from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, TimeStep, flat_observation
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.learning import optimizer, ppo
+from marljax.learning import config as checks
 from marljax.learning.advantages import gae
+from marljax.learning.optimizer import make_optimizer
 from marljax.learning.rollout import Learner, Step, TrainState, annealed, collect, start
 from marljax.nn.distributions import Categorical, Distribution, distribution, num_outputs
 from marljax.nn.layers import ACTIVATIONS, Sizes
@@ -45,25 +46,26 @@ from marljax.utils.assignment import METHODS, match
 from marljax.utils.random import flat
 from marljax.utils.validation import divide
 
-# What waiting is to an agent that could take an item. never: it has no logit. ignored: agents that wait are out of the group.
-# compared: they count in the group's mean. learnt: and in the loss, and only then do matchings leave some without an item.
+# What waiting means to an agent that could take an item. never: it has no logit. ignored: agents that wait are not in the group.
+# compared: they are part of the group's mean. learnt: and of the loss, and only then do matchings leave some without an item.
 WAITING = ("never", "ignored", "compared", "learnt")
 
 
-class Config(ppo.SurrogateConfig):
-    """Hyperparameters of OSPO and GRPO."""
+class Config(checks.RolloutConfig):
+    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
 
-    # How much
+    # Rollouts
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
     num_envs: int = static(8, low=1)  # E, over all devices
-    rollout_length: int = static(31, low=1)  # T, steps between updates; with one more than an episode has, rollouts are episodes
-    samples: int = static(256, low=0)  # actions of a step and environment that the loss sees, drawn at random; 0: all
+    rollout_length: int = static(31, low=1)  # T; with one more than an episode has, rollouts are episodes
+    samples: int = static(256, low=0)  # actions per step and environment in the loss, drawn at random; 0: all
     # Policy
     scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"))  # of items: product of embeddings, or MLP of every pair
-    hidden: tuple[int, ...] = static((64, 64), low=1)  # widths of the hidden layers
-    embedding: int = static(64, low=1)  # width of the two towers' ends
+    hidden: tuple[int, ...] = static((64, 64), low=1)  # sizes of the hidden layers
+    embedding: int = static(64, low=1)  # size of the two towers' outputs
     activation: str = static("relu", choices=ACTIVATIONS)  # of the hidden layers
-    normalize_observations: bool = static(True)  # running mean and variance, saved with the policy
-    waiting: str = static("compared", choices=WAITING)  # where there is a choice: impossible, out of the group, in it, learnt
+    normalize_observations: bool = static(True)  # by running mean and variance, saved with the policy
+    waiting: str = static("compared", choices=WAITING)  # where there is a choice
     matching: str = static("exact", choices=tuple(METHODS))  # how items are assigned
     matching_weight: str = static("logit", choices=("logit", "probability"))  # its weights; the papers' are probabilities
     explore: str = static("softmax", choices=("softmax", "epsilon"))  # sampling, or the papers' weights made huge at random
@@ -74,35 +76,37 @@ class Config(ppo.SurrogateConfig):
     normalize: str = static("step", choices=("step", "buffer", "agent"))  # the group: a step's agents, all, or one agent's steps
     equity_coef: float = traced(0.0, low=0.0)  # weight of the penalty for what a step adds to the spread of the agents' returns
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step, but for one_step
-    # Losses
+    # Losses and gradient steps
+    num_epochs: int = static(4, low=1)  # passes over each rollout
+    num_minibatches: int = static(4, low=1)  # gradient steps per pass
+    learning_rate: float = traced(5e-4, low=0.0)  # of the first update
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
+    max_grad_norm: float = traced(0.5, low=0.0)  # global norm to which gradients are clipped
     clip_low: float = traced(0.2, low=0.0, high=1.0)  # how far a probability ratio may fall below 1
     clip_high: float = traced(0.28, low=0.0)  # and rise above it
     entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
     stay_near_best: bool = static(False)  # penalise leaving the best policy so far, once an update is no improvement
-    kl_coef: float = traced(0.5, low=0.0)  # weight of that penalty at first
+    kl_coef: float = traced(0.5, low=0.0)  # initial weight of that penalty
     kl_limit: float = traced(0.01, low=0.0)  # beyond it the weight doubles, and only the penalty counts
-    kl_coef_max: float = traced(8.0, low=0.0)  # that the weight doubles to
+    kl_coef_max: float = traced(8.0, low=0.0)  # to which the weight doubles
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        checks.check_hidden(self.hidden, "mlp")
         samples = self.num_envs * self.rollout_length
         divide(samples, self.num_minibatches, "steps (num_envs × rollout_length)", "minibatches (num_minibatches)")
 
-    @property
-    def sizes(self) -> Sizes:
-        """Of the networks."""
-        return Sizes("mlp", self.hidden, (), self.activation)
-
 
 class Params(NamedTuple):
-    """Everything that a policy needs."""
+    """Network parameters and running statistics."""
 
     actor: Any
     own_stats: RunningStats  # [O]
     item_stats: RunningStats  # [F]; [0] without items
 
 
-class Optimisation(NamedTuple):
+class OptState(NamedTuple):
     """What stays between updates besides the policy."""
 
     adam: Any
@@ -112,7 +116,7 @@ class Optimisation(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the policy sees. Leading [T, E]; T = 1 in a rollout. Without items ``items`` and ``open`` are ()."""
+    """Inputs of the policy. Leading [T, E]; T = 1 in a rollout. Without items ``items`` and ``open`` are ()."""
 
     own: jax.Array  # [T, E, A, O]
     items: Any  # [T, E, M, F]
@@ -120,173 +124,210 @@ class Inputs(NamedTuple):
     mask: jax.Array  # [T, E, A, n] available actions; with items [T, E, A, 1]: the agent may take one
 
 
-class Batch(NamedTuple):
-    """What a rollout leaves for the gradient steps. Leading [T, E]."""
+class Transition(NamedTuple):
+    """One step of a rollout. Leading [T, E]."""
 
     inputs: Inputs
-    sample: jax.Array  # [T, E, A, …] what was done, before squashing
+    sample: jax.Array  # [T, E, A, …] action before squashing
     log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
-    takes: jax.Array  # [T, E, A] bool: takes part in the comparison
+    in_group: jax.Array  # [T, E, A] bool: enters the mean of its group
+    in_loss: jax.Array  # [T, E, A] bool: enters the loss
+    present: jax.Array  # [T, E, A] bool: alive in a running episode
+    returns: jax.Array  # [T, E, A] sum of the episode's rewards before this step
+
+
+class Batch(NamedTuple):
+    """What the loss sees. Leading [T, E]."""
+
+    inputs: Inputs
+    sample: jax.Array  # [T, E, A, …]
+    log_prob: jax.Array  # [T, E, A]
+    mask: jax.Array  # [T, E, A] bool: enters the loss
     advantage: jax.Array  # [T, E, A]
 
 
+class Networks(NamedTuple):
+    """The policy, with everything between an observation and it."""
+
+    init: Callable[[jax.Array, Inputs], Params]
+    policy: Callable[[Params, Inputs], Distribution]  # of each agent's own actions [T, E, A]
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations [T, E, A] in the mask, and of open items
+
+
+def make_networks(env: Environment, config: Config) -> Networks:
+    """The networks that ``config`` describes."""
+    sizes = Sizes("mlp", config.hidden, (), config.activation)
+    network: Any = Actor(num_outputs(env.action_space), sizes)
+    if env.items:
+        network = TwoTowers(sizes, config.embedding) if config.scorer == "two_tower" else PairScorer(sizes)
+
+    def arguments(params: Params, inputs: Inputs) -> tuple[Any, ...]:
+        own, items = inputs.own, inputs.items
+        if config.normalize_observations:
+            own, items = params.own_stats.normalize(own), params.item_stats.normalize(items) if env.items else ()
+        return (own, items) if env.items else ((), own, (), ())
+
+    def init(key: jax.Array, inputs: Inputs) -> Params:
+        sizes = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
+        params = Params(None, *(RunningStats.create((size,)) for size in sizes))
+        return params._replace(actor=network.init(key, *arguments(params, inputs)))
+
+    def policy(params: Params, inputs: Inputs) -> Distribution:
+        mask, outputs = available_actions(env, config, inputs), network.apply(params.actor, *arguments(params, inputs))
+        if env.items:
+            scores, noop = outputs
+            return Categorical(jnp.concatenate([scores, noop[..., None]], axis=-1), mask)
+        return distribution(env.action_space, outputs[1], mask)
+
+    def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
+        item_stats = params.item_stats.updated(inputs.items, inputs.open) if env.items else params.item_stats
+        return params._replace(own_stats=params.own_stats.updated(inputs.own, mask), item_stats=item_stats)
+
+    return Networks(init, policy, update_stats)
+
+
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """A fresh policy and environments; the learner's part is the same on every shard of the data axis."""
+    """A fresh policy, optimiser and environments; the learner is the same on every shard of the data axis."""
     if env.num_agents == 1 and config.normalize == "step":
         raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; take ppo, or normalize=buffer")
     key_actor, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())
-    inputs = see(env, actors.timestep)
-    widths = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
-    params = Params(None, *(RunningStats.create((width,)) for width in widths))
-    params = params._replace(actor=network(env, config).init(key_actor, *seen(env, config, params, inputs)))
+    params = make_networks(env, config).init(key_actor, get_inputs(env, actors.timestep))
     updates, zero = jnp.zeros((), jnp.int32), jnp.zeros(())
-    adam = optimizer.optimizer(config, updates).init(params.actor)
-    return TrainState(Learner(params, Optimisation(adam, params, zero - jnp.inf, zero), updates, key_learner, env_params), actors)
+    opt_state = OptState(make_optimizer(config, updates).init(params.actor), params, zero - jnp.inf, zero)
+    return TrainState(Learner(params, opt_state, updates, key_learner, env_params), actors)
 
 
 def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One iteration: a rollout, its comparison within groups, epochs of gradient steps."""
+    """One iteration: collect a rollout, compare rewards within groups, take epochs of minibatch gradient steps."""
     learner, actors = state
-    key_next, key_rollout, key_choice, key_fit = jax.random.split(learner.key, 4)
-    learner = learner.replace(key=key_next)
+    params, networks = learner.params, make_networks(env, config)
+    key_next, key_rollout, key_agents, key_epochs = jax.random.split(learner.key, 4)
     vec = vectorize(env, actors.timestep.first.shape[0])
     env_params = annealed(env, learner, config.num_updates)
 
-    # Collect.
-    decide = functools.partial(rollout_policy, env, config, learner.params)
+    # 1. Collect a rollout.
+    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any, Transition]:
+        inputs = get_inputs(env, timestep)
+        pi = networks.policy(params, inputs)
+        sample = choose_actions(env, config, pi, key, greedy=False)
+        in_group, in_loss = masks(env, config, timestep, inputs, sample)
+        present = timestep.alive & ~timestep.last[:, None]
+        inputs, sample, log_prob, in_group, in_loss, action = jax.tree.map(
+            lambda x: x[0], (inputs, sample, pi.log_prob(sample), in_group, in_loss, pi.action(sample))
+        )
+        return action, carry, Transition(inputs, sample, log_prob, in_group, in_loss, present, env_state.returns)
+
     key_rollout = collectives.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
+    actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
-    # Compare.
-    inputs, sample, log_prob, counts, takes, present, earned = records
-    advantage, told = compare(config, steps, counts)
-    advantage -= config.equity_coef * widening(steps.reward, earned, present)
-    batch = thinned(config, Batch(inputs, sample, log_prob, takes & told, advantage), collectives.fold_data(key_choice))
+    # 2. Compare each reward with those of its group.
+    advantage, informative = estimate_advantages(config, steps, rollout.in_group)
+    advantage -= config.equity_coef * equity_penalty(steps.reward, rollout.returns, rollout.present)
+    batch = Batch(rollout.inputs, rollout.sample, rollout.log_prob, rollout.in_loss & informative, advantage)
+    batch = subsample_agents(config, batch, collectives.fold_data(key_agents))
+    opt_state = track_best(config, params, learner.opt_state, steps)
 
-    # Learn.
-    learner = judge(config, learner, steps)
-    learner, terms = fit(env, config, learner, batch, key_fit)
+    # 3. Optimise.
+    samples = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+    optimizer = make_optimizer(config, learner.updates)
+
+    def minibatch_step(trained: tuple[Any, Any, jax.Array], minibatch: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
+        actor, adam, kl_coef = trained
+        loss = jax.value_and_grad(ospo_loss, has_aux=True)
+        (_, (kl_coef, metrics)), grads = loss(actor, config, networks, params, opt_state.best, kl_coef, *minibatch)
+        grads, metrics = collectives.mean((grads, metrics))  # over devices
+        changes, adam = optimizer.update(grads, adam, actor)
+        return (optax.apply_updates(actor, changes), adam, kl_coef), metrics | {"grad_norm": optax.tree.norm(grads)}
+
+    def epoch(trained: tuple[Any, Any, jax.Array], key: jax.Array) -> tuple[Any, Any]:
+        key_shuffle, key_entropy = jax.random.split(key)
+        minibatches = split_minibatches(config, samples, key_shuffle)
+        return jax.lax.scan(minibatch_step, trained, (minibatches, jax.random.split(key_entropy, config.num_minibatches)))
+
+    before = (params.actor, opt_state.adam, opt_state.kl_coef)
+    after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        own = learner.params.own_stats.updated(inputs.own, present)
-        items = learner.params.item_stats.updated(inputs.items, inputs.open) if env.items else learner.params.item_stats
-        learner = learner.replace(params=learner.params._replace(own_stats=own, item_stats=items))
-    return TrainState(learner, actors), terms | cut_short(config, steps, counts) | episodes
+        # The first rollout was collected with unnormalised observations: it only gives the statistics. These change after the
+        # gradient steps, which must see what the rollout saw.
+        after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
+        params = networks.update_stats(params, rollout.inputs, rollout.present)
+    actor, adam, kl_coef = after
+    opt_state = opt_state._replace(adam=adam, kl_coef=kl_coef)
+    learner = Learner(params._replace(actor=actor), opt_state, learner.updates + 1, key_next, learner.env_params)
+    metrics = jax.tree.map(jnp.mean, metrics) | {"kl_coef": kl_coef} | truncated_share(config, steps, rollout.in_group)
+    return TrainState(learner, actors), metrics | episodes
 
 
-def initial_carry(env: Environment, config: Config) -> Any:
-    """Nothing: the policy does not remember."""
-    del env, config
-    return ()
+def ospo_loss(
+    actor: Any,
+    config: Config,
+    networks: Networks,
+    params: Params,
+    best: Params,
+    kl_coef: Scalar,
+    batch: Batch,
+    key: jax.Array,
+) -> tuple[jax.Array, tuple[Scalar, dict[str, jax.Array]]]:
+    """The clipped surrogate with an entropy bonus, and the penalty for leaving the best policy so far; also that penalty's new
+    weight."""
+    pi = networks.policy(params._replace(actor=actor), batch.inputs)
+
+    # E[min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)]. A masked sample may hold anything, and a policy may move far; exp of either
+    # must not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    log_ratio = jnp.clip(jnp.where(batch.mask, pi.log_prob(batch.sample) - batch.log_prob, 0.0), -20.0, 20.0)
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1.0 - config.clip_low, 1.0 + config.clip_high)
+    policy_loss = -collectives.masked_mean(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage), batch.mask)
+    entropy = collectives.masked_mean(pi.entropy(key), batch.mask)
+    loss, kl = policy_loss - config.entropy_coef * entropy, jnp.zeros(())
+
+    if config.stay_near_best:
+        kl = collectives.masked_mean(pi.kl(networks.policy(best, batch.inputs)), batch.mask)
+        far = (collectives.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
+        kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, config.kl_coef_max), kl_coef)
+        loss = jnp.where(far, 0.0, loss) + kl_coef * kl
+    return loss, (
+        kl_coef,
+        {
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+            "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.mask),  # Schulman's low-variance estimator
+            "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.mask),
+            "kl_to_best": kl,
+        },
+    )
 
 
-def act(
-    env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
-) -> tuple[jax.Array, Any]:
-    """Actions [A, …] of one environment from its timestep."""
-    one = jax.tree.map(lambda x: x[None], timestep)
-    head = policy(env, config, params, see(env, one))
-    return head.action(decided(env, config, head, key, greedy))[0, 0], carry
+def split_minibatches(config: Config, batch: Batch, key: jax.Array) -> Batch:
+    """Shuffles axis 1 of the batch and splits it: leading [num_minibatches]."""
+    rows = batch.advantage.shape[1]
+    size = divide(rows, config.num_minibatches, "steps of one device", "minibatches")
+    order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
+    return jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), batch)
 
 
-def rollout_policy(
-    env: Environment, config: Config, params: Params, key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Any
-) -> tuple[jax.Array, Any, Any]:
-    """Actions [E, A] and what the update needs of the moment."""
-    inputs = see(env, timestep)
-    head = policy(env, config, params, inputs)
-    sample = decided(env, config, head, key, False)
-    able = timestep.acting[None]
-    if isinstance(env.action_space, Discrete):
-        able &= jnp.sum(available(env, config, inputs), axis=-1) > 1
-    takes = able & (sample != env.noop) if env.items else able
-    counts = takes if config.waiting in ("never", "ignored") else able
-    takes = able if config.waiting == "learnt" else takes
-    present = timestep.alive & ~timestep.last[:, None]
-    record = jax.tree.map(lambda x: x[0], (inputs, sample, head.log_prob(sample), counts, takes))
-    record = (*record, present, env_state.returns)
-    return head.action(sample)[0], carry, record
+def track_best(config: Config, params: Params, opt_state: OptState, steps: Step) -> OptState:
+    """Keeps the policy that collected a rollout if its mean reward is the highest so far; else the penalty begins."""
+    score = collectives.mean(jnp.mean(steps.reward))
+    better = score > opt_state.best_score
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), params, opt_state.best)
+    kl_coef = jnp.where(better, opt_state.kl_coef, jnp.maximum(opt_state.kl_coef, config.kl_coef))
+    return opt_state._replace(best=best, best_score=jnp.maximum(score, opt_state.best_score), kl_coef=kl_coef)
 
 
-# --- policy ------------------------------------------------------------------------------------------------------------
+# --- advantages --------------------------------------------------------------------------------------------------------
 
 
-def see(env: Environment, timestep: TimeStep) -> Inputs:
-    """A timestep of E environments as inputs of length T = 1."""
-    if env.items:
-        shared, free = timestep.obs["shared"], jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True)
-        inputs = Inputs(timestep.obs["own"], shared[env.items], shared["open"] > 0, free)
-    else:
-        inputs = Inputs(flat_observation(timestep.obs, timestep.alive.shape), (), (), timestep.action_mask)
-    return jax.tree.map(lambda x: x[None], inputs)
-
-
-def available(env: Environment, config: Config, inputs: Inputs) -> jax.Array:
-    """[T, E, A, n] bool."""
-    if not env.items:
-        return inputs.mask
-    takes = inputs.mask & inputs.open[..., None, :]
-    waits = ~jnp.any(takes, axis=-1, keepdims=True) if config.waiting == "never" else jnp.ones_like(inputs.mask)
-    return jnp.concatenate([takes, waits], axis=-1)
-
-
-def network(env: Environment, config: Config) -> Any:
-    """Scores of items, or the outputs that a distribution takes."""
-    if not env.items:
-        return Actor(num_outputs(env.action_space), config.sizes)
-    return TwoTowers(config.sizes, config.embedding) if config.scorer == "two_tower" else PairScorer(config.sizes)
-
-
-def seen(env: Environment, config: Config, params: Params, inputs: Inputs) -> tuple[Any, ...]:
-    """The network's arguments."""
-    own, items = inputs.own, inputs.items
-    if config.normalize_observations:
-        own, items = params.own_stats.normalize(own), params.item_stats.normalize(items) if env.items else ()
-    return (own, items) if env.items else ((), own, (), ())
-
-
-def policy(env: Environment, config: Config, params: Params, inputs: Inputs) -> Distribution:
-    """Distributions over each agent's own actions [T, E, A]."""
-    mask, outputs = available(env, config, inputs), network(env, config).apply(params.actor, *seen(env, config, params, inputs))
-    if env.items:
-        scores, noop = outputs
-        return Categorical(jnp.concatenate([scores, noop[..., None]], axis=-1), mask)
-    return distribution(env.action_space, outputs[1], mask)
-
-
-def decided(env: Environment, config: Config, head: Any, key: jax.Array, greedy: bool) -> jax.Array:
-    """What the agents do, before squashing, [T, E, A, …]: their own choices, or the matching's."""
-    if not greedy and (config.explore == "softmax" or not env.items):
-        return head.sample(key)
-    if not env.items:
-        return head.mode()
-    scores = jax.nn.softmax(head.logits) if config.matching_weight == "probability" else head.logits
-    weights, waiting = scores[..., :-1], scores[..., -1]
-    if config.waiting != "never" and config.matching_weight == "logit":  # logits of one agent are comparable to another's only so
-        weights, waiting = weights - waiting[..., None], jnp.zeros_like(waiting)
-    if not greedy:
-        draws, known = flat(jax.random.uniform, key, weights.shape), jnp.where(head.mask[..., :-1], weights, 0.0)
-        span = 1.0 + jnp.max(known) - jnp.min(known)
-        weights = jnp.where(draws < config.epsilon, jnp.max(known) + span * (1.0 + draws / (config.epsilon + 1e-6)), weights)
-
-    def assign(weights: jax.Array, waiting: jax.Array, mask: jax.Array) -> jax.Array:
-        return match(weights, mask, waiting if config.waiting == "learnt" else None, config.matching)
-
-    return jax.vmap(jax.vmap(assign))(weights, waiting, head.mask[..., :-1])
-
-
-# --- comparison --------------------------------------------------------------------------------------------------------
-
-
-def compare(config: Config, steps: Step, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Advantages [T, E, A] over the agents that count [T, E, A], and which of them tell something."""
+def estimate_advantages(config: Config, steps: Step, in_group: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Advantages [T, E, A] over the agents in the group [T, E, A], and which of them are informative."""
     if config.advantage == "one_step":
-        return standardised(config, steps.reward, counts)
+        return standardize(config, steps.reward, in_group)
     if config.advantage == "to_go":
-        return standardised(config, to_go(config, steps), counts)
-    rewards, told = standardised(config, steps.reward, counts)
-    return to_go(config, steps._replace(reward=jnp.where(counts, rewards, 0.0))), told
+        return standardize(config, to_go(config, steps), in_group)
+    rewards, informative = standardize(config, steps.reward, in_group)
+    return to_go(config, steps._replace(reward=jnp.where(in_group, rewards, 0.0))), informative
 
 
 def to_go(config: Config, steps: Step) -> jax.Array:
@@ -295,39 +336,39 @@ def to_go(config: Config, steps: Step) -> jax.Array:
     return gae(steps, nothing, nothing[0], config.gamma, 1.0)[0]
 
 
-def cut_short(config: Config, steps: Step, counts: jax.Array) -> dict[str, jax.Array]:
+def truncated_share(config: Config, steps: Step, in_group: jax.Array) -> dict[str, jax.Array]:
     """Where rewards until the end are compared, the share of them that the end of the rollout cuts."""
     if config.advantage == "one_step":
         return {}
     whole = jax.lax.cummax(steps.cut.astype(jnp.int8), reverse=True)[..., None] > 0
-    return {"cut_returns": collectives.mean(collectives.masked_mean(1.0 - whole, counts))}
+    return {"cut_returns": collectives.mean(collectives.masked_mean(1.0 - whole, in_group))}
 
 
-def standardised(config: Config, value: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Values [T, E, A] beside those of their group, and which of them tell something.
+def standardize(config: Config, value: jax.Array, in_group: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Values [T, E, A] standardised within their group, and which of them are informative.
 
     Mean and standard deviation; or the median and the mean absolute deviation from it (the median deviation of MC-GRPO is 0 as
-    soon as half of a group earn the same), and those that are the median themselves tell nothing.
+    soon as half of a group earn the same), and those that are the median themselves are not informative.
     """
     axes = {"step": (2,), "buffer": (0, 1, 2), "agent": (0, 1)}[config.normalize]
     wide = (lambda x: x) if config.normalize == "step" else collectives.total  # a group may lie on several shards
 
     def mean(x: jax.Array) -> jax.Array:
-        count = wide(jnp.sum(counts, axes, keepdims=True))
-        return wide(jnp.sum(jnp.where(counts, x, 0.0), axes, keepdims=True)) / jnp.maximum(count, 1)
+        count = wide(jnp.sum(in_group, axes, keepdims=True))
+        return wide(jnp.sum(jnp.where(in_group, x, 0.0), axes, keepdims=True)) / jnp.maximum(count, 1)
 
     if config.baseline == "mean":
         centred = value - mean(value)
-        return centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), counts
-    known = jnp.where(counts, value, jnp.nan)
+        return centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), in_group
+    known = jnp.where(in_group, value, jnp.nan)
     known = known if config.normalize == "step" else collectives.gather(known, axis=1)
     centred = value - jnp.nan_to_num(jnp.nanmedian(known, axes, keepdims=True))
-    return centred / (mean(jnp.abs(centred)) + 1e-3), counts & (centred != 0)
+    return centred / (mean(jnp.abs(centred)) + 1e-3), in_group & (centred != 0)
 
 
-def widening(reward: jax.Array, earned: jax.Array, present: jax.Array) -> jax.Array:
-    """[T, E, 1] what a step adds to the standard deviation of the agents' returns; ``earned`` [T, E, A] are those before it."""
-    return spread(earned + reward, present) - spread(earned, present)
+def equity_penalty(reward: jax.Array, returns: jax.Array, present: jax.Array) -> jax.Array:
+    """[T, E, 1] what a step adds to the standard deviation of the agents' returns; ``returns`` [T, E, A] are those before it."""
+    return spread(returns + reward, present) - spread(returns, present)
 
 
 def spread(returns: jax.Array, present: jax.Array) -> jax.Array:
@@ -336,12 +377,12 @@ def spread(returns: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.nan_to_num(jnp.sqrt(jnp.mean(jnp.square(returns - mean), axis=-1, keepdims=True, where=present)))
 
 
-def thinned(config: Config, batch: Batch, key: jax.Array) -> Batch:
+def subsample_agents(config: Config, batch: Batch, key: jax.Array) -> Batch:
     """A random choice of the agents that take part, at most ``samples`` per step and environment."""
-    count = batch.takes.shape[-1]
+    count = batch.mask.shape[-1]
     if not 0 < config.samples < count:
         return batch
-    chance = jnp.where(batch.takes, flat(jax.random.uniform, key, batch.takes.shape), -1.0)
+    chance = jnp.where(batch.mask, flat(jax.random.uniform, key, batch.mask.shape), -1.0)
     chosen = jax.lax.top_k(chance, config.samples)[1]
 
     def take(x: jax.Array) -> jax.Array:
@@ -351,65 +392,67 @@ def thinned(config: Config, batch: Batch, key: jax.Array) -> Batch:
     return Batch(inputs, *(take(part) for part in batch[1:]))
 
 
-# --- learning ----------------------------------------------------------------------------------------------------------
+# --- policy ------------------------------------------------------------------------------------------------------------
 
 
-def judge(config: Config, learner: Learner, steps: Step) -> Learner:
-    """Remembers the policy that collected a rollout if its mean reward is the highest so far; else the penalty begins."""
-    state = learner.opt_state
-    score = collectives.mean(jnp.mean(steps.reward))
-    better = score > state.best_score
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), learner.params, state.best)
-    kl_coef = jnp.where(better, state.kl_coef, jnp.maximum(state.kl_coef, config.kl_coef))
-    return learner.replace(opt_state=state._replace(best=best, best_score=jnp.maximum(score, state.best_score), kl_coef=kl_coef))
+def get_inputs(env: Environment, timestep: TimeStep) -> Inputs:
+    """Inputs of the policy from the current timestep, T = 1."""
+    if env.items:
+        shared, free = timestep.obs["shared"], jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True)
+        inputs = Inputs(timestep.obs["own"], shared[env.items], shared["open"] > 0, free)
+    else:
+        inputs = Inputs(flat_observation(timestep.obs, timestep.alive.shape), (), (), timestep.action_mask)
+    return jax.tree.map(lambda x: x[None], inputs)
 
 
-TERMS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "kl_to_best")
+def available_actions(env: Environment, config: Config, inputs: Inputs) -> jax.Array:
+    """Mask [T, E, A, n]; with items the last action is to wait."""
+    if not env.items:
+        return inputs.mask
+    takes = inputs.mask & inputs.open[..., None, :]
+    waits = ~jnp.any(takes, axis=-1, keepdims=True) if config.waiting == "never" else jnp.ones_like(inputs.mask)
+    return jnp.concatenate([takes, waits], axis=-1)
 
 
-def fit(env: Environment, config: Config, learner: Learner, batch: Batch, key: jax.Array) -> tuple[Learner, dict[str, jax.Array]]:
-    """Epochs of minibatch gradient steps on one rollout; returns the learner and the mean of every named loss term."""
-    batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-    transform, best = optimizer.optimizer(config, learner.updates), learner.opt_state.best
-
-    def gradient_step(fitted: tuple[Params, Any, jax.Array], given: tuple[Batch, jax.Array]):
-        params, adam, kl_coef = fitted
-        batch, key = given
-        loss = functools.partial(losses, env, config, params, best, kl_coef, batch, key)
-        (_, (kl_coef, terms)), grads = jax.value_and_grad(loss, has_aux=True)(params.actor)
-        grads, terms = collectives.mean((grads, terms))
-        changes, adam = transform.update(grads, adam, params.actor)
-        params = params._replace(actor=optax.apply_updates(params.actor, changes))
-        return (params, adam, kl_coef), jnp.append(terms, optax.tree.norm(grads))
-
-    def epoch(fitted: tuple[Params, Any, jax.Array], key: jax.Array):
-        key_shuffle, key_loss = jax.random.split(key)
-        parts, _ = ppo.minibatches(config, batch, (), key_shuffle)
-        return jax.lax.scan(gradient_step, fitted, (parts, jax.random.split(key_loss, config.num_minibatches)))
-
-    state = learner.opt_state
-    before = learner.params, state.adam, state.kl_coef
-    fitted, terms = jax.lax.scan(epoch, before, jax.random.split(key, config.num_epochs))
-    if config.normalize_observations:
-        fitted = ppo.after_first_rollout(learner, fitted, before)
-    params, adam, kl_coef = fitted
-    named = dict(zip((*TERMS, "grad_norm"), terms.mean(axis=(0, 1)), strict=True)) | {"kl_coef": kl_coef}
-    state = state._replace(adam=adam, kl_coef=kl_coef)
-    return learner.replace(params=params, opt_state=state, updates=learner.updates + 1), named
+def masks(env: Environment, config: Config, timestep: TimeStep, inputs: Inputs, sample: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Who enters the mean of the group, and who enters the loss, both [1, E, A] bool."""
+    able = timestep.acting[None]
+    if isinstance(env.action_space, Discrete):
+        able &= jnp.sum(available_actions(env, config, inputs), axis=-1) > 1
+    takes = able & (sample != env.noop) if env.items else able
+    return takes if config.waiting in ("never", "ignored") else able, able if config.waiting == "learnt" else takes
 
 
-def losses(
-    env: Environment, config: Config, params: Params, best: Params, kl_coef: Scalar, batch: Batch, key: jax.Array, actor: Any
-) -> tuple[jax.Array, tuple[Scalar, jax.Array]]:
-    """The clipped surrogate of a minibatch with the entropy's and the snapshot's part; the latter's new weight and all terms."""
-    head = policy(env, config, params._replace(actor=actor), batch.inputs)
-    log_ratio = head.log_prob(batch.sample) - batch.log_prob
-    policy_loss, shift = ppo.surrogate(log_ratio, batch.advantage, batch.takes, config.clip_low, config.clip_high)
-    entropy = collectives.masked_mean(head.entropy(key), batch.takes)
-    total, kl = policy_loss - config.entropy_coef * entropy, jnp.zeros(())
-    if config.stay_near_best:
-        kl = collectives.masked_mean(head.kl(policy(env, config, best, batch.inputs)), batch.takes)
-        far = (collectives.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
-        kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, config.kl_coef_max), kl_coef)
-        total = jnp.where(far, 0.0, total) + kl_coef * kl
-    return total, (kl_coef, jnp.stack([policy_loss, entropy, shift["approx_kl"], shift["clip_fraction"], kl]))
+def choose_actions(env: Environment, config: Config, pi: Any, key: jax.Array, greedy: bool) -> jax.Array:
+    """Actions before squashing [T, E, A, …]: drawn by each agent, or assigned by the matching."""
+    if not greedy and (config.explore == "softmax" or not env.items):
+        return pi.sample(key)
+    if not env.items:
+        return pi.mode()
+    scores = jax.nn.softmax(pi.logits) if config.matching_weight == "probability" else pi.logits
+    weights, waiting = scores[..., :-1], scores[..., -1]
+    if config.waiting != "never" and config.matching_weight == "logit":  # logits of one agent are comparable to another's only so
+        weights, waiting = weights - waiting[..., None], jnp.zeros_like(waiting)
+    if not greedy:
+        draws, known = flat(jax.random.uniform, key, weights.shape), jnp.where(pi.mask[..., :-1], weights, 0.0)
+        span = 1.0 + jnp.max(known) - jnp.min(known)
+        weights = jnp.where(draws < config.epsilon, jnp.max(known) + span * (1.0 + draws / (config.epsilon + 1e-6)), weights)
+
+    def assign(weights: jax.Array, waiting: jax.Array, mask: jax.Array) -> jax.Array:
+        return match(weights, mask, waiting if config.waiting == "learnt" else None, config.matching)
+
+    return jax.vmap(jax.vmap(assign))(weights, waiting, pi.mask[..., :-1])
+
+
+def initial_carry(env: Environment, config: Config) -> Any:
+    """Nothing: the policy has no recurrent state."""
+    del env, config
+    return ()
+
+
+def act(
+    env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
+) -> tuple[jax.Array, Any]:
+    """Actions [A, …] for one timestep of one environment."""
+    pi = make_networks(env, config).policy(params, get_inputs(env, jax.tree.map(lambda x: x[None], timestep)))
+    return pi.action(choose_actions(env, config, pi, key, greedy))[0, 0], carry

@@ -1,10 +1,12 @@
-"""PPO (Schulman et al. 2017, "Proximal Policy Optimization Algorithms") for one agent, or for one controller of all agents.
+"""PPO: proximal policy optimisation with generalised advantage estimation (Schulman et al. 2017, "Proximal Policy Optimization
+Algorithms").
 
-Actor and critic see the same observations; they are two networks, or two heads of one. An environment of several agents is
-controlled as one, ``marljax.joint(env)``: the controller sees the global state and chooses the actions of all, each under its
-agent's mask. ``python algos/ppo.py env=merge`` trains it, and ``python algos/ppo.py env=gymnax env.name=CartPole-v1``.
+One agent; ``python algos/ppo.py env=gymnax/CartPole-v1`` trains it. Several agents of one team are controlled as one,
+``marljax.joint(env)``: the controller sees the global state and chooses the actions of all, each under its own mask.
 
-Axis letters: T time, E environments, A agents (one; IPPO shares this file's loop), O observation.
+Arrays have an axis of agents, A = 1 here, which makes this file IPPO too: see ``algos/ippo.py``.
+
+Axis letters: T time, E environments, A agents, O observation, F features, n actions.
 """
 
 if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
@@ -16,177 +18,376 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
     main("ppo")
 
 
-import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import optax
 
-from marljax.config.hyperparameters import static
+from marljax.config import static, traced
 from marljax.core.environment import Environment
+from marljax.core.spaces import Box, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.learning import ppo, rollout
-from marljax.learning.ppo import Carry
-from marljax.learning.rollout import TrainState, annealed, collect, start
+from marljax.learning import config as checks
+from marljax.learning.advantages import gae, with_death_masking
+from marljax.learning.diagnostics import explained_variance, largest
+from marljax.learning.optimizer import make_actor_critic_optimizer
+from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
 from marljax.nn.distributions import Distribution, distribution, num_outputs
-from marljax.nn.networks import ActorCritic, Critic, apply_per_agent, init_per_agent
+from marljax.nn.encoder import ObservationEncoder, ObservationStats
+from marljax.nn.layers import ACTIVATIONS, Sizes
+from marljax.nn.networks import Actor, ActorCritic, Critic, PerAgent
 from marljax.nn.networks import initial_carry as zero_carry
 from marljax.nn.running_stats import RunningStats
 from marljax.utils import collectives
 from marljax.utils.validation import divide
 from marljax.wrappers.joint import joint
 
-Inputs = rollout.Inputs
 
+class Config(checks.RolloutConfig):
+    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
 
-class Config(ppo.PPOConfig):
-    """Hyperparameters of PPO."""
+    # What a single agent needs no setting for; IPPO's ``Config`` has them.
+    share_parameters: ClassVar[bool] = True
+    agent_id: ClassVar[bool] = False
+    death: ClassVar[str] = "terminal"
 
+    # Rollouts
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
+    num_envs: int = static(64, low=1)  # E, over all devices
+    rollout_length: int = static(32, low=1)  # T, environment steps per update
+    stagger: bool = static(False)  # truncate first episodes at random steps, for environments whose episodes last equally long
+    # Networks
     share_body: bool = static(False)  # actor and critic are two heads of one network
+    core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer is a GRU
+    hidden: tuple[int, ...] = static((128, 128), low=1)  # sizes of the hidden layers of actor and critic
+    head: tuple[int, ...] = static((), low=1)  # sizes of the layers between these and the outputs
+    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
+    encoder: str = static("flat", choices=("flat", "attention"))  # attention: over the entities in an observation
+    encoder_width: int = static(64, low=1)  # of its embeddings, each of two layers
+    encoder_heads: int = static(4, low=1)  # of its attention
+    normalize_observations: bool = static(False)  # by running mean and variance, saved with the policy
+    # Advantages
+    gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
+    gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
+    reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
+    # False: the step limit ends an episode like any other end. For limits that belong to the task, and where observations at the
+    # limit are unlike those before it, so that nothing corrects the critic's extrapolation.
+    bootstrap_limit: bool = static(True)
+    time_for_critic: bool = static(
+        True
+    )  # where the step limit ends episodes, a critic with a network of its own sees how much is over
+    normalize_values: bool = static(True)  # the critic predicts returns standardised by running mean and deviation
+    value_horizon: int = static(0, low=0)  # updates that these look back on; 0: all
+    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
+    # Losses and gradient steps
+    num_epochs: int = static(4, low=1)  # passes over each rollout
+    num_minibatches: int = static(4, low=1)  # gradient steps per pass
+    learning_rate: float = traced(2e-3, low=0.0)  # of the first update
+    critic_learning_rate: float = traced(0.0, low=0.0)  # 0: as learning_rate
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
+    max_grad_norm: float = traced(0.5, low=0.0)  # global norm to which gradients are clipped
+    clip_apart: bool = static(True)  # gradients of actor and critic each; False: of both together
+    clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
+    clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
+    value_coef: float = traced(0.5, low=0.0)  # weight of the value loss
+    entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.check_hidden(self.hidden, self.core)
+        checks.check_minibatches(self.num_envs, self.rollout_length, self.num_minibatches, self.core == "gru")
+        if self.encoder == "attention":
+            divide(self.encoder_width, self.encoder_heads, "units (encoder_width)", "heads (encoder_heads)")
 
 
 class Params(NamedTuple):
-    """Everything that a policy and its critic need."""
+    """Network parameters and running statistics."""
 
     actor: Any  # with ``share_body`` the whole network
     critic: Any
-    obs_stats: ppo.ObsStats
+    obs_stats: ObservationStats
     value_stats: RunningStats  # []
 
 
+class Carry(NamedTuple):
+    """Recurrent states [E, A, H] each; () without a GRU."""
+
+    actor: Any
+    critic: Any
+
+
+class Transition(NamedTuple):
+    """One step of a rollout. Leading [T, E]."""
+
+    inputs: Inputs
+    last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
+    sample: jax.Array  # [T, E, A, …] drawn action, before squashing
+    log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
+    value: jax.Array  # [T, E, A] in the critic's own (normalised) scale
+
+
+class Batch(NamedTuple):
+    """What the loss sees. Leading [T, E]."""
+
+    transition: Transition
+    policy_mask: jax.Array  # [T, E, A] bool: alive in a running episode, with more than one action available
+    value_mask: jax.Array  # [T, E, A] bool: enters the value loss
+    advantage: jax.Array  # [T, E, A]
+    target: jax.Array  # [T, E, A] value target, in reward units
+
+
+class Networks(NamedTuple):
+    """Actor and critic, with everything between an observation and them; T and E are those of the inputs."""
+
+    init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of actor and critic
+    policy: Callable[[Params, Inputs, Any], tuple[Any, Distribution]]  # recurrent state after the last step, π(· | o)
+    # Recurrent states, π(· | o), and V [T, E, A] in the critic's own scale.
+    policy_and_value: Callable[[Params, Inputs, Carry], tuple[Carry, Distribution, jax.Array]]
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations, where mask [T, E]
+
+
+def make_networks(env: Environment, config: Config) -> Networks:
+    """The networks that ``config`` describes."""
+    encoder = ObservationEncoder.create(env, config.encoder, config.agent_id, config.normalize_observations)
+    sizes = Sizes(
+        config.core, config.hidden, config.head, config.activation, encoder.sizes(config.encoder_width, config.encoder_heads)
+    )
+    outputs = num_outputs(env.action_space)
+    actor = PerAgent(Actor(outputs, sizes), env.num_agents, config.share_parameters)
+    critic = PerAgent(Critic(sizes), env.num_agents, config.share_parameters)
+    both = PerAgent(ActorCritic(outputs, sizes), env.num_agents, config.share_parameters)
+
+    def policy(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, Distribution]:
+        carry, outputs = actor(params.actor, carry, encoder(params.obs_stats, inputs.obs), inputs.first, inputs.alive)
+        return carry, distribution(env.action_space, outputs, inputs.action_mask)
+
+    def critic_inputs(params: Params, inputs: Inputs) -> jax.Array:
+        """Features [T, E, A, F]."""
+        return jnp.concatenate([encoder(params.obs_stats, inputs.obs), *jax.tree.leaves(inputs.time)], axis=-1)
+
+    def policy_and_value(params: Params, inputs: Inputs, carry: Carry) -> tuple[Carry, Distribution, jax.Array]:
+        if config.share_body:
+            obs = encoder(params.obs_stats, inputs.obs)
+            memory, (outputs, value) = both(params.actor, carry.actor, obs, inputs.first, inputs.alive)
+            return Carry(memory, ()), distribution(env.action_space, outputs, inputs.action_mask), value
+        actor_carry, pi = policy(params, inputs, carry.actor)
+        critic_carry, value = critic(params.critic, carry.critic, critic_inputs(params, inputs), inputs.first, inputs.alive)
+        return Carry(actor_carry, critic_carry), pi, value
+
+    def init(key_actor: jax.Array, key_critic: jax.Array, inputs: Inputs) -> Params:
+        params = Params(None, {}, encoder.init_stats(inputs.obs), RunningStats.create(()))
+        carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
+        obs = encoder(params.obs_stats, inputs.obs)
+        if config.share_body:
+            return params._replace(actor=both.init(key_actor, carry, obs, inputs.first, inputs.alive))
+        return params._replace(
+            actor=actor.init(key_actor, carry, obs, inputs.first, inputs.alive),
+            critic=critic.init(key_critic, carry, critic_inputs(params, inputs), inputs.first, inputs.alive),
+        )
+
+    def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
+        obs_stats = encoder.update_stats(params.obs_stats, inputs.obs, inputs.alive & mask[..., None])
+        return params._replace(obs_stats=obs_stats)
+
+    return Networks(init, policy, policy_and_value, update_stats)
+
+
 def present(env: Environment) -> Environment:
-    """What the command line trains in: all agents of a team as one."""
-    rollout.refuse_items(env)
+    """The environment that the command line trains in: all agents of a team as one."""
+    check_no_items(env)
     return env if env.num_agents == 1 else joint(env)
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """A fresh learner of one agent, and its environments."""
+    """Fresh networks, optimiser and environments of one agent; the learner is the same on every shard of the data axis."""
     if env.num_agents > 1:
         remedy = "take ippo" if env.competitive else "give marljax.joint(env), or take ippo or mappo"
         raise UserError(f"ppo controls one agent, and {type(env).__name__} has {env.num_agents}; {remedy}")
-    return begin(env, env_params, config, key)
+    return init_agents(env, env_params, config, key)
 
 
-def begin(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """Fresh networks and environments; the learner's part is the same on every shard of the data axis."""
-    rollout.refuse_items(env)
+def init_agents(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
+    """The same for any number of agents, each on its own: ``init`` of IPPO."""
+    check_no_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
-    shape = (vec.num_envs, env.num_agents)
-    memory = zero_carry(config.core, config.hidden[-1], shape)
+    memory = zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents))
     carry = Carry(memory, () if config.share_body else memory)
     actors = start(vec, env_params, collectives.fold_data(key_reset), carry, config.stagger)
-    params = init_params(env, config, see(env, config, env_params, actors.timestep), key_actor, key_critic)
-    return TrainState(ppo.new_learner(config, params, key_learner, env_params), actors)
+    inputs = get_inputs(env, config, env_params, actors.timestep)
+    params = make_networks(env, config).init(key_actor, key_critic, inputs)
+    updates = jnp.zeros((), jnp.int32)
+    opt_state = make_actor_critic_optimizer(config, updates).init({"actor": params.actor, "critic": params.critic})
+    return TrainState(Learner(params, opt_state, updates, key_learner, env_params), actors)
 
 
 def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One iteration: a rollout, its advantages and returns, epochs of gradient steps."""
+    """One iteration: collect a rollout, estimate advantages, take epochs of minibatch gradient steps."""
     learner, actors = state
-    key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
-    learner = learner.replace(key=key_next)
+    params, networks = learner.params, make_networks(env, config)
+    key_next, key_rollout, key_epochs = jax.random.split(learner.key, 3)
     vec = vectorize(env, actors.timestep.first.shape[0])
     env_params = annealed(env, learner, config.num_updates)
 
-    # Collect.
-    decide = functools.partial(rollout_policy, env, config, learner.params, env_params)
+    # 1. Collect a rollout.
+    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Carry) -> tuple[jax.Array, Carry, Transition]:
+        del env_state  # the critic, too, sees observations only
+        inputs = get_inputs(env, config, env_params, timestep)
+        carry, pi, value = networks.policy_and_value(params, inputs, carry)
+        sample = pi.sample(key)
+        transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample), value)
+        return pi.action(sample)[0], carry, jax.tree.map(lambda x: x[0], transition)
+
     carry = actors.carry
     key_rollout = collectives.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(vec, env_params, decide, actors, key_rollout, config.rollout_length)
+    actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
-    # Targets.
-    inputs, last, sample, log_prob, value = records
+    # 2. Estimate advantages and value targets.
+    last_inputs = get_inputs(env, config, env_params, actors.timestep)
+    _, _, last_value = networks.policy_and_value(params, last_inputs, actors.carry)
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    last_inputs = see(env, config, env_params, actors.timestep)
-    _, _, last_value = apply(env, config, learner.params, last_inputs, actors.carry)
-    advantage, target = ppo.targets(config, env, learner.params, steps, inputs.alive, value, last_value[0])
-    decides, valued = ppo.masks(config, env, inputs, last)
-    batch = ppo.Batch(inputs, sample, log_prob, value, decides, valued, advantage, target)
-
-    # Learn. Observation statistics change after the gradient steps, which must see what the rollout saw.
+    advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, last_value[0])
+    batch = Batch(rollout, *loss_masks(env, config, rollout), advantage, target)
     if config.normalize_values:
-        value_stats = learner.params.value_stats.updated(target, valued, config.value_horizon)
-        learner = learner.replace(params=learner.params._replace(value_stats=value_stats))
-    evaluate = functools.partial(evaluate_batch, env, config)
-    learner, terms = ppo.fit(config, learner, batch, carry, evaluate, key_fit)
+        params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
+
+    # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
+    samples = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch) if config.core == "mlp" else batch
+    optimizer = make_actor_critic_optimizer(config, learner.updates)
+
+    def minibatch_step(trained: tuple[Any, Any], minibatch: tuple[Batch, Carry, jax.Array]) -> tuple[tuple[Any, Any], Any]:
+        weights, opt_state = trained
+        (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, params, *minibatch)
+        grads, metrics = collectives.mean((grads, metrics))  # over devices
+        changes, opt_state = optimizer.update(grads, opt_state, weights)
+        return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+
+    def epoch(trained: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Any]:
+        key_shuffle, key_entropy = jax.random.split(key)
+        minibatches, carries = split_minibatches(config, samples, carry, key_shuffle)
+        keys = jax.random.split(key_entropy, config.num_minibatches)
+        return jax.lax.scan(minibatch_step, trained, (minibatches, carries, keys))
+
+    before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
+    after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        obs_stats = ppo.updated_stats(env, config, learner.params.obs_stats, inputs, last)
-        learner = learner.replace(params=learner.params._replace(obs_stats=obs_stats))
-    return TrainState(learner, actors), terms | ppo.extremes(steps, batch) | episodes
+        # The first rollout was collected with unnormalised observations: it only gives the statistics. These change after the
+        # gradient steps, which must see what the rollout saw.
+        after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
+        params = networks.update_stats(params, rollout.inputs, ~rollout.last)
+    weights, opt_state = after
+    learner = Learner(params._replace(**weights), opt_state, learner.updates + 1, key_next, learner.env_params)
+    metrics = jax.tree.map(jnp.mean, metrics) | largest(target - advantage, batch.value_mask, steps.reward)
+    metrics |= {"explained_variance": explained_variance(target, advantage, batch.value_mask)}
+    return TrainState(learner, actors), metrics | episodes
 
 
-initial_carry = ppo.initial_carry
-act = ppo.act_alone
+def get_inputs(env: Environment, config: Config, env_params: EnvParams, timestep: TimeStep) -> Inputs:
+    """Network inputs of the current timestep, T = 1."""
+    inputs = Inputs.of(timestep)
+    if not config.time_for_critic or config.share_body or not (env.limit_ends or not config.bootstrap_limit):
+        return inputs
+    return inputs.with_time(env, env_params, timestep)
 
 
-def see(env: Environment, config: Config, env_params: EnvParams, timestep: TimeStep) -> Inputs:
-    """What the networks see of the current timestep, T = 1; the time is for a critic with a network of its own."""
-    inputs, limit_ends = rollout.inputs_of(timestep), env.limit_ends or not config.bootstrap_limit
-    return rollout.with_time(env, env_params, timestep, inputs, limit_ends and config.time_for_critic and not config.share_body)
+def estimate_advantages(
+    env: Environment, config: Config, value_stats: RunningStats, rollout: Transition, steps: Step, last_value: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimates and value targets [T, E, A] in reward units.
+
+    A terminated episode is worth nothing after its end, a truncated one what the critic says of its final observation.
+    """
+    value = rollout.value
+    if config.normalize_values:
+        value, last_value = value_stats.denormalize(value), value_stats.denormalize(last_value)
+    if config.death == "continue":
+        steps = with_death_masking(steps, rollout.inputs.alive, env.teams)
+    return gae(steps, value, last_value, config.gamma, config.gae_lambda, config.bootstrap_limit)
 
 
-def rollout_policy(
-    env: Environment,
-    config: Config,
-    params: Params,
-    env_params: EnvParams,
-    key: jax.Array,
-    env_state: VecState,
-    timestep: TimeStep,
-    carry: Carry,
-) -> tuple[jax.Array, Carry, Any]:
-    """Samples actions [E, A] and records what the update needs of the moment."""
-    del env_state  # the critic, too, sees observations only
-    inputs = see(env, config, env_params, timestep)
-    carry, head, value = apply(env, config, params, inputs, carry)
-    sample = head.sample(key)
-    record = jax.tree.map(lambda x: x[0], (inputs, timestep.last[None], sample, head.log_prob(sample), value))
-    return head.action(sample)[0], carry, record
+def loss_masks(env: Environment, config: Config, rollout: Transition) -> tuple[jax.Array, jax.Array]:
+    """Which samples enter the policy loss and the value loss, both [T, E, A] bool."""
+    running = ~rollout.last[..., None]
+    acting = rollout.inputs.alive & running
+    parts = len(env.action_space.nvec) if isinstance(env.action_space, MultiDiscrete) else 1
+    has_choice = True if isinstance(env.action_space, Box) else rollout.inputs.action_mask.sum(-1) > parts
+    return acting & has_choice, acting if config.death == "terminal" else jnp.broadcast_to(running, acting.shape)
 
 
-def apply(
-    env: Environment, config: Config, params: Params, inputs: Inputs, carry: Carry
-) -> tuple[Carry, Distribution, jax.Array]:
-    """Memories after the last step, distributions, and values as the critic gives them, both [T, E, A]."""
-    seen = (ppo.features(env, config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
-    if config.share_body:
-        both = both_networks(env, config)
-        memory, (outputs, value) = apply_per_agent(both, params.actor, config.share_parameters, carry.actor, (), *seen)
-        return Carry(memory, ()), distribution(env.action_space, outputs, inputs.action_mask), value
-    actor_carry, head = ppo.policy(env, config, params, inputs, carry.actor)
-    critic = critic_network(env, config)
-    seen = (ppo.and_time(seen[0], inputs), *seen[1:])
-    critic_carry, value = apply_per_agent(critic, params.critic, config.share_parameters, carry.critic, (), *seen)
-    return Carry(actor_carry, critic_carry), head, value
+def split_minibatches(config: Config, batch: Batch, carry: Carry, key: jax.Array) -> tuple[Batch, Carry]:
+    """Shuffles axis 1 of the batch and axis 0 of the recurrent states, and splits them: leading [num_minibatches]."""
+    rows = batch.advantage.shape[1]
+    size = divide(rows, config.num_minibatches, "samples of one device", "minibatches")
+    order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
+    return jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), batch), jax.tree.map(lambda x: x[order], carry)
 
 
-def evaluate_batch(
-    env: Environment, config: Config, params: Params, batch: ppo.Batch, carry: Carry, key: jax.Array
-) -> ppo.Evaluation:
-    """Replays the networks over a minibatch, with gradients."""
-    _, head, value = apply(env, config, params, batch.inputs, carry)
-    return ppo.Evaluation(head.log_prob(batch.sample), head.entropy(key), value)
+def ppo_loss(
+    weights: dict[str, Any], config: Config, networks: Networks, params: Params, batch: Batch, carry: Carry, key: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The clipped surrogate with value loss and entropy bonus (Schulman et al. 2017, eq. 7 and 9) of one minibatch.
+
+    Means are over the samples of all devices: the mean of the gradients is that of one big batch.
+    """
+    params, old = params._replace(**weights), batch.transition
+    _, pi, value = networks.policy_and_value(params, old.inputs, carry)
+
+    # Policy: E[min(r A, clip(r, 1 − ε, 1 + ε) A)]. A masked sample may hold anything, and a policy may move far; exp of either
+    # must not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    log_ratio = jnp.where(batch.policy_mask, pi.log_prob(old.sample) - old.log_prob, 0.0)
+    log_ratio = jnp.clip(log_ratio, -20.0, 20.0)
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
+    advantage = normalize_advantages(config, batch)
+    policy_loss = -collectives.masked_mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.policy_mask)
+
+    # Value: ½ (V − target)² in the critic's own scale, so that one coefficient suits all rewards.
+    target = batch.target
+    if config.normalize_values:
+        target = (target - params.value_stats.mean) / params.value_stats.std
+    error = 0.5 * jnp.square(value - target)
+    if config.clip_values:
+        # Around the critic's own output then, not around that in reward units and back: the statistics have changed since.
+        near_old = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
+        error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
+    value_loss = collectives.masked_mean(error, batch.value_mask)
+
+    entropy = collectives.masked_mean(pi.entropy(key), batch.policy_mask)
+    loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+    return loss, {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.policy_mask),  # Schulman's low-variance estimator
+        "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.policy_mask),
+    }
 
 
-def init_params(env: Environment, config: Config, inputs: Inputs, key_actor: jax.Array, key_critic: jax.Array) -> Params:
-    """Fresh networks and statistics for inputs of this shape."""
-    params = Params(None, None, ppo.new_stats(env, config, inputs.obs.shape[-1]), RunningStats.create(()))
-    count = None if config.share_parameters else env.num_agents
-    carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
-    seen = (ppo.features(env, config, inputs.obs, params.obs_stats), inputs.first, inputs.alive)
-    if config.share_body:
-        return params._replace(actor=init_per_agent(both_networks(env, config), key_actor, count, carry, *seen), critic={})
-    actor = init_per_agent(ppo.actor_network(env, config), key_actor, count, carry, *seen)
-    seen = (ppo.and_time(seen[0], inputs), *seen[1:])
-    critic = init_per_agent(critic_network(env, config), key_critic, count, carry, *seen)
-    return params._replace(actor=actor, critic=critic)
+def normalize_advantages(config: Config, batch: Batch) -> jax.Array:
+    """Advantages standardised over the minibatch, or over each agent's samples in it."""
+    if config.normalize_advantages == "none":
+        return batch.advantage
+    axes = (0, 1) if config.normalize_advantages == "per_agent" else (0, 1, 2)
+    mean = collectives.mean(collectives.masked_mean(batch.advantage, batch.policy_mask, axes))
+    var = collectives.mean(collectives.masked_mean(jnp.square(batch.advantage - mean), batch.policy_mask, axes))
+    return (batch.advantage - mean) / (jnp.sqrt(var) + 1e-8)
 
 
-def critic_network(env: Environment, config: Config) -> Critic:
-    return Critic(ppo.sizes(env, config))
+def initial_carry(env: Environment, config: Config) -> Any:
+    """The actor's recurrent state at the start of an episode of one environment."""
+    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
 
 
-def both_networks(env: Environment, config: Config) -> ActorCritic:
-    return ActorCritic(num_outputs(env.action_space), ppo.sizes(env, config))
+def act(
+    env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
+) -> tuple[jax.Array, Any]:
+    """Actions [A, …] for one timestep of one environment, greedy or sampled."""
+    timestep, carry = jax.tree.map(lambda x: x[None], (timestep, carry))
+    carry, pi = make_networks(env, config).policy(params, Inputs.of(timestep), carry)
+    sample = pi.mode() if greedy else pi.sample(key)
+    return pi.action(sample)[0, 0], jax.tree.map(lambda x: x[0], carry)

@@ -1,13 +1,13 @@
 """QMIX (Rashid et al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement Learning"), VDN
 (Sunehag et al. 2018, "Value-Decomposition Networks For Cooperative Multi-Agent Learning") and independent Q-learning (Tan 1993).
 
-Every agent values its own actions from local observations. The team's value is a monotonic function of those of the actions
-chosen, with weights made from the global state (``mixer=qmix``), or their sum (``vdn``); with ``none`` each agent learns from its
-own rewards. Rollouts are kept in a replay on the accelerator, and replayed whole, GRU cores from the memory that they had then
-(the stored state of Kapturowski et al. 2019, without burn-in).
+Every agent values its own actions from local observations. The team's value is a monotonic function of the values of the
+chosen actions, with weights computed from the global state (``mixer=qmix``), or their sum (``vdn``); with ``none`` each agent
+learns from its own rewards. Rollouts are stored in a replay buffer on the accelerator and replayed whole, GRUs from the
+recurrent state that they had then (the stored state of Kapturowski et al. 2019, without burn-in).
 ``python algos/qmix.py env=smax env.scenario=3m`` trains it.
 
-Axis letters: T time, E environments, B replayed rollouts, N places of the replay, A agents, O observation, G global state,
+Axis letters: T time, E environments, B replayed rollouts, N slots of the replay buffer, A agents, O observation, G global state,
 n actions.
 """
 
@@ -21,6 +21,7 @@ if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C e
 
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flashbax
@@ -30,19 +31,20 @@ import jax.numpy as jnp
 import optax
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
 
-from marljax.config.hyperparameters import Scalar, static, traced
+from marljax.config import Scalar, static, traced
 from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, Lasting, TimeStep
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.learning import config as learning
+from marljax.learning import config as checks
 from marljax.learning.advantages import gae
-from marljax.learning.optimizer import optimizer
-from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, collect, inputs_of, refuse_items, start
+from marljax.learning.optimizer import make_optimizer
+from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
 from marljax.nn.distributions import MASKED, Categorical
-from marljax.nn.layers import Sizes, activation, dense
-from marljax.nn.networks import Core, agent_ids, apply_per_agent, init_per_agent, read_out
+from marljax.nn.encoder import ObservationEncoder
+from marljax.nn.layers import ACTIVATIONS, Sizes, activation, dense
+from marljax.nn.networks import PerAgent, QNetwork
 from marljax.nn.networks import initial_carry as zero_carry
 from marljax.nn.running_stats import RunningStats
 from marljax.utils import collectives
@@ -50,52 +52,54 @@ from marljax.utils.batching import cond_any
 from marljax.utils.validation import divide
 
 
-class Config(learning.LearningConfig):
-    """Hyperparameters of QMIX, VDN and IQL."""
+class Config(checks.RolloutConfig):
+    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
 
-    # How much
+    # Rollouts
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
     num_envs: int = static(8, low=1)  # E, over all devices
-    rollout_length: int = static(32, low=1)  # T, steps per environment between updates, and of what is replayed
-    gradient_steps: int = static(2, low=1)  # per update
-    batch_size: int = static(32, low=1)  # replayed rollouts per gradient step, over all devices
-    learning_starts: int = static(5_000, low=0)  # steps of all environments before the first gradient step
-    # Replay
-    buffer_size: int = static(100_000, low=1)  # steps of all environments that are kept, rounded down to whole rollouts
-    # Of observations and global states; what is beyond float16's 65,504 is that, for policies, too.
+    rollout_length: int = static(32, low=1)  # T, environment steps per update, and of a replayed rollout
+    epsilon_start: float = traced(1.0, low=0.0, high=1.0)  # share of random actions in the first update
+    epsilon_end: float = traced(0.05, low=0.0, high=1.0)  # and in the last
+    epsilon_decay: float = traced(0.1, low=0.0, high=1.0)  # share of training, from its first step, over which it falls
+    # Replay buffer
+    buffer_size: int = static(100_000, low=1)  # environment steps that it holds, rounded down to whole rollouts
+    # Of stored observations and global states. Policies see them in this type too; values are clipped to its range.
     buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"))
     # Networks
+    core: str = static("gru", choices=("mlp", "gru"))  # gru: the last hidden layer is a GRU
+    hidden: tuple[int, ...] = static((64, 64), low=1)  # sizes of the agents' hidden layers
+    activation: str = static("relu", choices=ACTIVATIONS)  # of all hidden layers but the mixing network's
+    share_parameters: bool = static(True)  # False: every agent has a network of its own
+    agent_id: bool = static(True)  # append a one-hot agent id (up to 64 agents) to observations
+    normalize_observations: bool = static(False)  # by running mean and variance, saved with the policy
     mixer: str = static("qmix", choices=("qmix", "vdn", "none"))  # none: independent Q-learning
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
-    hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that make its weights
+    hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that compute its weights
     mixer_scale: float = static(0.01)  # of their initial weights
-    mixer_slope: float = static(0.05)  # the least, of the mixing network's hidden layer; 0: ELU as in the paper
-    core: str = static("gru", choices=("mlp", "gru"))  # gru: the last hidden layer remembers
-    hidden: tuple[int, ...] = static((64, 64), low=1)  # widths of the agents' hidden layers
-    activation: str = static("relu", choices=learning.ACTIVATIONS)  # of all hidden layers but the mixing network's
-    share_parameters: bool = static(True)  # False: every agent has networks of its own
-    agent_id: bool = static(True)  # append a one-hot agent id (up to 64 agents) to the observation
-    # Exploration
-    epsilon_start: float = traced(1.0, low=0.0, high=1.0)  # share of random actions at first
-    epsilon_end: float = traced(0.05, low=0.0, high=1.0)  # and at last
-    epsilon_decay: float = traced(0.1, low=0.0, high=1.0)  # share of training, from its first step, over which it falls
+    mixer_slope: float = static(0.05)  # least slope of the mixing network's hidden layer; 0: ELU as in the paper
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
-    td_lambda: float = traced(0.6, low=0.0, high=1.0)  # 0: one-step targets, 1: returns as far as the rollout goes
+    td_lambda: float = traced(0.6, low=0.0, high=1.0)  # 0: one-step targets, 1: returns until the end of the rollout
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
-    # False: the step limit ends an episode like any other end; see PPO's
-    bootstrap_limit: bool = static(True)
-    double_q: bool = static(True)  # the network chooses the next action, and its older copy values it (van Hasselt et al. 2016)
-    target_update: str = static("hard", choices=("hard", "polyak"))  # how that copy, the target network, follows
+    bootstrap_limit: bool = static(True)  # False: the step limit ends an episode like any other end; see PPO's
+    double_q: bool = static(True)  # the network chooses the next action, the target network values it (van Hasselt et al. 2016)
+    target_update: str = static("hard", choices=("hard", "polyak"))  # how the target network follows
     target_interval: int = static(200, low=1)  # hard: gradient steps from one copy to the next
-    tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it goes in a gradient step
-    # Optimisation
-    learning_rate: float = traced(4e-3, low=0.0)  # at first
-    max_grad_norm: float = traced(10.0, low=0.0)  # global norm of all gradients together
+    tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it follows in a gradient step
+    # Gradient steps
+    gradient_steps: int = static(2, low=1)  # per update
+    batch_size: int = static(32, low=1)  # replayed rollouts per gradient step, over all devices
+    learning_starts: int = static(5_000, low=0)  # environment steps before the first gradient step
+    optimizer: str = static("adam", choices=("adam", "radam"))  # radam: rectified Adam (Liu et al. 2020)
+    learning_rate: float = traced(4e-3, low=0.0)  # of the first update
+    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
+    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
+    max_grad_norm: float = traced(10.0, low=0.0)  # global norm to which gradients are clipped
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.core == "gru" and len(self.hidden) < 2:
-            raise UserError(f"core=gru takes at least two hidden layers, one before the GRU; hidden={list(self.hidden)} has one")
+        checks.check_hidden(self.hidden, self.core)
         if self.buffer_size < self.steps_per_update:
             raise UserError(
                 f"buffer_size={self.buffer_size} holds no rollouts of {self.rollout_length} steps in {self.num_envs} "
@@ -109,241 +113,108 @@ class Config(learning.LearningConfig):
 
     @property
     def capacity(self) -> int:
-        """N, rollouts that the replay keeps of each environment."""
+        """N, rollouts of each environment that the buffer holds."""
         return self.buffer_size // self.steps_per_update
-
-    @property
-    def sizes(self) -> Sizes:
-        """Of the agents' network."""
-        return Sizes(self.core, self.hidden, (), self.activation)
 
 
 class Params(NamedTuple):
-    """What policies and the mixing network need."""
+    """Network parameters and running statistics."""
 
     agent: Any
     mixer: Any  # {} without weights
-    obs_stats: RunningStats  # [O]
+    obs_stats: Any  # RunningStats [O]
     state_stats: RunningStats  # [G]
 
 
-class Optimisation(NamedTuple):
+class OptState(NamedTuple):
     """What stays between updates besides the networks."""
 
     optimizer: Any
-    target: dict[str, Any]  # the target networks: older copies of ``agent`` and ``mixer``, which see inputs normalised as of now
-    # Where the replay stands is the same for all environments, so it is here, and not with the replay among the actors.
-    insert_index: jax.Array  # [] int32, the place of the replay that is written next
-    is_full: jax.Array  # [] bool: no place of the replay is empty
+    target: dict[str, Any]  # target networks: older copies of ``agent`` and ``mixer``, which see inputs normalised as of now
+    # The buffer's position is the same for all environments, so it is here and not with their shards of the buffer.
+    insert_index: jax.Array  # [] int32, the slot that is written next
+    is_full: jax.Array  # [] bool: no slot is empty
 
 
 class Carry(NamedTuple):
-    """What environments bring along from one update to the next."""
+    """What environments carry from one update to the next."""
 
-    recurrent: Any  # what GRU cores remember, [E, A, H]; () for MLP cores
-    replay: Lasting  # of a ``Sequence`` [E, N, …]
-
-
-class Seen(NamedTuple):
-    """What the networks see. Leading [T, E]."""
-
-    local: Inputs  # [T, E, A, …]
-    state: jax.Array  # [T, E, G]; G = 0 without a mixing network
+    recurrent: Any  # recurrent states [E, A, H]; () without a GRU
+    replay: Lasting  # of a ``Rollout`` [E, N, …]
 
 
-class Sequence(NamedTuple):
-    """A rollout of one environment, as it is replayed."""
+class Rollout(NamedTuple):
+    """A rollout as it is stored and replayed. Leading [T, E], or [T, B]."""
 
-    seen: Seen  # [T + 1, …]: what follows the last action, too
-    last: jax.Array  # [T] bool: the timestep ended an episode, and the action was ignored
-    action: jax.Array  # [T, A] int32
-    reward: jax.Array  # [T, A]
+    inputs: Inputs  # [T + 1]: also those after the last action
+    last: jax.Array  # [T] bool: final timestep of an episode, whose action is ignored
+    action: jax.Array  # [T, …, A] int32
+    reward: jax.Array  # [T, …, A]
     terminated: jax.Array  # [T] bool
-    cut: jax.Array  # [T] bool
-    recurrent: Any  # [A, H] what GRU cores remembered at the start
+    cut: jax.Array  # [T] bool: an episode ended there
+    recurrent: Any  # [E, A, H] recurrent states at its first timestep
 
 
-def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """Fresh networks, environments and an empty replay; the learner's part is the same on every shard of the data axis."""
-    refuse(env, config)
-    config = fitting(env, config)
-    key_agent, key_mixer, key_reset, key_learner = jax.random.split(key, 4)
-    vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
-    zero = zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents))
-    actors = start(vec, env_params, collectives.fold_data(key_reset), zero)
-    seen = see(env, config, env_params, actors.env_state, actors.timestep)
-    params = init_params(env, config, seen, key_agent, key_mixer)
-    replay = empty_replay(config, seen, zero)
-    trained = {"agent": params.agent, "mixer": params.mixer}
-    updates = jnp.zeros((), jnp.int32)
-    opt_state = optimizer(config, updates).init(trained)
-    optimisation = Optimisation(opt_state, jax.tree.map(jnp.copy, trained), replay.current_index, replay.is_full)
-    learner = Learner(params, optimisation, updates, key_learner, env_params)
-    return TrainState(learner, actors.replace(carry=Carry(zero, Lasting(replay.experience))))
+class Networks(NamedTuple):
+    """Agents' values and the team's; ``weights`` are those in use or those of the target network."""
+
+    init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of agents and mixer
+    action_values: Callable[
+        [Params, Any, Inputs, Any], tuple[Any, jax.Array]
+    ]  # recurrent state after the last step, Q [T, E, A, n]
+    mix: Callable[
+        [Params, Any, jax.Array, jax.Array], jax.Array
+    ]  # Q [T, E, A], state [T, E, G] → Q_tot [T, E, 1]; none: as it is
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations and states, where mask [T, E]
 
 
-def fitting(env: Environment, config: Config) -> Config:
-    """The config for this environment: of one agent there is nothing to mix."""
-    return config.replace(mixer="none") if env.num_agents == 1 and config.mixer != "none" else config
+def make_networks(env: Environment, config: Config) -> Networks:
+    """The networks that ``config`` describes."""
+    assert isinstance(env.action_space, Discrete)
+    encoder = ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
+    sizes = Sizes(config.core, config.hidden, (), config.activation)
+    agent = PerAgent(QNetwork(env.action_space.n, sizes), env.num_agents, config.share_parameters)
+    mixer = Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
+    def action_values(params: Params, weights: Any, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
+        obs = encoder(params.obs_stats, inputs.obs.astype(jnp.float32))
+        return agent(weights["agent"], carry, obs, inputs.first, inputs.alive)
 
-def refuse(env: Environment, config: Config) -> None:
-    """Raises ``UserError`` for environments whose actions or teams have no such values."""
-    refuse_items(env)
-    name = type(env).__name__
-    if not isinstance(env.action_space, Discrete):
-        raise UserError(f"qmix needs discrete actions, and those of {name} are {env.action_space}; take ippo or mappo")
-    if env.competitive and config.mixer != "none":
-        raise UserError(f"mixer={config.mixer} adds up the values of one team, and {name} has several; take mixer=none")
+    def mix(params: Params, weights: Any, values: jax.Array, state: jax.Array) -> jax.Array:
+        if config.mixer == "none":
+            return values
+        if config.mixer == "vdn":
+            return jnp.sum(values, axis=-1, keepdims=True)
+        state = state.astype(jnp.float32)
+        state = params.state_stats.normalize(state) if config.normalize_observations else state
+        return mixer.apply(weights["mixer"], values, state)  # type: ignore[return-value]
 
+    def init(key_agent: jax.Array, key_mixer: jax.Array, inputs: Inputs) -> Params:
+        params = Params(None, {}, encoder.init_stats(inputs.obs), RunningStats.create(inputs.state.shape[-1:]))
+        carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
+        obs = encoder(params.obs_stats, inputs.obs.astype(jnp.float32))
+        params = params._replace(agent=agent.init(key_agent, carry, obs, inputs.first, inputs.alive))
+        if config.mixer != "qmix":
+            return params
+        return params._replace(mixer=mixer.init(key_mixer, jnp.zeros(inputs.alive.shape), inputs.state.astype(jnp.float32)))
 
-def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
-    """One iteration: a rollout goes into the replay, gradient steps on what is drawn from it."""
-    config = fitting(env, config)
-    learner, actors = state
-    key_next, key_rollout, key_fit = jax.random.split(learner.key, 3)
-    learner = learner.replace(key=key_next)
-    vec = vectorize(env, actors.timestep.first.shape[0])
-    env_params = annealed(env, learner, config.num_updates)
-    epsilon = exploration(config, learner.updates)
+    def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
+        obs_stats = encoder.update_stats(params.obs_stats, inputs.obs.astype(jnp.float32), inputs.alive & mask[..., None])
+        return params._replace(
+            obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state.astype(jnp.float32), mask)
+        )
 
-    # Collect.
-    carry: Carry = actors.carry
-    decide = functools.partial(rollout_policy, env, config, learner.params, env_params, epsilon)
-    key_rollout = collectives.fold_data(key_rollout)
-    actors, records, steps, episodes = collect(
-        vec, env_params, decide, actors.replace(carry=carry.recurrent), key_rollout, config.rollout_length
-    )
-
-    # Remember.
-    seen, last, action = records
-    behind = see(env, config, env_params, actors.env_state, actors.timestep)
-    whole = jax.tree.map(lambda rows, row: jnp.concatenate([rows, row]), seen, behind)
-    rollout = Sequence(whole, last, action, steps.reward, steps.terminated, steps.cut, carry.recurrent)
-    replay = added(config, learner, carry.replay, rollout)
-    learner = learner.replace(opt_state=learner.opt_state._replace(insert_index=replay.current_index, is_full=replay.is_full))
-
-    # Learn.
-    begins = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
-    learner, terms = cond_any(begins, functools.partial(fit, env), skip_fit, config, learner, replay, key_fit)
-    learner = learner.replace(updates=learner.updates + 1)
-    if config.normalize_observations:
-        learner = learner.replace(params=updated_stats(learner.params, seen, last))
-    actors = actors.replace(carry=Carry(actors.carry, Lasting(replay.experience)))
-    terms |= {"epsilon": epsilon, "max_reward": collectives.largest(jnp.max(jnp.abs(steps.reward * config.reward_scale)))}
-    return TrainState(learner, actors), terms | episodes
-
-
-def initial_carry(env: Environment, config: Config) -> Any:
-    """An agent's memory at the start of an episode of one environment."""
-    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
-
-
-def act(
-    env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
-) -> tuple[jax.Array, Any]:
-    """Actions [A] of one environment from its timestep; not greedy: with the last share of random ones."""
-    one = jax.tree.map(lambda x: x[None], (timestep, carry))
-    inputs = inputs_of(one[0])
-    inputs = inputs._replace(obs=as_kept(config, inputs.obs))
-    carry, values = action_values(env, config, params.agent, params, inputs, one[1])
-    action = best(values, inputs.action_mask) if greedy else explored(key, config.epsilon_end, values, inputs.action_mask)
-    return action[0, 0], jax.tree.map(lambda x: x[0], carry)
-
-
-# --- policy ------------------------------------------------------------------------------------------------------------
-
-
-def see(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Seen:
-    """What the networks see of the current timestep, T = 1, as the replay keeps it."""
-    inputs = inputs_of(timestep)
-    state = jnp.zeros((*timestep.first.shape, 0))
-    if config.mixer == "qmix":
-        state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
-    return Seen(inputs._replace(obs=as_kept(config, inputs.obs)), as_kept(config, state[None]))
-
-
-def as_kept(config: Config, x: jax.Array) -> jax.Array:
-    """Observations in the replay's type; policies, too, see them so."""
-    dtype = jnp.dtype(config.buffer_dtype)
-    if dtype == x.dtype:
-        return x
-    return jnp.clip(x, -float(jnp.finfo(dtype).max), float(jnp.finfo(dtype).max)).astype(dtype)
-
-
-def rollout_policy(
-    env: Environment,
-    config: Config,
-    params: Params,
-    env_params: EnvParams,
-    epsilon: jax.Array,
-    key: jax.Array,
-    env_state: VecState,
-    timestep: TimeStep,
-    carry: Any,
-) -> tuple[jax.Array, Any, Any]:
-    """Explores, [E, A], and records what the replay keeps of the moment."""
-    seen = see(env, config, env_params, env_state, timestep)
-    carry, values = action_values(env, config, params.agent, params, seen.local, carry)
-    action = explored(key, epsilon, values, seen.local.action_mask)[0]
-    return action, carry, (jax.tree.map(lambda x: x[0], seen), timestep.last, action)
-
-
-def exploration(config: Config, updates: jax.Array) -> jax.Array:
-    """The share of random actions in this update."""
-    done = updates / jnp.maximum(config.epsilon_decay * config.num_updates, 1.0)
-    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * jnp.minimum(done, 1.0)
-
-
-def explored(key: jax.Array, epsilon: Scalar, values: jax.Array, mask: jax.Array) -> jax.Array:
-    """ε-greedy over the available actions, agent by agent: values and mask […, n] → […]."""
-    key_random, key_which = jax.random.split(key)
-    random = Categorical(jnp.zeros(values.shape), mask).sample(key_random)
-    return jnp.where(jax.random.uniform(key_which, random.shape) < epsilon, random, best(values, mask))
-
-
-def best(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The available action of the highest value: […, n] → […]."""
-    return jnp.argmax(jnp.where(mask, values, MASKED), axis=-1)
-
-
-def action_values(
-    env: Environment, config: Config, weights: Any, params: Params, inputs: Inputs, carry: Any
-) -> tuple[Any, jax.Array]:
-    """Memories after the last step and values [T, E, A, n] by the network with these weights."""
-    seen = (features(config, params, inputs.obs), inputs.first, inputs.alive)
-    return apply_per_agent(agent_network(env, config), weights, config.share_parameters, carry, (), *seen)
-
-
-def features(config: Config, params: Params, obs: jax.Array) -> jax.Array:
-    """[T, E, A, F]: observations as the network takes them."""
-    obs = obs.astype(jnp.float32)
-    obs = params.obs_stats.normalize(obs) if config.normalize_observations else obs
-    ids = agent_ids(obs.shape[2]) if config.agent_id else jnp.zeros((obs.shape[2], 0))
-    return jnp.concatenate([obs, jnp.broadcast_to(ids, (*obs.shape[:2], *ids.shape))], -1)
-
-
-class AgentNetwork(nn.Module):
-    """Values of an agent's actions."""
-
-    num_actions: int
-    sizes: Sizes
-
-    @nn.compact
-    def __call__(self, carry: Any, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Any, jax.Array]:
-        """obs [T, …, F] → values [T, …, n]."""
-        carry, x = Core(self.sizes)(carry, obs, first, alive)
-        return carry, read_out(x, self.sizes, self.num_actions, 1.0)
+    return Networks(init, action_values, mix, update_stats)
 
 
 class Mixer(nn.Module):
-    """A team's value, monotonic in every agent's: one hidden layer, whose weights are made from the global state and not negative
+    """A team's value, monotonic in every agent's: one hidden layer whose non-negative weights are computed from the global state
     (Rashid et al. 2018, figure 2).
 
-    At first the weights lie around 1 / √width, so that small values are about added up, and ``scale`` says how much the state
-    changes that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative
-    inputs; here its slope does not fall below ``slope``, so that costs are told apart, too. A slope of 0.25, or a bias that lifts
-    all values above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
+    Initial weights lie around 1 / √width, so that small values are roughly summed, and ``scale`` says how much the state changes
+    that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs; here
+    its slope does not fall below ``slope``, so that costs are distinguished too. A slope of 0.25, or a bias that lifts all values
+    above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
     """
 
     width: int
@@ -357,48 +228,242 @@ class Mixer(nn.Module):
         """values […, A], state […, G] → […, 1]."""
         agents = values.shape[-1]
 
-        def made(outputs: int, hidden: int, name: str, around: float = 0.0) -> jax.Array:
+        def hypernet(outputs: int, hidden: int, name: str, around: float = 0.0) -> jax.Array:
             x = activation(self.activation)(dense(hidden, self.scale, f"{name}_hidden")(state))
             return dense(outputs, self.scale, name, bias=around)(x)
 
         around = 1 / self.width**0.5
-        first = made(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
+        first = hypernet(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
         bias = dense(self.width, self.scale, "bias")(state)
         hidden = jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias
         low = jnp.minimum(hidden, 0.0)
         hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.slope) * jnp.expm1(low) + self.slope * low
-        second = made(self.width, self.hypernet_width, "second", around)
-        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + made(1, self.width, "offset")
+        second = hypernet(self.width, self.hypernet_width, "second", around)
+        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + hypernet(1, self.width, "offset")
 
 
-def agent_network(env: Environment, config: Config) -> AgentNetwork:
-    assert isinstance(env.action_space, Discrete)
-    return AgentNetwork(env.action_space.n, config.sizes)
+def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
+    """Fresh networks, environments and an empty replay buffer; the learner is the same on every shard of the data axis."""
+    check_environment(env, config)
+    config = without_single_mixer(env, config)
+    key_agent, key_mixer, key_reset, key_learner = jax.random.split(key, 4)
+    vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
+    recurrent = zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents))
+    actors = start(vec, env_params, collectives.fold_data(key_reset), recurrent)
+    inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
+    params = make_networks(env, config).init(key_agent, key_mixer, inputs)
+    replay = make_buffer(config, vec.num_envs).init(empty_rollout(config, inputs, recurrent))
+    weights, updates = {"agent": params.agent, "mixer": params.mixer}, jnp.zeros((), jnp.int32)
+    optimizer_state = make_optimizer(config, updates, config.optimizer).init(weights)
+    opt_state = OptState(optimizer_state, jax.tree.map(jnp.copy, weights), replay.current_index, replay.is_full)
+    learner = Learner(params, opt_state, updates, key_learner, env_params)
+    return TrainState(learner, actors.replace(carry=Carry(recurrent, Lasting(replay.experience))))
 
 
-def mixing_network(config: Config) -> Mixer:
-    return Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
+def check_environment(env: Environment, config: Config) -> None:
+    """Raises ``UserError`` for environments whose actions or teams have no such values."""
+    check_no_items(env)
+    name = type(env).__name__
+    if not isinstance(env.action_space, Discrete):
+        raise UserError(f"qmix needs discrete actions, and those of {name} are {env.action_space}; take ippo or mappo")
+    if env.competitive and config.mixer != "none":
+        raise UserError(f"mixer={config.mixer} adds up the values of one team, and {name} has several; take mixer=none")
 
 
-def init_params(env: Environment, config: Config, seen: Seen, key_agent: jax.Array, key_mixer: jax.Array) -> Params:
-    """Fresh networks and statistics for inputs of this shape."""
-    stats = (RunningStats.create(x.shape[-1:]) for x in (seen.local.obs, seen.state))
-    params = Params(None, {}, *stats)
-    count = None if config.share_parameters else env.num_agents
-    carry = zero_carry(config.core, config.hidden[-1], seen.local.alive.shape[1:])
-    inputs = (features(config, params, seen.local.obs), seen.local.first, seen.local.alive)
-    params = params._replace(agent=init_per_agent(agent_network(env, config), key_agent, count, carry, *inputs))
-    if config.mixer != "qmix":
-        return params
-    state = seen.state.astype(jnp.float32)
-    return params._replace(mixer=mixing_network(config).init(key_mixer, jnp.zeros(seen.local.alive.shape), state))
+def without_single_mixer(env: Environment, config: Config) -> Config:
+    """The config for this environment: with one agent there is nothing to mix."""
+    return config.replace(mixer="none") if env.num_agents == 1 and config.mixer != "none" else config
 
 
-# --- replay ------------------------------------------------------------------------------------------------------------
+def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One iteration: store a rollout in the replay buffer, take gradient steps on rollouts sampled from it."""
+    config = without_single_mixer(env, config)
+    learner, actors = state
+    params, networks = learner.params, make_networks(env, config)
+    key_next, key_rollout, key_learn = jax.random.split(learner.key, 3)
+    vec = vectorize(env, actors.timestep.first.shape[0])
+    env_params = annealed(env, learner, config.num_updates)
+
+    # 1. Collect a rollout with ε-greedy actions.
+    epsilon = exploration_rate(config, learner.updates)
+
+    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any, Any]:
+        inputs = get_inputs(env, config, env_params, env_state, timestep)
+        carry, values = networks.action_values(params, {"agent": params.agent}, inputs, carry)
+        action = epsilon_greedy(key, epsilon, values, inputs.action_mask)[0]
+        return action, carry, (jax.tree.map(lambda x: x[0], inputs), timestep.last, action)
+
+    carry: Carry = actors.carry
+    actors, (inputs, last, action), steps, episodes = collect(
+        vec,
+        env_params,
+        policy_step,
+        actors.replace(carry=carry.recurrent),
+        collectives.fold_data(key_rollout),
+        config.rollout_length,
+    )
+
+    # 2. Store it.
+    next_inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
+    whole = jax.tree.map(lambda rows, row: jnp.concatenate([rows, row]), inputs, next_inputs)
+    rollout = Rollout(whole, last, action, steps.reward, steps.terminated, steps.cut, carry.recurrent)
+    replay = add_to_replay(config, learner.opt_state, carry.replay, rollout)
+    opt_state = learner.opt_state._replace(insert_index=replay.current_index, is_full=replay.is_full)
+
+    # 3. Learn, once the buffer holds ``learning_starts`` steps.
+    learner = learner.replace(key=key_next, opt_state=opt_state)
+    filled = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
+    learner, metrics = cond_any(filled, functools.partial(learn, env), skip_learning, config, learner, replay, key_learn)
+    learner = learner.replace(updates=learner.updates + 1)
+    if config.normalize_observations:
+        learner = learner.replace(params=networks.update_stats(learner.params, inputs, ~last))
+    actors = actors.replace(carry=Carry(actors.carry, Lasting(replay.experience)))
+    max_reward = collectives.largest(jnp.max(jnp.abs(steps.reward * config.reward_scale)))
+    return TrainState(learner, actors), metrics | {"epsilon": epsilon, "max_reward": max_reward} | episodes
 
 
-def buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
-    """flashbax's buffer of the rollouts of ``num_envs`` environments, those of one shard; its time counts rollouts."""
+def learn(
+    env: Environment, config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """Gradient steps on sampled rollouts; returns the learner and the mean of every metric."""
+    params, networks = learner.params, make_networks(env, config)
+    optimizer = make_optimizer(config, learner.updates, config.optimizer)
+
+    def gradient_step(trained: tuple[Any, Any, Any], step: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any, Any], Any]:
+        (weights, target, opt_state), (key, number) = trained, step
+        batch = sample_replay(config, replay, collectives.fold_data(key))
+        (_, metrics), grads = jax.value_and_grad(td_loss, has_aux=True)(weights, config, networks, params, target, batch)
+        grads, metrics = collectives.mean((grads, metrics))  # over devices
+        changes, opt_state = optimizer.update(grads, opt_state, weights)
+        weights = optax.apply_updates(weights, changes)
+        if config.target_update == "polyak":
+            target = optax.incremental_update(weights, target, config.tau)
+        else:
+            target = optax.periodic_update(weights, target, number, config.target_interval)
+        return (weights, target, opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+
+    opt_state: OptState = learner.opt_state
+    before = ({"agent": params.agent, "mixer": params.mixer}, opt_state.target, opt_state.optimizer)
+    count = config.gradient_steps
+    numbers = learner.updates * count + jnp.arange(1, count + 1)  # those before learning starts included
+    (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), numbers))
+    opt_state = opt_state._replace(target=target, optimizer=optimizer_state)
+    return learner.replace(params=params._replace(**weights), opt_state=opt_state), jax.tree.map(
+        lambda x: jnp.mean(x, 0), metrics
+    )
+
+
+METRICS = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
+
+
+def skip_learning(
+    config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
+) -> tuple[Learner, dict[str, jax.Array]]:
+    """Instead of ``learn`` while the buffer is too empty."""
+    del config, replay, key
+    return learner, dict.fromkeys(METRICS, jnp.zeros(()))
+
+
+def td_loss(
+    weights: dict[str, Any], config: Config, networks: Networks, params: Params, target: dict[str, Any], batch: Rollout
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """(Q_tot(chosen) − y)² (Rashid et al. 2018, eq. 6), with Peng's Q(λ) in y, which does not stop at exploratory actions."""
+    inputs = batch.inputs
+    _, values = networks.action_values(params, weights, inputs, batch.recurrent)
+    _, target_values = networks.action_values(params, target, inputs, batch.recurrent)
+
+    # Values of the chosen actions, and of the best ones in what follows; those who are not alive add nothing.
+    chosen = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
+    chosen_value = jnp.sum(jnp.where(chosen, values[:-1], 0.0), axis=-1) * inputs.alive[:-1]
+    next_action = best_action(jax.lax.stop_gradient(values) if config.double_q else target_values, inputs.action_mask)
+    next_value = jnp.take_along_axis(target_values, next_action[..., None], axis=-1)[..., 0] * inputs.alive
+    team_value = networks.mix(params, weights, chosen_value, inputs.state[:-1])
+    next_team_value = networks.mix(params, target, next_value, inputs.state)
+
+    # A team's reward is the sum over its agents, by their number; those that are not alive earn nothing. So what one of them
+    # earns weighs the same whoever else is there.
+    alive, reward = inputs.alive, batch.reward * config.reward_scale
+    mask = ~batch.last[..., None]
+    if config.mixer == "none":
+        mask &= alive[:-1]
+    else:
+        reward = jnp.mean(reward * alive[:-1], -1, keepdims=True)
+        alive = jnp.ones((*alive.shape[:-1], 1), bool)
+    step = Step(reward, alive[1:], batch.terminated, batch.cut)
+    td_lambda = (config.gamma, config.td_lambda, config.bootstrap_limit)
+    _, td_target = gae(step, next_team_value[:-1], next_team_value[-1], *td_lambda)
+
+    error = team_value - jax.lax.stop_gradient(td_target)
+    loss = collectives.masked_mean(jnp.square(error), mask)
+    return loss, {
+        "td_loss": loss,
+        "td_error": collectives.masked_mean(jnp.abs(error), mask),
+        "chosen_value": collectives.masked_mean(team_value, mask),
+        "max_value": collectives.largest(jax.lax.stop_gradient(jnp.max(jnp.abs(team_value) * mask))),
+    }
+
+
+# --- policy ------------------------------------------------------------------------------------------------------------
+
+
+def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
+    """Network inputs of the current timestep, T = 1, as the replay buffer stores them; the state is empty without a mixer."""
+    state = jnp.zeros((*timestep.first.shape, 0))
+    if config.mixer == "qmix":
+        state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
+    inputs = Inputs.of(timestep)
+    return inputs._replace(obs=to_buffer_dtype(config, inputs.obs), state=to_buffer_dtype(config, state[None]))
+
+
+def to_buffer_dtype(config: Config, x: jax.Array) -> jax.Array:
+    """Observations in the type in which the replay buffer stores them."""
+    dtype = jnp.dtype(config.buffer_dtype)
+    if dtype == x.dtype:
+        return x
+    return jnp.clip(x, -float(jnp.finfo(dtype).max), float(jnp.finfo(dtype).max)).astype(dtype)
+
+
+def exploration_rate(config: Config, updates: jax.Array) -> jax.Array:
+    """ε, the share of random actions in this update."""
+    done = updates / jnp.maximum(config.epsilon_decay * config.num_updates, 1.0)
+    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * jnp.minimum(done, 1.0)
+
+
+def epsilon_greedy(key: jax.Array, epsilon: Scalar, values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Available actions, for each agent a random one with probability ε: values and mask […, n] → […]."""
+    key_random, key_which = jax.random.split(key)
+    random = Categorical(jnp.zeros(values.shape), mask).sample(key_random)
+    return jnp.where(jax.random.uniform(key_which, random.shape) < epsilon, random, best_action(values, mask))
+
+
+def best_action(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """The available action of the highest value: […, n] → […]."""
+    return jnp.argmax(jnp.where(mask, values, MASKED), axis=-1)
+
+
+def initial_carry(env: Environment, config: Config) -> Any:
+    """An agent's recurrent state at the start of an episode of one environment."""
+    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
+
+
+def act(
+    env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
+) -> tuple[jax.Array, Any]:
+    """Actions [A] for one timestep of one environment; not greedy: with the last share of random ones."""
+    timestep, carry = jax.tree.map(lambda x: x[None], (timestep, carry))
+    inputs = Inputs.of(timestep)
+    inputs = inputs._replace(obs=to_buffer_dtype(config, inputs.obs))
+    carry, values = make_networks(env, config).action_values(params, {"agent": params.agent}, inputs, carry)
+    mask = inputs.action_mask
+    action = best_action(values, mask) if greedy else epsilon_greedy(key, config.epsilon_end, values, mask)
+    return action[0, 0], jax.tree.map(lambda x: x[0], carry)
+
+
+# --- replay buffer -----------------------------------------------------------------------------------------------------
+
+
+def make_buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
+    """flashbax's buffer of the rollouts of ``num_envs`` environments, those of one shard; its time axis counts rollouts."""
     return flashbax.make_trajectory_buffer(
         add_batch_size=num_envs,
         sample_batch_size=divide(config.batch_size, collectives.data_size(), "replayed rollouts (batch_size)", "devices"),
@@ -409,135 +474,24 @@ def buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
     )
 
 
-def empty_replay(config: Config, seen: Seen, zero: Any) -> TrajectoryBufferState:
-    """An empty replay of rollouts whose timesteps look like ``seen``."""
-    return buffer(config, seen.state.shape[1]).init(_blank(config.rollout_length, seen, zero))
+def empty_rollout(config: Config, inputs: Inputs, recurrent: Any) -> Rollout:
+    """A rollout of one environment, leading [T], in which nothing happened; shapes and types are those of ``inputs`` [1, E]."""
+    length = config.rollout_length
+    empty = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape[2:]), x.dtype), inputs)
+    reward, never = jnp.zeros((length, inputs.alive.shape[-1])), jnp.zeros(length, bool)
+    return Rollout(empty, never, reward.astype(jnp.int32), reward, never, never, jax.tree.map(lambda x: x[0], recurrent))
 
 
-def _blank(length: int, seen: Seen, zero: Any) -> Sequence:
-    """A rollout of one environment in which nothing happened."""
-    one = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape[2:]), x.dtype), seen)
-    agents = jnp.zeros((length, seen.local.alive.shape[-1]))
-    never = jnp.zeros(length, bool)
-    return Sequence(one, never, agents.astype(jnp.int32), agents, never, never, jax.tree.map(lambda x: x[0], zero))
+def add_to_replay(config: Config, opt_state: OptState, replay: Lasting, rollout: Rollout) -> TrajectoryBufferState:
+    """The buffer with a rollout [T, E] in the slot of the oldest."""
+    rows = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
+    before = TrajectoryBufferState(replay.value, current_index=opt_state.insert_index, is_full=opt_state.is_full)
+    rows = jax.tree.map(lambda x, stored: x[:, None].astype(stored.dtype), rows, before.experience)
+    return make_buffer(config, rollout.last.shape[1]).add(before, rows)
 
 
-def added(config: Config, learner: Learner, replay: Lasting, rollout: Sequence) -> TrajectoryBufferState:
-    """The replay with a rollout, leading [T, E] but for ``recurrent``, in the place of the oldest."""
-    times = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
-    before = TrajectoryBufferState(
-        experience=replay.value, current_index=learner.opt_state.insert_index, is_full=learner.opt_state.is_full
-    )
-    rows = jax.tree.map(lambda x, kept: x[:, None].astype(kept.dtype), times, before.experience)
-    return buffer(config, rollout.last.shape[1]).add(before, rows)
-
-
-def sampled(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Sequence:
-    """Rollouts at random, [T, B, …]; ``recurrent`` is [B, A, H]."""
-    num_envs = replay.experience.last.shape[0]
-    rows = jax.tree.map(lambda x: x[:, 0], buffer(config, num_envs).sample(replay, key).experience)
+def sample_replay(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Rollout:
+    """Random rollouts [T, B]; ``recurrent`` is [B, A, H]."""
+    buffer = make_buffer(config, replay.experience.last.shape[0])
+    rows = jax.tree.map(lambda x: x[:, 0], buffer.sample(replay, key).experience)
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(recurrent=()))._replace(recurrent=rows.recurrent)
-
-
-# --- learning ----------------------------------------------------------------------------------------------------------
-
-TERMS = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
-
-
-def skip_fit(
-    config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
-) -> tuple[Learner, dict[str, jax.Array]]:
-    """Instead of ``fit`` while the replay is too empty."""
-    del config, replay, key
-    return learner, dict.fromkeys(TERMS, jnp.zeros(()))
-
-
-def fit(
-    env: Environment, config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
-) -> tuple[Learner, dict[str, jax.Array]]:
-    """Gradient steps on rollouts drawn from the replay; returns the learner and the mean of every named term."""
-    transform, params = optimizer(config, learner.updates), learner.params
-    loss = functools.partial(td_loss, env, config, params)
-
-    def gradient_step(fitted: tuple[dict[str, Any], dict[str, Any], Any], given: tuple[jax.Array, jax.Array]):
-        (trained, target, opt_state), (key, number) = fitted, given
-        batch = sampled(config, replay, collectives.fold_data(key))
-        (_, terms), grads = jax.value_and_grad(loss, has_aux=True)(trained, target, batch)
-        grads, terms = collectives.mean((grads, terms))
-        updates, opt_state = transform.update(grads, opt_state, trained)
-        trained = optax.apply_updates(trained, updates)
-        if config.target_update == "polyak":
-            target = optax.incremental_update(trained, target, config.tau)
-        else:
-            target = optax.periodic_update(trained, target, number, config.target_interval)
-        return (trained, target, opt_state), jnp.append(terms, optax.tree.norm(grads))
-
-    optimisation: Optimisation = learner.opt_state
-    fitted = ({"agent": params.agent, "mixer": params.mixer}, optimisation.target, optimisation.optimizer)
-    steps = config.gradient_steps
-    numbers = learner.updates * steps + jnp.arange(1, steps + 1)  # of gradient steps, those before learning starts included
-    (trained, target, opt_state), terms = jax.lax.scan(gradient_step, fitted, (jax.random.split(key, steps), numbers))
-    learner = learner.replace(
-        params=params._replace(**trained), opt_state=optimisation._replace(target=target, optimizer=opt_state)
-    )
-    return learner, dict(zip(TERMS, terms.mean(0), strict=True))
-
-
-def td_loss(
-    env: Environment, config: Config, params: Params, trained: dict[str, Any], target: dict[str, Any], batch: Sequence
-) -> tuple[jax.Array, jax.Array]:
-    """The squared error of what was chosen against targets by the older networks (Rashid et al. 2018, eq. 6; with ``td_lambda``
-    Peng's Q(λ), which does not stop at exploratory actions), and ``TERMS`` but the last."""
-    local, state = batch.seen.local, batch.seen.state
-    _, values = action_values(env, config, trained["agent"], params, local, batch.recurrent)
-    _, older = action_values(env, config, target["agent"], params, local, batch.recurrent)
-    took = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
-    chosen = jnp.sum(jnp.where(took, values[:-1], 0.0), axis=-1) * local.alive[:-1]
-    following = at(older, best(jax.lax.stop_gradient(values) if config.double_q else older, local.action_mask)) * local.alive
-    estimate = mixed(config, params, trained["mixer"], chosen, state[:-1])
-    value = mixed(config, params, target["mixer"], following, state)
-    td_target = targets(config, batch, value)
-    counts = ~batch.last[..., None] & (local.alive[:-1] if config.mixer == "none" else True)
-    error = estimate - jax.lax.stop_gradient(td_target)
-    means = [collectives.masked_mean(x, counts) for x in (jnp.square(error), jnp.abs(error), estimate)]
-    largest = collectives.largest(jax.lax.stop_gradient(jnp.max(jnp.abs(estimate) * counts)))
-    return means[0], jnp.stack([*means, largest])
-
-
-def at(values: jax.Array, action: jax.Array) -> jax.Array:
-    """Of values […, n] those of the actions […]."""
-    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
-
-
-def mixed(config: Config, params: Params, weights: Any, values: jax.Array, state: jax.Array) -> jax.Array:
-    """[T, B, A] → the team's value [T, B, 1]; without a mixer as they are."""
-    if config.mixer == "none":
-        return values
-    if config.mixer == "vdn":
-        return jnp.sum(values, axis=-1, keepdims=True)
-    state = state.astype(jnp.float32)
-    state = params.state_stats.normalize(state) if config.normalize_observations else state
-    return mixing_network(config).apply(weights, values, state)  # type: ignore[return-value]
-
-
-def targets(config: Config, batch: Sequence, value: jax.Array) -> jax.Array:
-    """TD(λ) targets [T, B, 1 or A] from values [T + 1, B, …].
-
-    A team's reward is the sum over its agents, by their number; those that are not alive earn nothing. So what one of them earns
-    weighs the same whoever else is there.
-    """
-    alive, reward = batch.seen.local.alive, batch.reward * config.reward_scale
-    if config.mixer != "none":
-        reward = jnp.mean(reward * alive[:-1], -1, keepdims=True)
-        alive = jnp.ones((*alive.shape[:-1], 1), bool)
-    step = Step(reward, alive[1:], batch.terminated, batch.cut)
-    _, td_target = gae(step, value[:-1], value[-1], config.gamma, config.td_lambda, config.bootstrap_limit)
-    return td_target
-
-
-def updated_stats(params: Params, seen: Seen, last: jax.Array) -> Params:
-    """Joins a rollout's observations and global states, but those of final timesteps ``last`` [T, E], to their statistics."""
-    local, running = seen.local, ~last
-    obs_stats = params.obs_stats.updated(local.obs.astype(jnp.float32), local.alive & running[..., None])
-    state_stats = params.state_stats.updated(seen.state.astype(jnp.float32), running)
-    return params._replace(obs_stats=obs_stats, state_stats=state_stats)

@@ -1,33 +1,16 @@
-"""Hyperparameters that all learners from rollouts share."""
+"""What the hyperparameters of all learners have in common."""
 
-from marljax.config.hyperparameters import Hyperparameters, static, traced
+from marljax.config.hyperparameters import Hyperparameters, static
 from marljax.errors import UserError
-from marljax.nn.layers import ACTIVATIONS
+from marljax.utils.validation import divide
 
 
-class LearningConfig(Hyperparameters):
-    """Hyperparameters of all that learns from rollouts. Static fields shape the program; traced ones can be swept with
-    ``jax.vmap``."""
+class RolloutConfig(Hyperparameters):
+    """Base of the ``Config`` of every algorithm that learns from rollouts, with the sizes that the training loop needs."""
 
-    # How much
-    total_steps: int = static(1_000_000, low=1, high=2**53)  # of all environments together; rounded up to whole updates
+    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
     num_envs: int = static(64, low=1)  # E, over all devices
-    rollout_length: int = static(128, low=1)  # T, steps per environment between updates
-    # Networks
-    hidden: tuple[int, ...] = static((128, 128), low=1)  # widths of the hidden layers of each
-    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
-    normalize_observations: bool = static(False)  # running mean and variance, saved with the policy
-    # Optimisation
-    optimizer: str = static("adam", choices=("adam", "radam"))  # radam: with the variance's warm-up (Liu et al. 2020)
-    learning_rate: float = traced(5e-4, low=0.0)  # at first
-    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
-    max_grad_norm: float = traced(0.5, low=0.0)  # global norm of all gradients together
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.hidden:
-            raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
+    rollout_length: int = static(32, low=1)  # T, environment steps per update
 
     @property
     def num_updates(self) -> int:
@@ -36,4 +19,21 @@ class LearningConfig(Hyperparameters):
 
     @property
     def steps_per_update(self) -> int:
+        """Environment steps of one update."""
         return self.num_envs * self.rollout_length
+
+
+def check_hidden(hidden: tuple[int, ...], core: str) -> None:
+    """Raises ``UserError`` for hidden layers that do not make a network with this core."""
+    if not hidden:
+        raise UserError("hidden=[] leaves no layer; give the widths of the hidden layers, such as [64, 64]")
+    if core == "gru" and len(hidden) < 2:
+        raise UserError(f"core=gru takes at least two hidden layers, one before the GRU; hidden={list(hidden)} has one")
+
+
+def check_minibatches(num_envs: int, rollout_length: int, num_minibatches: int, whole_sequences: bool) -> None:
+    """Raises ``UserError`` where a rollout does not divide into minibatches of samples, or of whole sequences."""
+    if whole_sequences:
+        divide(num_envs, num_minibatches, "sequences (num_envs)", "minibatches (num_minibatches)")
+    else:
+        divide(num_envs * rollout_length, num_minibatches, "samples (num_envs × rollout_length)", "minibatches (num_minibatches)")

@@ -1,32 +1,65 @@
 """Adam at an annealed learning rate."""
 
-from collections.abc import Mapping
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from marljax.config.hyperparameters import Scalar
-from marljax.learning.config import LearningConfig
-
-SCALED = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}
 
 
-def optimizer(
-    config: LearningConfig, updates: jax.Array, rates: Mapping[str, Scalar] | None = None, clip_apart: bool = False
-) -> optax.GradientTransformation:
-    """Adam or RAdam at this update's learning rate.
+class AdamConfig(Protocol):
+    """The hyperparameters that ``make_optimizer`` reads."""
 
-    ``rates`` gives the parts of the parameters, by name, learning rates of their own. Gradients are clipped to a global norm of
-    ``max_grad_norm``, of all together or with ``clip_apart`` of each part.
+    @property
+    def learning_rate(self) -> Scalar: ...
+    @property
+    def anneal_learning_rate(self) -> bool: ...
+    @property
+    def adam_eps(self) -> Scalar: ...
+    @property
+    def max_grad_norm(self) -> Scalar: ...
+    @property
+    def num_updates(self) -> int: ...
+
+
+class ActorCriticConfig(AdamConfig, Protocol):
+    """The hyperparameters that ``make_actor_critic_optimizer`` reads."""
+
+    @property
+    def critic_learning_rate(self) -> Scalar: ...
+    @property
+    def clip_apart(self) -> bool: ...
+
+
+SCALING = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}
+
+
+def make_optimizer(config: AdamConfig, updates: jax.Array, name: str = "adam") -> optax.GradientTransformation:
+    """Adam, or rectified Adam, at the learning rate of this update, with gradients clipped to a global norm of ``max_grad_norm``.
+
+    Adam works on one vector instead of many arrays: a fraction of the kernels, to compile and to run.
     """
-    left = jnp.maximum(1.0 - updates / config.num_updates, 0.0) if config.anneal_learning_rate else 1.0
-    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), SCALED[config.optimizer](eps=config.adam_eps)
-    # flattened to one vector instead of many arrays: a fraction of the kernels, to compile and to run
-    if not rates:
-        return optax.flatten(optax.chain(clip, adam, optax.scale_by_learning_rate(config.learning_rate * left)))
+    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), SCALING[name](eps=config.adam_eps)
+    rate = optax.scale_by_learning_rate(config.learning_rate * _remaining(config, updates))
+    return optax.flatten(optax.chain(clip, adam, rate))
+
+
+def make_actor_critic_optimizer(config: ActorCriticConfig, updates: jax.Array) -> optax.GradientTransformation:
+    """The same for parameters {"actor": …, "critic": …}, with a learning rate of the critic's own where it has one, and gradients
+    clipped together or, with ``clip_apart``, each part on its own."""
+    own = jnp.asarray(config.critic_learning_rate)
+    rates = {"actor": config.learning_rate, "critic": jnp.where(own > 0.0, own, config.learning_rate)}
     labels = {part: part for part in rates}
-    scale = optax.partition({part: optax.scale_by_learning_rate(rate * left) for part, rate in rates.items()}, labels)
-    if not clip_apart:
+    remaining = _remaining(config, updates)
+    scale = optax.partition({part: optax.scale_by_learning_rate(rate * remaining) for part, rate in rates.items()}, labels)
+    clip, adam = optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps)
+    if not config.clip_apart:
         return optax.chain(optax.flatten(optax.chain(clip, adam)), scale)
     return optax.chain(optax.partition(dict.fromkeys(rates, clip), labels), optax.flatten(adam), scale)
+
+
+def _remaining(config: AdamConfig, updates: jax.Array) -> Scalar:
+    """The share of the learning rate that is left: from 1 linearly to 0 over all updates."""
+    return jnp.maximum(1.0 - updates / config.num_updates, 0.0) if config.anneal_learning_rate else 1.0

@@ -110,40 +110,40 @@ def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagge
 
 
 class Inputs(NamedTuple):
-    """What the actor's side sees of a timestep. Leading [T, E]; T = 1 in a rollout."""
+    """Network inputs of a timestep. Leading [T, E]; T = 1 in a rollout."""
 
     obs: jax.Array  # [T, E, A, O]
     action_mask: jax.Array  # [T, E, A, n]
-    first: jax.Array  # [T, E, A]
-    alive: jax.Array  # [T, E, A]
-    time: Any = ()  # [T, E, A, 1] share of its longest time that an episode has taken, where critics see it
+    first: jax.Array  # [T, E, A] bool: first timestep of an episode
+    alive: jax.Array  # [T, E, A] bool
+    time: Any = ()  # [T, E, A, 1] elapsed share of the longest possible episode, where critics see it
+    state: Any = ()  # [T, E, G] global state, where a critic or a mixing network sees it
+
+    @classmethod
+    def of(cls, timestep: TimeStep) -> "Inputs":
+        """Those of a timestep of E environments, T = 1."""
+        first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
+        obs = flat_observation(timestep.obs, timestep.alive.shape)
+        return jax.tree.map(lambda x: x[None], cls(obs, timestep.action_mask, first, timestep.alive))
+
+    def with_time(self, env: Environment, env_params: EnvParams, timestep: TimeStep) -> "Inputs":
+        """The same with the elapsed time of the episodes, where the environment knows how long one may last.
+
+        Where a step limit ends episodes, the return that is left depends on the time (Pardo et al. 2018, "Time Limits in
+        Reinforcement Learning"). A critic that does not see it reads it off whatever changes in the course of an episode, such
+        as how far agents have gone, and advantages bootstrapped from its values then reward that change.
+        """
+        longest = env.longest(env_params)
+        if longest is None:
+            return self
+        share = (timestep.metrics["length"] / longest)[None, :, None, None]
+        return self._replace(time=jnp.broadcast_to(share, (*self.alive.shape, 1)))
 
 
-def refuse_items(env: Environment) -> None:
+def check_no_items(env: Environment) -> None:
     """Raises ``UserError`` where agents choose among shared items: a vector per agent would hold all of them."""
     if env.items:
         raise UserError(
             f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
             "choose another view, such as env.view=candidates"
         )
-
-
-def inputs_of(timestep: TimeStep) -> Inputs:
-    """A timestep of E environments as inputs of length T = 1."""
-    first = jnp.broadcast_to(timestep.first[:, None], timestep.alive.shape)
-    seen = Inputs(flat_observation(timestep.obs, timestep.alive.shape), timestep.action_mask, first, timestep.alive)
-    return jax.tree.map(lambda x: x[None], seen)
-
-
-def with_time(env: Environment, env_params: EnvParams, timestep: TimeStep, inputs: Inputs, limit_ends: bool) -> Inputs:
-    """``inputs`` with the time, where ``limit_ends`` episodes and it is known.
-
-    What is left to earn then depends on the time (Pardo et al. 2018, "Time Limits in Reinforcement Learning"). A critic that
-    does not see it reads it off whatever changes in the course of an episode, such as how far agents have gone, and advantages
-    that are bootstrapped from its values reward that change.
-    """
-    longest = env.longest(env_params) if limit_ends else None
-    if longest is None:
-        return inputs
-    share = (timestep.metrics["length"] / longest)[None, :, None, None]
-    return inputs._replace(time=jnp.broadcast_to(share, (*inputs.alive.shape, 1)))

@@ -1,15 +1,66 @@
-"""Attention over the entities in an observation."""
+"""From observations to the inputs of networks: normalisation, agent ids, attention over the entities in an observation."""
+
+import dataclasses
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.core import layout
-from marljax.core.layout import OWN, Layout, kinds, present, split
+from marljax.core.environment import Environment
+from marljax.core.layout import OWN, Layout, fault, kinds, present, split
 from marljax.core.spaces import Part
-from marljax.nn.layers import EncoderSizes, Sizes, dense, tower
+from marljax.errors import UserError
+from marljax.nn.layers import EncoderSizes, Sizes, agent_ids, dense, tower
 from marljax.nn.running_stats import RunningStats
+
+ObservationStats = RunningStats | dict[str, RunningStats]  # [O]; with attention [width] by kind of entity
+
+
+@dataclasses.dataclass(frozen=True)
+class ObservationEncoder:
+    """Turns observations into network inputs: normalised, arranged by entity for ``Encoder``, with an agent id behind them."""
+
+    layout: Layout  # of the observation, for attention over its entities; () for networks that take it as one vector
+    agent_id: bool
+    normalize: bool
+
+    @classmethod
+    def create(cls, env: Environment, encoder: str, agent_id: bool, normalize: bool) -> "ObservationEncoder":
+        """For ``encoder="flat"`` or ``"attention"``; raises ``UserError`` where there are no entities to attend to."""
+        if encoder == "flat":
+            return cls((), agent_id, normalize)
+        name, wrong = type(env).__name__, fault(env)
+        if wrong:
+            raise UserError(f"encoder=attention cannot read {name}: {wrong}")
+        if not kinds(env.obs_layout):
+            raise UserError(f"encoder=attention needs entities, and {name} as chosen names none in its layout; take encoder=flat")
+        return cls(env.obs_layout, agent_id, normalize)
+
+    def sizes(self, width: int, heads: int) -> EncoderSizes | None:
+        """Of the attention over entities; None without any."""
+        return EncoderSizes(kinds(self.layout), width, heads) if self.layout else None
+
+    def init_stats(self, obs: jax.Array) -> ObservationStats:
+        """Statistics before the first of observations [..., O]."""
+        return create_stats(self.layout) if self.layout else RunningStats.create(obs.shape[-1:])
+
+    def update_stats(self, stats: ObservationStats, obs: jax.Array, mask: jax.Array) -> ObservationStats:
+        """Joins observations [T, E, A, O] of which ``mask`` [T, E, A] counts."""
+        if isinstance(stats, RunningStats):
+            return stats.updated(obs, mask)
+        return updated_stats(stats, self.layout, obs, mask)
+
+    def __call__(self, stats: ObservationStats, obs: jax.Array) -> jax.Array:
+        """Observations [T, E, A, O] → network inputs [T, E, A, F]."""
+        if isinstance(stats, RunningStats):
+            obs = stats.normalize(obs) if self.normalize else obs
+        else:
+            obs = arrange(self.layout, obs, stats if self.normalize else None)
+        if not self.agent_id:
+            return obs
+        ids = agent_ids(obs.shape[2])
+        return jnp.concatenate([obs, jnp.broadcast_to(ids, (*obs.shape[:2], *ids.shape))], -1)
 
 
 class Encoder(nn.Module):
@@ -28,7 +79,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x […, F] as ``entities.arrange`` gives it, with anything behind the own → features […, …]."""
+        """x […, F] as ``arrange`` gives it, with anything behind the own → features […, …]."""
         kinds, width, heads = self.sizes
         layers = Sizes("mlp", (width, width), (), self.activation)
         rows, there, own = taken_apart(kinds, x)
@@ -41,7 +92,7 @@ class Encoder(nn.Module):
         left, told = (jnp.concatenate([*map(remaining, kinds, parts, there)], axis=-2) for parts in (tokens, heard))
         summary = left + dense(width, 1.0, "heard", use_bias=False)(told)
         shares = [bits if kind.ordered else jnp.mean(bits, -1, keepdims=True) for kind, bits in zip(kinds, there, strict=True)]
-        me = [tower(own, layers, layout.OWN)] if own.shape[-1] else []
+        me = [tower(own, layers, OWN)] if own.shape[-1] else []
         return jnp.concatenate([*me, summary.reshape(*x.shape[:-1], -1), *shares], axis=-1)
 
 

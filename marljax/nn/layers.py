@@ -48,7 +48,7 @@ ACTIVATIONS = ("tanh", "relu", "silu", "gelu")
 class EncoderSizes(NamedTuple):
     """Of an encoder of entities."""
 
-    kinds: tuple[Part, ...]  # of entities, as ``entities.kinds`` gives them
+    kinds: tuple[Part, ...]  # of entities, as ``layout.kinds`` gives them
     width: int  # of every embedding; H in ``Encoder``
     heads: int  # of the attention
 
@@ -68,3 +68,8 @@ def tower(x: jax.Array, sizes: Sizes, name: str) -> jax.Array:
     for number, width in enumerate(sizes.hidden):
         x = activation(sizes.activation)(dense(width, name=f"{name}_{number}")(x))
     return x
+
+
+def agent_ids(num_agents: int) -> jax.Array:
+    """[A, A] one-hot ids up to 64 agents; beyond, [A, 0]: an id per agent would outweigh everything else."""
+    return jnp.eye(num_agents) if num_agents <= 64 else jnp.zeros((num_agents, 0))

@@ -2,6 +2,7 @@
 and the replay of it in an update run the very same code.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -31,8 +32,8 @@ class Core(nn.Module):
         return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if remembers else (carry, x)
 
 
-def read_out(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
-    """The layers of a head: x […, H] → […, outputs]. For use inside a compact method."""
+def mlp_head(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
+    """The layers behind the core: x […, H] → […, outputs]. For use inside a compact method."""
     for number, width in enumerate(sizes.head):
         x = activation(sizes.activation)(dense(width, name=name and f"{name}_{number}")(x))
     return dense(outputs, scale, name=name)(x)
@@ -48,7 +49,7 @@ class Actor(nn.Module):
     def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """obs [T, …, O] → outputs [T, …, num_outputs]."""
         carry, x = Core(self.sizes)(carry, obs, first, alive)
-        return carry, read_out(x, self.sizes, self.num_outputs, 0.01)
+        return carry, mlp_head(x, self.sizes, self.num_outputs, 0.01)
 
 
 class ActorCritic(nn.Module):
@@ -63,8 +64,8 @@ class ActorCritic(nn.Module):
     ) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
         """obs [T, …, O] → (outputs [T, …, num_outputs], values [T, …])."""
         carry, x = Core(self.sizes)(carry, obs, first, alive)
-        outputs = read_out(x, self.sizes, self.num_outputs, 0.01)
-        return carry, (outputs, read_out(x, self.sizes, 1, 1.0, name="value")[..., 0])
+        outputs = mlp_head(x, self.sizes, self.num_outputs, 0.01)
+        return carry, (outputs, mlp_head(x, self.sizes, 1, 1.0, name="value")[..., 0])
 
 
 class Critic(nn.Module):
@@ -76,7 +77,20 @@ class Critic(nn.Module):
     def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """x [T, …, F] → values [T, …]."""
         carry, x = Core(self.sizes)(carry, x, first, alive)
-        return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
+        return carry, mlp_head(x, self.sizes, 1, 1.0)[..., 0]
+
+
+class QNetwork(nn.Module):
+    """Values of an agent's actions from its observations."""
+
+    num_actions: int
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
+        """obs [T, …, F] → values [T, …, n]."""
+        carry, x = Core(self.sizes)(carry, obs, first, alive)
+        return carry, mlp_head(x, self.sizes, self.num_actions, 1.0)
 
 
 class CentralCritic(nn.Module):
@@ -103,7 +117,7 @@ class CentralCritic(nn.Module):
         x = activation(self.sizes.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], width)))
         if rest:
             carry, x = Core(self.sizes._replace(hidden=tuple(rest), encoder=None))(carry, x, first, alive)
-        return carry, read_out(x, self.sizes, 1, 1.0)[..., 0]
+        return carry, mlp_head(x, self.sizes, 1, 1.0)[..., 0]
 
 
 def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:
@@ -111,34 +125,33 @@ def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:
     return () if core == "mlp" else jnp.zeros((*shape, width))
 
 
-def agent_ids(num_agents: int) -> jax.Array:
-    """[A, A] one-hot ids up to 64 agents; beyond, [A, 0]: an id per agent would outweigh everything else."""
-    return jnp.eye(num_agents) if num_agents <= 64 else jnp.zeros((num_agents, 0))
+@dataclasses.dataclass(frozen=True)
+class PerAgent:
+    """A module for every agent, with one set of parameters ``shared`` by all, or one each, leading [A].
 
-
-def init_per_agent(module: nn.Module, key: jax.Array, num_agents: int | None, *inputs: Any) -> Any:
-    """Parameters of a module; with ``num_agents`` one set per agent, leading [A], instead of one shared by all."""
-    if num_agents is None:
-        return module.init(key, *inputs)
-    # lax.map rather than vmap: see ``orthogonal``.
-    return jax.lax.map(lambda key: module.init(key, *inputs), jax.random.split(key, num_agents))
-
-
-def apply_per_agent(
-    module: nn.Module, params: Any, shared: bool, carry: Carry, common: tuple, *inputs: jax.Array
-) -> tuple[Carry, Any]:
-    """Applies a module to ``inputs`` [T, E, A, …] (and ``common`` inputs without an agent axis) with shared or per-agent
-    parameters.
-
-    carry is [E, A, H] or (); outputs are [T, E, A, …], one array or several.
+    Its inputs are [T, E, A, …], ``common`` ones without the axis of agents; outputs are [T, E, A, …], one array or several.
     """
-    if shared:
-        together: Any = module.apply(params, carry, *common, *inputs)
-        return together
 
-    def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
-        carry = jax.tree.map(lambda x: x[:, None], carry)
-        outputs: Any = module.apply(params, carry, *common, *(x[:, :, None] for x in inputs))
-        return jax.tree.map(lambda x: x[:, 0], outputs[0]), jax.tree.map(lambda x: x[:, :, 0], outputs[1])
+    module: nn.Module
+    num_agents: int
+    shared: bool
 
-    return jax.vmap(one_agent, in_axes=(0, 1, *(2 for _ in inputs)), out_axes=(1, 2))(params, carry, *inputs)
+    def init(self, key: jax.Array, carry: Carry, *inputs: jax.Array, common: tuple = ()) -> Any:
+        """Fresh parameters."""
+        if self.shared:
+            return self.module.init(key, carry, *common, *inputs)
+        keys = jax.random.split(key, self.num_agents)
+        return jax.lax.map(lambda key: self.module.init(key, carry, *common, *inputs), keys)  # not vmap: see ``orthogonal``
+
+    def __call__(self, params: Any, carry: Carry, *inputs: jax.Array, common: tuple = ()) -> tuple[Carry, Any]:
+        """Applies the module; carry is [E, A, H] or ()."""
+        if self.shared:
+            together: Any = self.module.apply(params, carry, *common, *inputs)
+            return together
+
+        def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
+            carry = jax.tree.map(lambda x: x[:, None], carry)
+            outputs: Any = self.module.apply(params, carry, *common, *(x[:, :, None] for x in inputs))
+            return jax.tree.map(lambda x: x[:, 0], outputs[0]), jax.tree.map(lambda x: x[:, :, 0], outputs[1])
+
+        return jax.vmap(one_agent, in_axes=(0, 1, *(2 for _ in inputs)), out_axes=(1, 2))(params, carry, *inputs)
