@@ -35,6 +35,8 @@ class Config(ppo.Config):
 
 
 Params = ppo.Params
+Networks = ppo.Networks
+make_networks = ppo.make_networks
 update = ppo.update
 initial_carry = ppo.initial_carry
 act = ppo.act

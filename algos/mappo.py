@@ -223,7 +223,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample), value)
         return pi.action(sample)[0], Carry(actor_carry, critic_carry), jax.tree.map(lambda x: x[0], transition)
 
-    carry = actors.carry
+    first_carry = actors.carry  # from which recurrent networks are replayed
     key_rollout = collectives.fold_data(key_rollout)
     actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
@@ -249,7 +249,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def epoch(trained: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Any]:
         key_shuffle, key_entropy = jax.random.split(key)
-        minibatches, carries = split_minibatches(config, samples, carry, key_shuffle)
+        minibatches, carries = split_minibatches(config, samples, first_carry, key_shuffle)
         keys = jax.random.split(key_entropy, config.num_minibatches)
         return jax.lax.scan(minibatch_step, trained, (minibatches, carries, keys))
 
@@ -272,7 +272,8 @@ def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_stat
     state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
     inputs = Inputs.of(timestep)._replace(state=state[None])
     limit_ends = env.limit_ends or not config.bootstrap_limit
-    return inputs.with_time(env, env_params, timestep) if limit_ends and config.time_for_critic else inputs
+    sees_time = limit_ends and config.time_for_critic
+    return inputs.with_time(env, env_params, timestep) if sees_time else inputs
 
 
 def estimate_advantages(

@@ -77,9 +77,8 @@ class Config(checks.RolloutConfig):
     # False: the step limit ends an episode like any other end. For limits that belong to the task, and where observations at the
     # limit are unlike those before it, so that nothing corrects the critic's extrapolation.
     bootstrap_limit: bool = static(True)
-    time_for_critic: bool = static(
-        True
-    )  # where the step limit ends episodes, a critic with a network of its own sees how much is over
+    # Where the step limit ends episodes, a critic with a network of its own sees the elapsed share of them.
+    time_for_critic: bool = static(True)
     normalize_values: bool = static(True)  # the critic predicts returns standardised by running mean and deviation
     value_horizon: int = static(0, low=0)  # updates that these look back on; 0: all
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
@@ -243,7 +242,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample), value)
         return pi.action(sample)[0], carry, jax.tree.map(lambda x: x[0], transition)
 
-    carry = actors.carry
+    first_carry = actors.carry  # from which recurrent networks are replayed
     key_rollout = collectives.fold_data(key_rollout)
     actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
@@ -269,7 +268,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def epoch(trained: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Any]:
         key_shuffle, key_entropy = jax.random.split(key)
-        minibatches, carries = split_minibatches(config, samples, carry, key_shuffle)
+        minibatches, carries = split_minibatches(config, samples, first_carry, key_shuffle)
         keys = jax.random.split(key_entropy, config.num_minibatches)
         return jax.lax.scan(minibatch_step, trained, (minibatches, carries, keys))
 
@@ -289,10 +288,9 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
 def get_inputs(env: Environment, config: Config, env_params: EnvParams, timestep: TimeStep) -> Inputs:
     """Network inputs of the current timestep, T = 1."""
-    inputs = Inputs.of(timestep)
-    if not config.time_for_critic or config.share_body or not (env.limit_ends or not config.bootstrap_limit):
-        return inputs
-    return inputs.with_time(env, env_params, timestep)
+    inputs, limit_ends = Inputs.of(timestep), env.limit_ends or not config.bootstrap_limit
+    sees_time = limit_ends and config.time_for_critic and not config.share_body
+    return inputs.with_time(env, env_params, timestep) if sees_time else inputs
 
 
 def estimate_advantages(

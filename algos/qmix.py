@@ -77,7 +77,9 @@ class Config(checks.RolloutConfig):
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
     hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that compute its weights
     mixer_scale: float = static(0.01)  # of their initial weights
-    mixer_slope: float = static(0.05)  # least slope of the mixing network's hidden layer; 0: ELU as in the paper
+    mixer_slope: float = static(
+        0.05, low=0.0, high=1.0
+    )  # least slope of the mixing network's hidden layer; 0: ELU as in the paper
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     td_lambda: float = traced(0.6, low=0.0, high=1.0)  # 0: one-step targets, 1: returns until the end of the rollout
@@ -485,7 +487,7 @@ def empty_rollout(config: Config, inputs: Inputs, recurrent: Any) -> Rollout:
 def add_to_replay(config: Config, opt_state: OptState, replay: Lasting, rollout: Rollout) -> TrajectoryBufferState:
     """The buffer with a rollout [T, E] in the slot of the oldest."""
     rows = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
-    before = TrajectoryBufferState(replay.value, current_index=opt_state.insert_index, is_full=opt_state.is_full)
+    before = TrajectoryBufferState(experience=replay.value, current_index=opt_state.insert_index, is_full=opt_state.is_full)
     rows = jax.tree.map(lambda x, stored: x[:, None].astype(stored.dtype), rows, before.experience)
     return make_buffer(config, rollout.last.shape[1]).add(before, rows)
 

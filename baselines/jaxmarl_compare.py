@@ -105,7 +105,7 @@ def returns_table(cells: Cells, plan: Plan = PLAN) -> str:
         if own is not None
     ]
     header = ["training", "return, end of training", f"× {AGENTS}", "return, greedy", f"× {AGENTS}"]
-    missing = ", ".join(name for name, own in done.items() if own is None)
+    missing = "; ".join(name for name, own in done.items() if own is None)
     lines = [f"Not computed yet: {missing}."] if missing else []
     for name, own in done.items():
         if own is not None:

@@ -250,7 +250,7 @@ def verdict_table(cells: Cells, plan: Plan = PLAN) -> str:
             rows.append([title, *columns])
     header = ["", *(f"{column}, {what}" for what in KINDS.values() for column in ("ours", "theirs", "ours − theirs"))]
     table = markdown_table(header, rows)
-    found = f"Below JaxMARL's, with the whole interval: {', '.join(lower) or 'none'}." if rows else ""
+    found = f"Below JaxMARL's, with the whole interval, of these {len(rows)}: {'; '.join(lower) or 'none'}." if rows else ""
     return tables.with_missing(missing, table, found)
 
 

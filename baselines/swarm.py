@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "coverage": {"preset": "coverage"},
     "coverage in three dimensions": {"preset": "coverage", "dynamics": "point3d"},
 }
-LEARNED = {"same goal": (), "coverage": ("tuned=coverage", "env.limit=truncate")}  # and more words of the command line
+LEARNED = {"same goal": (), "coverage": ("tuned=coverage",)}  # and more words of the command line
 ALGORITHM = "ippo"
 
 
@@ -99,8 +99,8 @@ does the same with a force, each drone towards the landmark nearest to it.
 ## Learned policies
 
 {seeds} seeds each (0–{last_seed}) of `python algos/{algorithm}.py env=swarm env.preset=…` with its tuned values
-(`configs/tuned/{algorithm}_swarm.yaml`, coverage: `tuned=coverage env.limit=truncate`), greedy policies of the best evaluation,
-on the same scenarios.
+(`configs/tuned/{algorithm}_swarm.yaml`, coverage: `tuned=coverage`), greedy policies of the best evaluation, on the same
+scenarios.
 
 {learned}
 

@@ -7,7 +7,7 @@ from marljax.core.environment import Environment
 from marljax.core.types import Outcome, TimeStep, View
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.registry import make, register
+from marljax.registry import make, register, register_algorithm
 from marljax.version import __version__ as __version__
 from marljax.wrappers.joint import joint
 
@@ -30,6 +30,7 @@ __all__ = [
     "make",
     "make_train",
     "register",
+    "register_algorithm",
     "to_gymnax",
     "to_jaxmarl",
     "tuned",
@@ -44,7 +45,7 @@ _LATER = {
     "to_jaxmarl": "marljax.wrappers.to_jaxmarl",
     "tuned": "marljax.config.compose",
 }
-_LATER_MODULES = ("testing",)
+_LATER_MODULES = ("algos", "config", "core", "envs", "learning", "nn", "testing", "training", "utils", "viz", "wrappers")
 
 
 def __getattr__(name: str) -> Any:
@@ -56,4 +57,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LATER_MODULES})
+    dunders = [name for name in globals() if name.startswith("__") and name.endswith("__")]
+    return sorted({*__all__, *_LATER_MODULES, *dunders})

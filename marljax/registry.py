@@ -3,13 +3,14 @@
 import dataclasses
 import importlib
 import sys
+from collections.abc import Hashable
 from types import ModuleType
 from typing import Any
 
 from marljax.core.environment import Environment
 from marljax.errors import UserError, in_short, unknown
 
-CUSTOM = "custom"  # env=custom env.target=package.module:Class
+CUSTOM = "custom"  # env=custom env.target=package.module:Class, algo=custom algo.target=package.module
 OWN_FOLDERS: list[str] = []  # where command lines find the modules of targets, after everything that is installed
 ENVIRONMENTS: dict[str, str] = {
     "merge": "marljax.envs.merge:Merge",
@@ -29,6 +30,9 @@ ALGORITHMS: dict[str, str] = {
 }
 
 
+ALGORITHM_NAMES = ("Config", "init", "update", "initial_carry", "act")  # that its module has
+
+
 def register(name: str, target: str) -> None:
     """Makes an environment known by a name: ``register("maze", "my_package.maze:Maze")``.
 
@@ -37,6 +41,17 @@ def register(name: str, target: str) -> None:
     if target.count(":") != 1:
         raise UserError(f"'{target}' does not name a class; write package.module:Class")
     ENVIRONMENTS[name] = target
+
+
+def register_algorithm(name: str, target: str) -> None:
+    """Makes an algorithm known by a name: ``register_algorithm("reinforce", "my_package.reinforce")``.
+
+    The module implements ``marljax.learning.algorithm.Algorithm``; it is imported when it is first used. Registering a name again
+    replaces it.
+    """
+    if not all(part.isidentifier() for part in target.split(".")):
+        raise UserError(f"'{target}' does not name a module; write package.module")
+    ALGORITHMS[name] = target
 
 
 def load_class(target: str) -> type[Environment]:
@@ -57,12 +72,11 @@ def load_class(target: str) -> type[Environment]:
 
 
 def import_target(target: str) -> ModuleType:
-    """The module of a ``package.module:Class`` that a user named, on a command line perhaps from the current folder.
+    """The module of a ``package.module`` or ``package.module:Class`` that a user named, on a command line perhaps from the
+    current folder.
 
     That folder joins ``sys.path`` only now: it may hold anything, and packages try to import others that are not installed.
     """
-    if target.count(":") != 1:
-        raise UserError(f"'{target}' does not name a class; write package.module:Class")
     sys.path.extend(folder for folder in OWN_FOLDERS if folder not in sys.path)
     return _imported(target.partition(":")[0])
 
@@ -76,7 +90,7 @@ def _imported(name: str) -> ModuleType:
         if f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it should be in
             raise UserError(f"cannot import '{name}' ({error}); is it installed or on PYTHONPATH?") from error
         raise UserError(f"'{name}' imports '{missing}', which is not there; install it, or mend that import") from error
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise UserError(f"importing '{name}' raised {type(error).__name__}: {error}; mend it there") from error
 
 
@@ -134,7 +148,12 @@ def build(cls: type[Environment], name: str, options: dict[str, Any]) -> Environ
         return cls(**options)
     except UserError:
         raise
-    except Exception as error:  # a class may stumble in any way over what it was not made for
+    except (Exception, SystemExit) as error:  # a class may stumble in any way over what it was not made for
+        for field in dataclasses.fields(cls):
+            if field.name in options and not isinstance(options[field.name], Hashable):
+                usual = "" if field.default is dataclasses.MISSING else f", such as {field.name}={field.default!r}"
+                given = f"{field.name}={in_short(options[field.name])}"
+                raise UserError(f"{name} does not take {given}; give text, numbers or a tuple of them{usual}") from error
         given = ", ".join(f"{option}={in_short(value)}" for option, value in options.items()) or "its defaults"
         raise UserError(f"{name} does not take {given}: {error or type(error).__name__}") from error
 
@@ -148,8 +167,18 @@ def name_of(cls: type[Environment]) -> str | None:
     return None
 
 
-def algorithm(name: str) -> ModuleType:
-    """The module of an algorithm by name."""
-    if name not in ALGORITHMS:
-        raise unknown("algorithm", name, ALGORITHMS)
-    return importlib.import_module(ALGORITHMS[name])
+def algorithm(name: str, target: Any = None) -> ModuleType:
+    """The module of an algorithm by name; that of ``custom`` is ``target``."""
+    if name == CUSTOM:
+        if not isinstance(target, str):
+            raise UserError(f"algo={CUSTOM} needs algo.target=package.module")
+        module = import_target(target)
+    elif target is not None:
+        raise UserError(f"algo.target={target} needs algo={CUSTOM}")
+    elif name not in ALGORITHMS:
+        raise unknown("algorithm", name, [*ALGORITHMS, CUSTOM])
+    else:
+        module = _imported(ALGORITHMS[name])
+    if missing := [needed for needed in ALGORITHM_NAMES if not hasattr(module, needed)]:
+        raise UserError(f"{module.__name__} is not an algorithm: it has no {', '.join(missing)}; see marljax.learning.algorithm")
+    return module

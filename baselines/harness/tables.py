@@ -102,7 +102,7 @@ def by_row(
 
 def with_missing(missing: Sequence[str], *paragraphs: str) -> str:
     """Paragraphs of a part, and a last one that names what is not computed yet, if anything."""
-    return "\n\n".join([*filter(None, paragraphs), *([f"Not computed yet: {', '.join(missing)}."] if missing else [])])
+    return "\n\n".join([*filter(None, paragraphs), *([f"Not computed yet: {'; '.join(missing)}."] if missing else [])])
 
 
 def version(package: str) -> str:

@@ -36,9 +36,15 @@ def console() -> None:
 
 def _exit_with(command: Callable[[], int]) -> NoReturn:
     """Runs a command as all of its process, and exits with its status."""
-    with terminal.command_process():
+
+    def started() -> int:
+        terminal.in_utf8()
         find_own_modules()
-        status = terminal.final_status(guarded(command))
+        with terminal.matplotlib_home():
+            return command()
+
+    with terminal.command_process():
+        status = terminal.final_status(guarded(started))
     sys.exit(status)
 
 
@@ -69,10 +75,10 @@ def _train_command(words: Sequence[str]) -> int:
     from marljax.config import compose
 
     if not words or words[0] in ("-h", "--help"):
-        print(TRAIN_HELP.format(algo="<algorithm>"), end="")
+        print(TRAIN_HELP.format(command="marljax train <algorithm>", algo="<algorithm>"), end="")
         print(f"algorithms: {', '.join(sorted(registry.ALGORITHMS))}; environments: {compose.known_environments()}")
         return 0
-    return _train(words[0], words[1:])
+    return _train(words[0].removeprefix("algo="), words[1:])
 
 
 def _train(algo: str, words: Sequence[str], command: Sequence[str] | None = None) -> int:
@@ -81,7 +87,8 @@ def _train(algo: str, words: Sequence[str], command: Sequence[str] | None = None
 
     if {"-h", "--help"} & set(words):
         text = help.settings_text(algo, [word for word in words if not word.startswith("-")])
-        print(TRAIN_HELP.format(algo=algo), text, sep="\n")
+        typed = " ".join(command or ("marljax", "train", algo))
+        print(TRAIN_HELP.format(command=typed, algo=algo), text, sep="\n")
         return 0
     reject_flags([word for word in words if word not in multirun.FLAGS])
     return multirun.run(algo, words) if multirun.asked(words) else train.train(algo, words, command)

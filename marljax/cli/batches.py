@@ -51,7 +51,7 @@ def train(settings: Settings, console: Console) -> Ended:
         folder = runner.entered(stack, settings, None)
         distributed.first_writes(lambda: run_folder.write_config(folder, settings.tree))
         trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
-        session = stack.enter_context(provenance.recorded(folder))
+        session = stack.enter_context(provenance.recorded(folder, runner.own_sources(settings)))
         ended = _one_after_the_other(settings, count, folder, console)
         session.status = ended.status
         return ended
@@ -80,12 +80,19 @@ def _one_after_the_other(settings: Settings, count: int, folder: Path, console: 
         if ended.status == "interrupted":
             return dataclasses.replace(ended, folder=folder)
         if not distributed.largest(ranking.is_judged(part, ended.folder)):  # all look before one of them writes
+            _say_what_is_judged_again(ended.folder, console)
             ranking.judge(ended.run, console)
         statuses.append(ended.status)
         if ended.signal and index + 1 < count:  # it came in the last chunk
             return dataclasses.replace(ended, folder=folder, status="interrupted")
     assert ended is not None
     return dataclasses.replace(ended, folder=folder, status="diverged" if set(statuses) == {"diverged"} else "finished")
+
+
+def _say_what_is_judged_again(folder: Path, console: Console) -> None:
+    path = folder / run_folder.RESULTS
+    if path.exists():
+        say(console, f"warning: {path} is damaged, was edited or is an earlier version's; its members are judged again")
 
 
 def least(settings: Settings, console: Console) -> int:

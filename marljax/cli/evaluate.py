@@ -62,14 +62,21 @@ class ReplayOptions:
     trust: bool = False
 
 
-Options = TypeVar("Options", EvaluateOptions, ReplayOptions)
+@dataclasses.dataclass(frozen=True)
+class PlotOptions:
+    """What ``marljax plot`` takes besides ``env.target``."""
+
+    trust: bool = False
+
+
+Options = TypeVar("Options", EvaluateOptions, ReplayOptions, PlotOptions)
 
 
 def evaluate(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(EVALUATE_HELP, end="")
         return 0
-    folder, options, env_changes = _folder_and_options(words, EvaluateOptions)
+    folder, options, env_changes = folder_and_options(words, EvaluateOptions)
     from marljax.reporting import report
     from marljax.training import evaluation, runner
     from marljax.training.progress import say
@@ -89,7 +96,7 @@ def replay(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(REPLAY_HELP, end="")
         return 0
-    folder, options, env_changes = _folder_and_options(words, ReplayOptions)
+    folder, options, env_changes = folder_and_options(words, ReplayOptions)
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
@@ -113,7 +120,7 @@ def replay(words: Sequence[str]) -> int:
     return 0
 
 
-def _load(folder: Path, options: Options, env_changes: dict[str, Any]) -> "Loaded":
+def _load(folder: Path, options: EvaluateOptions | ReplayOptions, env_changes: dict[str, Any]) -> "Loaded":
     """The members of a run, with changes to its environment."""
     enable_compilation_cache()
     from marljax.training import load
@@ -127,7 +134,7 @@ def _load(folder: Path, options: Options, env_changes: dict[str, Any]) -> "Loade
     return loaded._replace(settings=load.with_env(loaded.settings, env_changes))
 
 
-def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
+def folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
     """The run folder, the command's own options, and the changes to the environment."""
     from marljax.config import compose, convert
     from marljax.io import run_folder
@@ -145,7 +152,7 @@ def _folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path
         elif key in convert.names(kind):
             values[key] = value
         else:
-            raise unknown("option", key, [*convert.names(kind), "env.<key>"])
+            raise unknown("option", key, [*convert.names(kind), "env.target" if kind is PlotOptions else "env.<key>"])
     options = convert.build(kind, "", values)
     for key, (least, most) in {"episodes": (1, evaluation.PARTS_PER_SUITE), "suite": (0, evaluation.SUITES - 1)}.items():
         if not least <= getattr(options, key, least) <= most:

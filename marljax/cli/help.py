@@ -23,7 +23,7 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
     any other mistake in ``words`` raises ``UserError``.
     """
     changes = compose.parse(words)
-    config = registry.algorithm(algo).Config
+    config = registry.algorithm(algo, changes.get("algo.target")).Config
     if "env" not in changes and changes.get("resume") is None:
         known = f"{compose.known_environments()}, {settings.CUSTOM}"
         algorithm = _section(f"algo.* ({algo})", "algo.", convert.defaults(config), _field_notes(config))

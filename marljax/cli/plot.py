@@ -1,9 +1,10 @@
 """The command ``marljax plot``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from marljax.cli.evaluate import PlotOptions, folder_and_options
 from marljax.errors import UserError
 from marljax.io import terminal
 
@@ -22,15 +23,18 @@ def plot(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(PLOT_HELP, end="")
         return 0
-    folder, *rest = words
-    if rest not in ([], ["trust=true"]):
-        raise UserError(f"'{rest[0]}': plot takes a run folder and trust=true, nothing else")
-    draw_again(Path(folder), terminal.screen(), bool(rest))
+    folder, options, env_changes = folder_and_options(words, PlotOptions)
+    if changed := [f"env.{key}" for key in env_changes if key != "target"]:
+        raise UserError(f"plot draws a run as it was; leave out {', '.join(changed)}")
+    draw_again(folder, terminal.screen(), options.trust, {f"env.{key}": value for key, value in env_changes.items()})
     return 0
 
 
-def draw_again(folder: Path, console: "Console", trusted: bool = False) -> None:
-    """The pictures of a run folder that need no training: the learning curve, and of a sweep its settings."""
+def draw_again(folder: Path, console: "Console", trusted: bool = False, repeated: Mapping[str, Any] | None = None) -> None:
+    """The pictures of a run folder that need no training: the learning curve, and of a sweep its settings.
+
+    ``trusted`` and ``repeated``, settings by key as the user gave them, are for ``trust.check``.
+    """
     from marljax.config import trust
     from marljax.config.settings import from_tree
     from marljax.io import run_folder
@@ -38,7 +42,7 @@ def draw_again(folder: Path, console: "Console", trusted: bool = False) -> None:
     from marljax.reporting.report import draw_curve, last_of, played
 
     tree = run_folder.read_config(folder)
-    trust.check(folder, tree, {}, trusted)
+    trust.check(folder, tree, repeated or {}, trusted)
     settings = from_tree(tree)
     if settings.run.search.tried:
         draw_curve(settings, folder, console)

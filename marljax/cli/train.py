@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,15 @@ if TYPE_CHECKING:
 
     from marljax.training.runner import Ended
 
-TRAIN_HELP = """usage: python algos/{algo}.py env=<name> [key=value …]
+TRAIN_HELP = """usage: {command} env=<name> [key=value …]
 
 Trains {algo} and leaves everything in runs/{algo}_<env>/<time>/. Examples:
-  python algos/{algo}.py env=merge
-  python algos/{algo}.py env=merge env.density=easy algo.total_steps=1e6 seeds=4
-  python algos/{algo}.py env=merge seeds=4 "sweep.learning_rate=[1e-4,1e-3]"    every setting with every seed, in one program
-  python algos/{algo}.py -m env=merge "algo.hidden=[64],[128,128]"              one run after the other, by Hydra's multirun
-  python algos/{algo}.py env=custom env.target=my_package.my_module:MyEnvironment
-  python algos/{algo}.py resume=runs/{algo}_merge/<time>
+  {command} env=merge
+  {command} env=merge env.density=easy algo.total_steps=1e6 seeds=4
+  {command} env=merge seeds=4 "sweep.learning_rate=[1e-4,1e-3]"    every setting with every seed, in one program
+  {command} -m env=merge "algo.hidden=[64],[128,128]"              one run after the other, by Hydra's multirun
+  {command} env=custom env.target=my_package.my_module:MyEnvironment
+  {command} resume=runs/{algo}_merge/<time>
 """
 
 
@@ -37,21 +38,33 @@ def train(algo: str, words: Sequence[str], command: Sequence[str] | None = None)
 
     ``command`` is what comes before the words, for the advice that a run can be continued; by default ``marljax train <algo>``.
     """
-    from marljax.config import compose, convert
+    from marljax.config import compose
 
+    begun = time.monotonic()
     _join_others(words)
     wanted = compose.compose(algo, words)
     enable_compilation_cache()
 
     from marljax.cli import batches
-    from marljax.reporting import ranking, report
-    from marljax.training.progress import say
+    from marljax.io import provenance
     from marljax.utils import distributed
 
     screen = terminal.screen(quiet=not distributed.is_first())
     ended = batches.train(wanted, screen)
+    try:
+        return _concluded(ended, command or ("marljax", "train", algo), screen)
+    finally:
+        provenance.note_whole(ended.folder, time.monotonic() - begun)
+
+
+def _concluded(ended: "Ended", command: Sequence[str], screen: "Console") -> int:
+    """Reports how training ended, by ``command``, and returns the exit status."""
+    from marljax.config import convert
+    from marljax.reporting import ranking, report
+    from marljax.training.progress import say
+
     if ended.status == "interrupted":
-        again = shlex.join([*(command or ("marljax", "train", algo)), f"resume={ended.folder}"])
+        again = shlex.join([*command, f"resume={ended.folder}"])
         stopped = f"stopped after {convert.counted(ended.run.update, 'update')}; continue with: {again}"
         say(screen, stopped)
         _draw_so_far(ended, screen)

@@ -15,7 +15,7 @@ from marljax.config.schema import RunSettings, check_run, config_folder, run_def
 from marljax.config.settings import Settings, environment_class, from_tree
 from marljax.config.sweep import KEY
 from marljax.core.environment import Environment
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError, in_short, unknown
 
 STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
 FILLED_IN = ("search.batch", "search.tried")  # by the run
@@ -39,7 +39,13 @@ def tuned(algo: str, env: str, *words: str) -> Settings:
     Example:
         run = marljax.tuned("mappo", "merge", "env.density=easy", "algo.total_steps=1e6")
         train = marljax.make_train(run.algorithm, run.env, run.config, run.env_params)
+
+    Raises:
+        UserError: for a name or a setting that does not exist, and for a value that it does not take.
     """
+    for given in (algo, env, *words):
+        if not isinstance(given, str):
+            raise UserError(f"tuned got {in_short(given)}; give text, such as tuned('mappo', 'merge', 'algo.total_steps=1e6')")
     return compose(algo, [f"env={env}", *words])
 
 
@@ -197,7 +203,8 @@ def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[st
     node = node_name(env_name)
     cls = environment_class(env_name, changes.get("env.target"))
     store = ConfigStore.instance()
-    store.store(group="algo", name=algo, node=convert.defaults(registry.algorithm(algo).Config))
+    target = changes.get("algo.target")
+    store.store(group="algo", name=algo, node=convert.defaults(registry.algorithm(algo, target).Config))
     store.store(group="env", name=node, node=convert.defaults(cls))
     tuned_file = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
     overrides = [f"algo={algo}", f"env={node}", f"tuned={tuned_file}" if tuned_file else "~tuned"]
@@ -234,8 +241,8 @@ def _no_other_hydra() -> Iterator[None]:
 def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
     """Every key that the command line names exists, and its value alone is one that it takes; keys of ``env`` are checked against
     its numbers once it is built. The environment is imported last: it may be another library's, which takes seconds."""
-    config = registry.algorithm(algo).Config
-    known = ["algo", "env", *convert.key_paths(RunSettings), *(f"algo.{name}" for name in convert.names(config))]
+    config = registry.algorithm(algo, changes.get("algo.target")).Config
+    known = ["algo", "env", "algo.target", *convert.key_paths(RunSettings), *(f"algo.{name}" for name in convert.names(config))]
     for key in changes:
         if key in FILLED_IN:
             raise UserError(f"{key} is written by the run itself; leave it out")
@@ -251,6 +258,8 @@ def _check_values(config: type, changes: Mapping[str, Any]) -> None:
     run = run_defaults()
     for key, value in changes.items():
         group, _, name = key.partition(".")
+        if key == "algo.target":
+            continue
         if group == "algo" and name:
             check_value(config, name, value)
         elif group not in ("algo", "env", "sweep"):

@@ -17,8 +17,8 @@ LARGEST = 2**31 - 1  # sizes and counters are int32 inside programs
 FLOAT32_MAX = float(np.finfo(np.float32).max)  # as traced numbers are
 
 
-def static(default: Any, *, choices: Sequence[Any] | None = None, low: int | None = None, high: int = LARGEST) -> Any:
-    """A field that shapes the program: changing it compiles anew. ``low`` and ``high`` bound integers, ``choices`` lists what is
+def static(default: Any, *, choices: Sequence[Any] | None = None, low: float | None = None, high: float = LARGEST) -> Any:
+    """A field that shapes the program: changing it compiles again. ``low`` and ``high`` bound numbers, ``choices`` lists what is
     allowed."""
     return dataclasses.field(default=default, metadata={"static": True, "choices": choices, "low": low, "high": high})
 
@@ -113,10 +113,11 @@ def _static_value(field: dataclasses.Field, value: Any) -> Any:
     if choices is not None and value not in choices:
         raise UserError(f"{name}={value!r} is not known; choose {' or '.join(map(repr, choices))}")
     entries = value if isinstance(value, tuple) else (value,)
-    if low is not None and any(entry < low for entry in entries):
-        raise UserError(f"{name}={convert.shown(value)} is out of range; it takes integers of at least {low}")
-    if low is not None and any(entry > high for entry in entries):
-        raise UserError(f"{name}={convert.shown(value)} is out of range; it takes integers up to {high}")
+    kind = "numbers" if isinstance(field.default, float) else "integers"
+    if low is not None and not all(entry >= low for entry in entries):
+        raise UserError(f"{name}={convert.shown(value)} is out of range; it takes {kind} of at least {low:g}")
+    if low is not None and not all(entry <= high for entry in entries):
+        raise UserError(f"{name}={convert.shown(value)} is out of range; it takes {kind} up to {high}")
     return value
 
 

@@ -31,7 +31,7 @@ from marljax.wrappers.base import Wrapper
 class Settings:
     """Everything that a run needs."""
 
-    algo: str
+    algo: str  # a user's own algorithm goes by the name of its module
     env_name: str
     algorithm: ModuleType
     env: Environment  # as the algorithm is shown it: for ppo all agents are one
@@ -43,6 +43,7 @@ class Settings:
     training_params: EnvParams
     bare_env: Environment  # as it is: what scripted policies play in
     members: tuple[Member, ...]  # the runs that train at once
+    written: Mapping[str, Any]  # what ``config.yaml`` of a run folder says of ``env_params``; nothing for a new run
 
     @property
     def seeds(self) -> list[int]:
@@ -89,9 +90,11 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     """Settings from a resolved configuration, every key and value checked."""
     tree = dict(tree)
     algo, env_name = tree.pop("algo_name"), tree.pop("env_name")
-    tree.pop("env_params", None)  # written for people to read; the numbers come from the environment and ``env``
-    algorithm = registry.algorithm(algo)
-    config = convert.build(algorithm.Config, "algo", tree.pop("algo"))
+    written = tree.pop("env_params", {})  # for people to read; the numbers come from the environment and ``env``
+    algo_tree = dict(tree.pop("algo"))
+    target = {key: algo_tree.pop(key) for key in ("target",) if key in algo_tree}
+    algorithm = registry.algorithm(algo, target.get("target"))
+    config = convert.build(algorithm.Config, "algo", algo_tree)
     bare_env, env_params = build_env(env_name, tree["env"])
     env = presented(algorithm, bare_env)
     env_tree = tree.pop("env")
@@ -100,10 +103,12 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     if not isinstance(tree["sweep"], Mapping):
         raise UserError(f"sweep={convert.shown(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]")
     run = with_trials(check_run(convert.build(RunSettings, "", tree)), config, bare_env, env_params)
-    resolved = {"algo_name": algo, "env_name": env_name, **convert.plain(run), "algo": convert.plain(config), "env": env_tree}
+    names = {"algo_name": algo, "env_name": env_name}
+    resolved = {**names, **convert.plain(run), "algo": target | convert.plain(config), "env": env_tree}
     resolved["env_params"] = convert.readable_leaves(env_params)
     training = training_env(env, env_params, run.failure_replay)
-    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training, bare_env, members_of(run))
+    name, members = algorithm.__name__.rpartition(".")[2] if algo == CUSTOM else algo, members_of(run)
+    return Settings(name, env_name, algorithm, env, env_params, config, run, resolved, *training, bare_env, members, written)
 
 
 def batch_of(settings: Settings, batch: int | None, batches: int | None) -> Settings:

@@ -8,7 +8,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from marljax.config.overrides import ENV
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams
 from marljax.errors import UserError
-from marljax.utils.stats import Estimate
+
+if TYPE_CHECKING:
+    from marljax.utils.stats import Estimate  # SciPy's statistics take a second to import
 
 KEY = "sweep."  # before the names of what is swept, on the command line and in the rows of a run
 MOST_TRIALS = 2**16
@@ -219,7 +221,7 @@ class Ranked(NamedTuple):
 
     trial: int  # its number
     values: Trial
-    score: Estimate  # interquartile mean over seeds; no bounds for a single one
+    score: "Estimate"  # interquartile mean over seeds; no bounds for a single one
     scores: list[float]  # of each seed
     diverged: int  # seeds that did
     metrics: dict[str, float]  # means over seeds and episodes

@@ -7,8 +7,8 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from marljax.core.spaces import Box, Discrete, MultiDiscrete, Part, Space
 from marljax.core.types import EnvParams, Outcome, State, TimeStep, View, timestep
 from marljax.errors import UserError, unknown
 
+# policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
+Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
 LIMITS = ("end", "truncate")  # what an option ``limit`` makes of a step limit: the task ends there, or is only cut off
 
 
@@ -218,6 +220,15 @@ class Environment(abc.ABC):
     def _step(self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams) -> tuple[State, TimeStep]:
         state, outcome = self.transition(key, state, action, env_params)
         return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(False))
+
+
+class Rival(NamedTuple):
+    """A scripted policy and what it plays in: what a learned one is measured beside."""
+
+    env: Environment
+    env_params: EnvParams
+    policy: Policy  # a ``jax.tree_util.Partial`` where it depends on numbers
+    carry: Any = ()  # what it remembers at the start of a run
 
 
 def checked_action(env: Environment, action: Any, *batch: int) -> jax.Array:

@@ -10,6 +10,8 @@ from jax.custom_batching import custom_vmap
 
 from marljax.core.environment import Environment, checked_action
 from marljax.core.types import EnvParams, Outcome, TimeStep, timestep, with_lasting, without_lasting
+from marljax.errors import UserError, in_short
+from marljax.utils.validation import is_integer
 
 NEVER = 2**31 - 1  # steps that no episode lasts
 
@@ -145,7 +147,15 @@ class VecEnv:
 
 
 def vectorize(env: Environment, num_envs: int) -> VecEnv:
-    """E instances of ``env`` that restart by themselves: see ``VecEnv``."""
+    """E instances of ``env`` that restart by themselves: see ``VecEnv``.
+
+    Raises:
+        UserError: for what is no environment, and where ``num_envs`` is no integer of at least 1.
+    """
+    if not isinstance(env, Environment):
+        raise UserError(f"vectorize got {in_short(env)}; give an environment, such as marljax.make('merge')")
+    if not is_integer(num_envs) or num_envs < 1:
+        raise UserError(f"vectorize got num_envs={in_short(num_envs)}; give how many instances, an integer of at least 1")
     return VecEnv(env, num_envs)
 
 

@@ -24,13 +24,13 @@ import numpy as np
 
 from marljax.errors import UserError, first_line
 from marljax.io import files
-from marljax.io.files import DRAFT, contents, discard
+from marljax.io.files import DRAFT, SEAL, contents, discard, sealed
 from marljax.io.run_folder import REMOVED
 from marljax.utils import distributed
 from marljax.version import __version__
 
 FORMAT = 1  # raised when the layout of a checkpoint changes
-MANIFEST, ARRAYS, SEAL = "manifest.json", "arrays", "checksum"
+MANIFEST, ARRAYS = "manifest.json", "arrays"
 _KINDS = {"format": object, "purpose": dict, "structure": dict, "files": dict, "update": int, "notes": dict}  # in a manifest
 
 
@@ -128,7 +128,8 @@ def restore(folder: Path, template: Any, purpose: Purpose, parts: Sequence[str] 
 
     ``template`` may hold arrays or ``jax.ShapeDtypeStruct``. Only arrays whose names begin with one of ``parts`` are read into
     memory; the others come back as the template has them. A damaged checkpoint is passed over for the one before it, and a
-    warning says so. Raises ``UserError`` where there is none, or where the newest was made for another purpose or structure.
+    warning says so. Raises ``UserError`` where there is none, where the newest was made for another purpose or structure, or
+    where its files are good but cannot be read here.
     """
     found = checkpoints(folder)
     if not found:
@@ -188,12 +189,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest with the checksum of all else that stands in it."""
-    content = {name: value for name, value in manifest.items() if name != SEAL}
-    return content | {SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
-
-
 def newest_notes(folder: Path) -> dict[str, Any]:
     """The notes of the newest checkpoint whose manifest can be read; empty where there is none."""
     for path in checkpoints(folder):
@@ -205,15 +200,20 @@ def newest_notes(folder: Path) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Name → array of a checkpoint's ``arrays``; raises ``DamagedError`` if one cannot be read."""
+    """Name → array of a checkpoint's ``arrays``, whose checksums have been compared.
+
+    Raises ``UserError`` where they cannot be read all the same: no older checkpoint could be.
+    """
     wanted = dict.fromkeys(names, 0)
     whole = dict.fromkeys(wanted, _orbax().RestoreArgs(restore_type=np.ndarray))  # whatever devices their parts were on
     args = _orbax().args.PyTreeRestore(item=wanted, restore_args=whole, partial_restore=True)
     try:
         with _orbax().PyTreeCheckpointer() as checkpointer:
             return checkpointer.restore(path.absolute(), args=args)
-    except Exception as error:  # orbax reports unreadable files with many kinds of errors
-        raise DamagedError(f"its arrays are not readable: {type(error).__name__}") from error
+    except Exception as error:  # orbax has many kinds
+        in_utf8 = sys.getfilesystemencoding() == "utf-8"
+        advice = "free some memory, or take another version of orbax-checkpoint" if in_utf8 else "start Python with -X utf8"
+        raise UserError(f"orbax cannot read {path}: {type(error).__name__}: {first_line(error)}; {advice}") from error
 
 
 def structure(tree: Any) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any
 from marljax.errors import UserError
 
 DRAFT = ".writing-"  # how the names of unfinished files and folders begin; those of a process that was killed stay
+SEAL = "checksum"  # of all else that stands in a file, under this name in it
 drafts: set[Path] = set()  # files and folders that are being written; a process that ends at once removes them
 
 
@@ -68,6 +70,12 @@ def contents(path: Path) -> bytes:
 def as_json(tree: Any, indent: int | None = None) -> str:
     """Plain values as JSON that every reader takes; numbers that are not finite, for which it has no word, as ``null``."""
     return json.dumps(_finite(tree), indent=indent, allow_nan=False)
+
+
+def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with the checksum of all of them: what was read and is not ``sealed`` again has changed since."""
+    content = {name: value for name, value in tree.items() if name != SEAL}
+    return content | {SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
 
 
 def _finite(tree: Any) -> Any:

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from typing import Any
 import jax
 
 from marljax.errors import UserError
-from marljax.io.files import as_json, replacing
+from marljax.io.files import as_json, contents, replacing
 from marljax.io.run_folder import PROVENANCE
 from marljax.utils import distributed
 from marljax.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax")
+PACKAGE = Path(__file__).parents[1] / "__init__.py"  # which says what checkout all of marljax belongs to
 GIT_TIMEOUT = 5.0  # seconds
 
 
@@ -35,51 +36,78 @@ class Session:
 
 
 @contextlib.contextmanager
-def recorded(folder: Path) -> Iterator[Session]:
+def recorded(folder: Path, sources: Mapping[str, Path] | None = None) -> Iterator[Session]:
     """Adds a session to ``run.json`` of a run folder, and its status and duration when the block ends.
 
-    Only the first of several processes writes. Raises ``UserError`` where the file cannot be written at the start.
+    ``sources`` are the files of a user's own modules, ``{"env.target": …}``, whose commits are noted. Only the first of several
+    processes writes. Raises ``UserError`` where the file cannot be written at the start.
     """
     session, start = Session(), time.monotonic()
     path = folder / PROVENANCE
-    sessions = [*_read(path), described()]
+    sessions = [*_read(path), described(sources or {})]
     distributed.first_writes(lambda: _write(path, sessions))
     try:
         yield session
     finally:
-        sessions[-1] |= {"status": session.status, "seconds": round(time.monotonic() - start, 1)}
+        seconds = round(time.monotonic() - start, 1)
+        sessions[-1] |= {"status": session.status, "training_seconds": seconds, "seconds": seconds}
         with contextlib.suppress(UserError):  # a full disk has been told of by what matters more
             if distributed.is_first():
                 _write(path, sessions)
 
 
-def described() -> dict[str, Any]:
+def note_whole(folder: Path, seconds: float) -> None:
+    """Notes how long the last session in ``run.json`` took in all, with what came before and after its training.
+
+    Only the first of several processes writes; where that cannot be done, what stands there stays.
+    """
+    sessions = _read(folder / PROVENANCE)
+    if not distributed.is_first() or not sessions or sessions[-1].get("status") == "running":  # another process's by now
+        return
+    sessions[-1]["seconds"] = round(seconds, 1)
+    with contextlib.suppress(UserError):
+        _write(folder / PROVENANCE, sessions)
+
+
+def described(sources: Mapping[str, Path]) -> dict[str, Any]:
     """This session, as it starts."""
     device = jax.devices()[0]
     return {
-        "command": shlex.join(sys.orig_argv),
+        "command": shlex.join(typed()),
         "folder": os.getcwd(),
         "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "status": "running",
+        "training_seconds": None,
         "seconds": None,
         "versions": {"marljax": __version__, "python": platform.python_version()}
         | {name: metadata.version(name) for name in LIBRARIES},
-        "git": git_state(Path(__file__).parent),
+        "git": git_state(PACKAGE),
+        "own_code": {name: git_state(path) for name, path in sources.items()},
         "device": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
         "processes": jax.process_count(),
     }
 
 
-def git_state(package: Path) -> dict[str, Any] | None:
-    """The commit of the checkout that a package lies in and whether tracked files differ from it; None outside of one.
+def typed() -> list[str]:
+    """The command as it was typed: a script by its path, an installed command by its name."""
+    script, words = sys.argv[0], sys.orig_argv[1:]  # a multirun changes the rest of sys.argv
+    if script.startswith("-") or script not in words:  # python -c, python -m
+        return ["python", *words]
+    words = words[words.index(script) + 1 :]
+    return ["python", script, *words] if script.endswith(".py") else [Path(script).name, *words]
 
-    A package installed below somebody's own repository is not part of that.
+
+def git_state(file: Path) -> dict[str, Any] | None:
+    """The commit of the checkout that a source file belongs to and whether tracked files differ from it; None outside of one.
+
+    What is installed below somebody's own repository is not part of that.
     """
+    folder = file.parent
     try:
-        if not _git(package, "ls-files", "--", "__init__.py"):
+        if not _git(folder, "ls-files", "--", file.name):
             return None
-        commit = _git(package, "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git(package, "status", "--porcelain", "--untracked-files=no"))}
+        commit = _git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that git does not trust
         return None
 
@@ -94,7 +122,7 @@ def _git(folder: Path, *words: str) -> str:
 def _read(path: Path) -> list[dict[str, Any]]:
     """The sessions so far; of a file that is missing or damaged none."""
     try:
-        sessions = json.loads(path.read_text(encoding="utf-8"))["sessions"]
+        sessions = json.loads(contents(path))["sessions"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return [session for session in sessions if isinstance(session, dict)] if isinstance(sessions, list) else []

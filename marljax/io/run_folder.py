@@ -2,6 +2,7 @@
 
 import datetime
 import fcntl
+import json
 import os
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marljax.errors import UserError
-from marljax.io.files import DRAFT, as_json, contents, discard, replacing
+from marljax.io.files import DRAFT, SEAL, as_json, contents, discard, replacing, sealed
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS = "config.yaml", "metrics.jsonl", "checkpoints", "results.json"
 # Those parts of a configuration that are mappings.
@@ -160,6 +161,21 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
-    """The final evaluation."""
+    """The final evaluation, with its checksum."""
     with replacing(folder / RESULTS) as draft:
-        draft.write_text(as_json(results, indent=1) + "\n", encoding="utf-8")
+        draft.write_text(as_json(sealed(json.loads(as_json(results))), indent=1) + "\n", encoding="utf-8")
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """What ``write_results`` left; earlier versions left no checksum.
+
+    Raises ``OSError`` where it cannot be read, ``ValueError`` where it is damaged or was edited.
+    """
+    try:
+        results = json.loads(contents(folder / RESULTS))
+        whole = isinstance(results, dict) and (SEAL not in results or sealed(results) == results)
+    except RecursionError as error:
+        raise ValueError(f"{folder / RESULTS} is nested too deep") from error
+    if not whole:
+        raise ValueError(f"{folder / RESULTS} has changed since it was written")
+    return results

@@ -134,7 +134,7 @@ class Inputs(NamedTuple):
         as how far agents have gone, and advantages bootstrapped from its values then reward that change.
         """
         longest = env.longest(env_params)
-        if longest is None:
+        if longest is None or REPLAYED in timestep.metrics:  # where episodes begin anywhere, their length is not the time
             return self
         share = (timestep.metrics["length"] / longest)[None, :, None, None]
         return self._replace(time=jnp.broadcast_to(share, (*self.alive.shape, 1)))

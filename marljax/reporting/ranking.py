@@ -1,6 +1,5 @@
 """The settings of a sweep, judged on the same frozen episodes and ranked, as a table and a picture."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from marljax.config.sweep import Ranked, described
 from marljax.core.vector import vectorize
 from marljax.errors import UserError, unknown
 from marljax.io import run_folder
-from marljax.io.files import contents
+from marljax.io.files import SEAL
 from marljax.reporting import report
 from marljax.training.progress import say
 from marljax.training.runner import Run, best_or_last, best_updates, same_parameters
@@ -100,15 +99,15 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
 
 def draw_again(settings: Settings, folder: Path, console: Console) -> None:
     """The picture of a sweep from its ``results.json``; a line where its settings have not been ranked yet."""
-    path = folder / run_folder.RESULTS
+    path, again = folder / run_folder.RESULTS, run_folder.resume_word(folder)
     try:
-        policies = json.loads(path.read_text(encoding="utf-8")).get("policies") if path.exists() else None
+        policies = run_folder.read_results(folder).get("policies") if path.exists() else None
         ranks = ranked(settings, judged(folder, settings.run.search.batches or 1)) if policies is not None else []
         references = {name: _numbers(figures) for name, figures in (policies or {}).items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged; resume={folder} evaluates again") from error
+        raise UserError(f"the results in {folder} are damaged or were edited; {again} evaluates again") from error
     if not ranks:
-        say(console, f"no picture of the sweep: its settings have not been ranked yet; resume={folder} does that")
+        say(console, f"no picture of the sweep: its settings have not been ranked yet; {again} does that")
         return
     draw_sweep(settings, folder, ranks, references, console)
 
@@ -116,20 +115,21 @@ def draw_again(settings: Settings, folder: Path, console: Console) -> None:
 def judged(folder: Path, batches: int) -> list[Played]:
     """What the members of all batches reached."""
     folders = [folder] if batches == 1 else [folder / run_folder.batch(index) for index in range(batches)]
-    members = [member for part in folders for member in json.loads(contents(part / run_folder.RESULTS))["members"]]
+    members = [member for part in folders for member in run_folder.read_results(part)["members"]]
     return [member | {key: _numbers(member[key]) for key in ("metrics", "last")} for member in members]
 
 
 def is_judged(part: Settings, folder: Path) -> bool:
-    """Whether ``judge`` has left results of all members in the folder of a batch, and they can be read."""
+    """Whether ``judge`` has left results of all members in the folder of a batch, and they are as it left them."""
     try:
-        members = json.loads(contents(folder / run_folder.RESULTS))["members"]
+        results = run_folder.read_results(folder)
+        members = results["members"]
         found = [(member["trial"], member["seed"], type(member["diverged"])) for member in members]
         ranked_by = [member["metrics"][part.run.search.metric] for member in members]
         numbers = [*ranked_by, *(value for member in members for key in ("metrics", "last") for value in member[key].values())]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    whole = found == [(member.trial, member.seed, bool) for member in part.members]
+    whole = SEAL in results and found == [(member.trial, member.seed, bool) for member in part.members]
     return whole and all(value is None or isinstance(value, int | float) for value in numbers)
 
 
@@ -213,12 +213,7 @@ def draw(
     from marljax.training import load
 
     draw_sweep(settings, folder, ranks, references, console)
-    loaded, charts = load.load_members(folder, "best", ranks[0].trial, trust=True), folder / run_folder.CHARTS  # trained here
+    loaded = load.load_members(folder, "best", ranks[0].trial, trust=True)  # trained here
     index = loaded.index_of(None, folder)
-    seed = loaded.settings.seeds[index]
-    say(console, f"drawing an episode of trial {ranks[0].trial}, seed {seed}: {folder / run_folder.EPISODE}")
-    params = jax.tree.map(lambda leaf: leaf[index], loaded.params)
-    try:
-        report.animate(loaded.settings, params, report.suite_key(report.FINAL_PART), folder / run_folder.EPISODE, charts)
-    except UserError as error:
-        say(console, f"no animation: {error}")
+    whose = f"trial {ranks[0].trial}, seed {loaded.settings.seeds[index]}"
+    report.draw_episode(loaded.settings, jax.tree.map(lambda leaf: leaf[index], loaded.params), whose, folder, console)

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ from rich.table import Table
 
 from marljax.config.settings import Settings
 from marljax.config.sweep import KEY
-from marljax.core.environment import Environment
+from marljax.core.environment import Environment, Rival
 from marljax.errors import UserError, first_line
 from marljax.io import cache, run_folder
 from marljax.io.files import replacing
 from marljax.io.metrics_log import Row, read_rows
 from marljax.reporting.tables import comparison, pooled
-from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, Rival, record, suite_key
+from marljax.testing.static import own_code, rivals_of, scene_fault
+from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, record, suite_key
 from marljax.training.progress import caveat, say
 from marljax.training.runner import Run, best_or_last, best_updates, play_suite, same_parameters
 from marljax.utils import distributed
@@ -41,7 +41,8 @@ def finish(run: Run, console: Console) -> None:
     if not distributed.is_first():
         return
     episodes = settings.run.eval.final_episodes
-    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line), last)
+    # The learned rows are on disk before anything of a user's environment beside its episodes can raise.
+    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line), last, lambda rows: write(run, rows))
     write(run, rows)
     console.print(table(settings, rows, episodes, "frozen", console.width))
     for line in about_best(settings, best_updates(run.best, run.update)):
@@ -90,17 +91,22 @@ def compare(
     episodes: int,
     tell: Callable[[str], None] = lambda line: None,
     last: Any = None,
+    keep: Callable[[list[tuple[str, Metrics]]], None] = lambda rows: None,
 ) -> list[tuple[str, Metrics]]:
     """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes.
 
     Those are the first ones of the suite from ``part`` on; they depend on nothing else. ``tell`` hears what goes on. ``last`` are
-    parameters [S, …] for a second learned row; where they are ``params`` there is none.
+    parameters [S, …] for a second learned row; where they are ``params``, or play as those do, there is none. ``keep`` is given
+    the learned rows as soon as they are there.
     """
     many = f" × {len(settings.members)} seeds" if len(settings.members) > 1 else ""
     tell(f"evaluating {settings.algo} on {episodes:,} episodes{many}")
     rows = [(settings.algo, learned(settings, params, part, episodes))]
     if last is not None and not same_parameters(params, last):
-        rows.append((last_of(settings.algo), learned(settings, last, part, episodes)))
+        played_last = learned(settings, last, part, episodes)
+        same = all(np.array_equal(values, played_last[name], equal_nan=True) for name, values in rows[0][1].items())
+        rows += [] if same else [(last_of(settings.algo), played_last)]
+    keep(rows)
     rows += scripted(settings, part, episodes, tell)
     for alarm in alarms(settings.env, rows):
         tell(f"warning: {alarm}")
@@ -119,13 +125,8 @@ def scripted(settings: Settings, part: int, episodes: int, tell: Callable[[str],
     tell(f"evaluating what it is compared with: {', '.join(rivals)}")
     rows = []
     for name, rival in rivals.items():
-        try:
+        with own_code(type(settings.bare_env), f"the scripted policy '{name}'"):
             rows.append((name, _of_rival(rival, part, episodes)))
-        except UserError:
-            raise
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:  # what a user's policy may raise
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise UserError(f"the scripted policy '{name}' raised {type(error).__name__}: {reason}; mend it there") from error
     return rows
 
 
@@ -158,7 +159,8 @@ def alarms(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
     """A line for each metric that should be 0 and is not, with the policy that it is largest for."""
     lines = []
     for metric, meaning in env.alarms.items():
-        name, most = max(((name, float(metrics[metric].mean())) for name, metrics in rows), key=lambda row: row[1])
+        reached = [(name, float(metrics[metric].mean())) for name, metrics in rows if metric in metrics]
+        name, most = max(reached, key=lambda row: row[1], default=("", 0.0))
         if most > 0:
             lines.append(f"{metric} is {most:.3g} per episode with {name}: {meaning}")
     return lines
@@ -175,8 +177,7 @@ def scripted_policies(settings: Settings) -> dict[str, Rival]:
     if settings.env_name.isidentifier() and importlib.util.find_spec(module) is not None:
         rivals = getattr(importlib.import_module(module), "rivals", None)
         found = dict(rivals(env, env_params)) if rivals else {}
-    for name, policy in env.rivals(env_params).items():
-        found[name] = policy if isinstance(policy, Rival) else Rival(env, env_params, policy)
+    found |= rivals_of(env, env_params)
     if not any(name.startswith(RANDOM) for name in found):
         found[RANDOM] = Rival(env, env_params, RandomPolicy(env))
     return found
@@ -209,16 +210,23 @@ def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Consol
     except UserError as error:  # without rows
         say(console, f"no learning curve: {error}")
     index = int(np.argmax(run.best.score))
-    best = jax.tree.map(lambda leaf: leaf[index], params)
-    say(console, f"drawing an episode of {run.names[index]}: {run.folder / run_folder.EPISODE}")
+    draw_episode(run.settings, jax.tree.map(lambda leaf: leaf[index], params), run.names[index], run.folder, console)
+
+
+def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
+    """An episode as an animation in a run folder, and charts of it; the run has told before training where there is no scene."""
+    path, charts = folder / run_folder.EPISODE, folder / run_folder.CHARTS
+    has_scene = not scene_fault(settings.bare_env, settings.env_params)
+    if has_scene:
+        say(console, f"drawing an episode of {whose}: {path}")
+    elif type(settings.bare_env).charts is Environment.charts:
+        return
     try:
-        animate(run.settings, best, suite_key(FINAL_PART), run.folder / run_folder.EPISODE, run.folder / run_folder.CHARTS)
-    except UserError as error:
-        say(console, f"no animation: {error}")
-    except Exception as error:  # the scene is a user's code, and a finished run is worth more than its picture
-        say(console, f"no animation: {type(error).__name__} in {type(run.settings.bare_env).__name__}: {first_line(error)}")
-    if (run.folder / run_folder.CHARTS).exists():
-        say(console, f"charts of it: {run.folder / run_folder.CHARTS}")
+        animate(settings, params, suite_key(FINAL_PART), path if has_scene else None, charts)
+    except (UserError, jax.errors.JaxRuntimeError) as error:  # a finished run is worth more than its picture
+        say(console, f"no animation: {first_line(error)}")
+    if charts.exists():
+        say(console, f"charts of an episode: {charts}")
 
 
 def draw_curve(
@@ -246,37 +254,50 @@ def curve_rows(settings: Settings, folder: Path) -> list[Row]:
 
 
 def played(folder: Path) -> dict[str, dict[str, float]]:
-    """What each policy reached in a run's final evaluation; nothing where there was none, or ``results.json`` is damaged."""
+    """What each policy reached in a run's final evaluation; nothing where there was none, or ``results.json`` is damaged
+    or was edited."""
     try:
-        policies = json.loads((folder / run_folder.RESULTS).read_text(encoding="utf-8"))["policies"]
+        policies = run_folder.read_results(folder)["policies"]
         return {
             name: {key: value for key, value in figures.items() if isinstance(value, int | float)}
             for name, figures in policies.items()
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
 
 
-def animate(settings: Settings, params: Any, key: jax.Array, path: Path, charts: Path | None = None) -> dict[str, float]:
-    """Plays one greedy episode, writes it to ``path`` (GIF or MP4) and returns its final metrics.
+def animate(settings: Settings, params: Any, key: jax.Array, path: Path | None, charts: Path | None = None) -> dict[str, float]:
+    """Plays one greedy episode, writes it to ``path`` (GIF or MP4; None: nowhere) and returns its final metrics.
 
     The episode is the first that ``compare`` plays with this key. Where the environment draws charts of an episode they go to
-    ``charts``.
+    ``charts``. Raises ``UserError`` where a file cannot be written, there is no scene, or the environment's own code fails.
     """
-    from marljax.viz import animation
-
     policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
     states, metrics = record(settings.env, settings.env_params, policy, policy.initial_carry(), key)
-    figure = settings.env.charts(jax.device_get(states), jax.device_get(settings.env_params)) if charts else None
-    if charts and figure is not None:
-        with replacing(charts) as draft:
-            figure.savefig(draft)
+    with own_code(type(settings.bare_env), "what draws an episode"):
+        if charts:
+            _draw_charts(settings, states, charts)
+        if path:
+            _draw_scenes(settings, states, path)
+    return metrics
+
+
+def _draw_charts(settings: Settings, states: Any, path: Path) -> None:
+    figure = settings.env.charts(jax.device_get(states), jax.device_get(settings.env_params))
+    if figure is None:
+        return
+    with replacing(path) as draft:
+        figure.savefig(draft)
+
+
+def _draw_scenes(settings: Settings, states: Any, path: Path) -> None:
+    from marljax.viz import animation
+
     draw = jax.jit(jax.vmap(settings.env.scene, in_axes=(0, None)))
     times = jax.jit(lambda *of: draw(*of).time)(states, settings.env_params)  # the compiler drops the shapes
     shown, fps = animation.frames(np.asarray(times), settings.env.pace)
     states = jax.tree.map(lambda leaf: leaf[shown], states)
     animation.animate(settings.env, draw(states, settings.env_params), path, fps=fps)
-    return metrics
 
 
 def _joined(parts: list[Metrics], episodes: int) -> Metrics:

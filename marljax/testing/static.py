@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.core import layout
-from marljax.core.environment import Environment
+from marljax.core.environment import Environment, Rival
+from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, num_actions
 from marljax.core.types import EnvParams, TimeStep, is_shared
 from marljax.core.vector import vectorize
-from marljax.errors import UserError, first_line
+from marljax.errors import UserError, first_line, in_short
 from marljax.utils.pytrees import first_nan, shape_difference, strong
 from marljax.wrappers.base import Wrapper
 
@@ -41,15 +42,13 @@ def check_before_training(env: Environment, env_params: EnvParams | None = None)
 
 
 def scene_fault(env: Environment, env_params: EnvParams) -> str:
-    """Why nothing can draw the scene of an environment that is not of this library, before anything runs; empty where nothing
-    speaks against it, or there is no scene."""
-    if is_ours(env):
-        return ""
+    """Why no episode of an environment can be drawn, before anything runs: it has no scene, or one that is broken. Empty where
+    nothing speaks against it."""
     try:
-        check_scene(env, strong(env_params), jax.random.key(0), functools.partial(require, env))
-    except Broken as error:
+        has_scene = check_scene(env, strong(env_params), jax.random.key(0), functools.partial(require, env))
+    except UserError as error:
         return str(error)
-    return ""
+    return "" if has_scene else f"{type(env).__name__} has no scene; implement scene(state, env_params)"
 
 
 def is_ours(env: Environment) -> bool:
@@ -71,7 +70,8 @@ def require(env: Environment, condition: Any, sentence: str) -> None:
 
 # --- what can be seen without running anything ------------------------------------------------------------------------
 
-DESCRIPTION = ("num_agents", "teams", "action_space", "observation_space", "noop", "obs_layout", "default_params")
+SPACES = ("num_agents", "teams", "action_space", "observation_space", "noop", "items", "obs_layout")
+DESCRIPTION = (*SPACES, "default_params", "limit_ends", "own_return", "presets", "figures", "alarms", "units")
 
 
 def check_statically(env: Environment, env_params: EnvParams | None = None, weak_types: bool = False) -> EnvParams:
@@ -86,10 +86,13 @@ def check_statically(env: Environment, env_params: EnvParams | None = None, weak
             getattr(env, name)
     with own_code(type(env), "its description"):
         _check_structure(env, check)
+        _check_told(env, check)
         env_params = strong(env.numbers(env_params))
     check(not first_nan(env_params), f"env_params hold NaN in {first_nan(env_params)}")
     with own_code(type(env), "its functions"):
         _check_shapes(env, env_params, jax.random.key(0), check, weak_types)
+        _check_longest(env, env_params, check)
+        _check_rivals(env, env_params, jax.random.key(0), check)
     return env_params
 
 
@@ -121,6 +124,19 @@ def _check_structure(env: Environment, check: Check) -> None:
     empty = sorted({*range(max(env.teams) + 1)} - {*env.teams})
     check(min(env.teams) == 0 and not empty, f"teams is {env.teams!r}: they count from 0, and each has an agent")
     check(not layout.fault(env), layout.fault(env))
+
+
+def _check_told(env: Environment, check: Check) -> None:
+    """What an environment tells algorithms and tables about itself is of the right type."""
+    check(isinstance(env.limit_ends, bool), f"limit_ends is {in_short(env.limit_ends)}, not True or False")
+    for name in ("presets", "figures"):
+        names = getattr(env, name)
+        listed = isinstance(names, tuple | list) and all(isinstance(entry, str) for entry in names)
+        check(listed, f"{name} is {in_short(names)}, not a tuple of names")
+    for name in ("alarms", "units"):
+        texts = getattr(env, name)
+        given = isinstance(texts, Mapping) and all(isinstance(part, str) for pair in texts.items() for part in pair)
+        check(given, f"{name} is {in_short(texts)}, not a dictionary of texts by the name of a metric")
 
 
 def _is_cached(cls: type, name: str) -> bool:
@@ -162,14 +178,67 @@ def check_scene(env: Environment, env_params: EnvParams, key: jax.Array, check: 
     """Whether there is a scene; if so, that it can be drawn."""
     state, _ = _abstract(env, "reset", env.reset, key, env_params)
     try:
-        _abstract(env, "scene", env.scene, state, env_params)
+        scene = _abstract(env, "scene", env.scene, state, env_params)
     except Broken:
         raise
     except UserError:  # it has none
         return False
-    coloured = all(isinstance(name, str) and len(colour) == 4 for name, colour in env.legend)
+    check(isinstance(scene, Scene), f"scene gives a {type(scene).__name__}, not a marljax.core.scene.Scene")
+    with own_code(type(env), "legend"):
+        coloured = isinstance(env.legend, tuple | list) and all(_is_coloured(entry) for entry in env.legend)
     check(coloured, "legend is not a tuple of (name, RGBA) pairs")
     return True
+
+
+def _is_coloured(entry: Any) -> bool:
+    pair = isinstance(entry, tuple | list) and len(entry) == 2
+    return pair and isinstance(entry[0], str) and np.shape(entry[1]) == (4,)
+
+
+def _check_longest(env: Environment, env_params: EnvParams, check: Check) -> None:
+    """``longest`` gives one number or None, and can be compiled."""
+    with own_code(type(env), "longest"):
+        longest = env.longest(env_params)
+    number = np.ndim(longest) == 0 and np.asarray(longest).dtype.kind in "iuf"
+    check(longest is None or number, f"longest gives {in_short(longest)}, not a number or None")
+    _abstract(env, "longest", env.longest, env_params)
+
+
+def rivals_of(env: Environment, env_params: EnvParams) -> dict[str, Rival]:
+    """The scripted policies of an environment's class by name; raises ``UserError`` where it gives something else."""
+    with own_code(type(env), "rivals"):
+        given = env.rivals(env_params)
+    require(env, isinstance(given, Mapping), f"rivals gives {in_short(given)}, not a dictionary of policies by name")
+    found = {}
+    for name, policy in given.items():
+        rival = policy if isinstance(policy, Rival) else Rival(env, env_params, policy)
+        require(env, isinstance(name, str), f"rivals has a policy named {in_short(name)}; give it a text as its name")
+        require(env, callable(rival.policy), f"the scripted policy '{name}' is {in_short(rival.policy)}, not a function")
+        found[name] = rival
+    return found
+
+
+def _check_rivals(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:
+    """One decision of every scripted policy has the shapes that its environment takes."""
+    for name, rival in rivals_of(env, env_params).items():
+        what = f"the scripted policy '{name}'"
+        decision = _abstract(env, what, functools.partial(_first_decision, rival), key)
+        check(isinstance(decision, tuple) and len(decision) == 2, f"{what} does not give a pair (action, carry)")
+        action, carry = decision
+        wanted, array = _action_shape(rival.env), isinstance(action, jax.ShapeDtypeStruct)
+        given = f"{action.dtype}{list(action.shape)}" if array else in_short(action)
+        kind = jnp.number if isinstance(rival.env.action_space, Box) else jnp.integer
+        fits = array and action.shape == wanted.shape and jnp.issubdtype(action.dtype, kind)
+        check(fits, f"{what} gives the actions {given}, not {wanted.dtype}{list(wanted.shape)}")
+        difference = shape_difference(*(jax.eval_shape(strong, of) for of in (rival.carry, carry)))
+        check(not difference, f"{what} gives another carry than it began with: {difference}")
+
+
+def _first_decision(rival: Rival, key: jax.Array) -> Any:
+    """What a scripted policy does at the start of an episode."""
+    start = vectorize(rival.env, 1).reset(key, rival.env_params)
+    state, timestep = jax.tree.map(lambda leaf: leaf[0], start)
+    return rival.policy(key, state.env, timestep, jax.tree.map(jnp.asarray, rival.carry))
 
 
 def check_mapped(env: Environment, env_params: EnvParams, key: jax.Array) -> None:
@@ -202,6 +271,8 @@ def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.A
     after = abstract("vectorize's step", vec.step, key, before[0], actions, env_params)
     difference = shape_difference(before, after)
     check(not difference, f"a vectorised step is not like a vectorised reset: {difference}")
+    silent = [name for name in env.alarms if name not in before[1].metrics]
+    check(not silent, f"alarms names {silent}, which are no metrics; observe reports {sorted(before[1].metrics)}")
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), env_params)
     abstract("reset over a batch of env_params", jax.vmap(env.reset, (None, 0), axis_size=2), key, several)
 
@@ -239,19 +310,20 @@ def _abstract_strong(env: Environment, what: str, function: Callable, *args: Any
 
 @contextlib.contextmanager
 def own_code(cls: type, what: str) -> Iterator[None]:
-    """One sentence for anything that the code of an environment's class raises, but for a ``UserError``: the class, what was
-    called, and the innermost function of the class's own module."""
+    """One sentence for anything that the code of an environment's class raises: the class, what was called, and the innermost
+    function of the class's own module. A ``UserError`` and the errors of a device, such as too little memory, stay what they are.
+    """
     try:
         yield
-    except UserError:
+    except (UserError, jax.errors.JaxRuntimeError):
         raise
-    except Exception as error:  # a user's code may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         traced = isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
         fault = f"cannot be compiled: {first_line(error)}" if traced else f"raised {type(error).__name__}: {first_line(error)}"
         raise Broken(f"{cls.__name__}: {what} {fault}{_place(cls, error)}") from error
 
 
-def _place(cls: type, error: Exception) -> str:
+def _place(cls: type, error: BaseException) -> str:
     """``(transition, line 31 of maze.py)``: the innermost function of the class's module that an error came through, if any."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 from marljax.config.overrides import Overrides, overridden
-from marljax.core.environment import Environment, without_padding
+from marljax.core.environment import Environment, Policy, without_padding
+from marljax.core.environment import Rival as Rival
 from marljax.core.spaces import Discrete, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import VecState, vectorize
@@ -22,18 +22,6 @@ from marljax.utils.random import flat
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
 SUITES = 2**32 // PARTS_PER_SUITE - 1
 MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
-
-# policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
-Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
-
-
-class Rival(NamedTuple):
-    """A scripted policy and what it plays in: what a learned one is measured beside."""
-
-    env: Environment
-    env_params: EnvParams
-    policy: Policy  # a ``jax.tree_util.Partial`` where it depends on numbers
-    carry: Any = ()  # what it remembers at the start of a run
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Trained policies out of run folders."""
 
 import dataclasses
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +19,22 @@ from marljax.core.environment import Environment
 from marljax.core.types import EnvParams, TimeStep
 from marljax.errors import UserError, in_short
 from marljax.io import checkpoint, run_folder
-from marljax.io.files import contents
 from marljax.io.run_folder import Which
 from marljax.training import mesh as parallel
 from marljax.training.evaluation import LearnedPolicy
-from marljax.training.runner import Best, ahead_of, best_or_last, best_updates, changed, purpose_of, saved_shapes
+from marljax.training.runner import (
+    ENV_PARAMS,
+    Best,
+    ahead_of,
+    best_or_last,
+    best_updates,
+    changed,
+    edited,
+    purpose_of,
+    saved_shapes,
+)
 from marljax.training.trainer import Trainer
+from marljax.utils.validation import is_integer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,8 +112,8 @@ class Loaded(NamedTuple):
     def index_of(self, seed: int | None, folder: Path) -> int:
         """Which member has the seed; for None the one with the best evaluation."""
         seeds = self.settings.seeds
-        if seed is not None and seed not in seeds:
-            raise UserError(f"{folder} has no seed {seed}; it trained {', '.join(map(str, seeds))}")
+        if seed is not None and not (is_integer(seed) and seed in seeds):
+            raise UserError(f"{folder} has no seed {seed!r}; it trained {', '.join(map(str, seeds))}")
         return int(np.argmax(self.best.score)) if seed is None else seeds.index(seed)
 
     def update_of(self, index: int, which: Which) -> int:
@@ -153,12 +162,15 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
     trainer = Trainer(part.algorithm, part.training_env, part.config, parallel.make_mesh())
     parts = ("best", "members.state.learner.params")
     saved, shapes = folder / run_folder.CHECKPOINTS, saved_shapes(trainer, part)
-    ahead = ahead_of(folder, part, shapes.members, checkpoint.checkpoints(saved))
+    found = checkpoint.checkpoints(saved)
+    ahead = ahead_of(folder, part, shapes.members, found)
+    if ahead and not found:
+        raise UserError(f"{ahead}; put {saved} back")
     restored = checkpoint.restore(saved, shapes, purpose_of(part), parts)
     lines = changed(folder, restored.notes, part)
-    for name, line in lines.items():
-        if not name.startswith("env_params."):
-            raise UserError(f"{folder}: {line}; set it back in {run_folder.CONFIG}")
+    refused = [line for name, line in lines.items() if not name.startswith(f"{ENV_PARAMS}.")]
+    for line in (*edited(restored.notes, part).values(), *refused):
+        raise UserError(f"{folder}: {line}; set it back in {run_folder.CONFIG}")
     mine = [index for index, member in enumerate(part.members) if member.trial == trial]
     both = (restored.tree.members.state.learner.params, restored.tree.best)
     return (
@@ -171,13 +183,16 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
 def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     """The number of a setting of a run: ``trial``, or the one that was ranked first."""
     count = len(whole.run.search.tried or ((),))
-    if trial is not None and trial not in range(count):
+    if trial is not None and not (is_integer(trial) and trial in range(count)):
         raise UserError(f"{folder} has no trial {trial!r}; it tried 0 to {count - 1}")
     if trial is not None or count == 1:
         return trial or 0
     try:
-        return int(json.loads(contents(folder / run_folder.RESULTS))["settings"][0]["trial"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        return int(run_folder.read_results(folder)["settings"][0]["trial"])
+    except ValueError as error:
+        advice = f"{run_folder.resume_word(folder)} ranks again, or choose a setting with trial=0 to {count - 1}"
+        raise UserError(f"{folder / run_folder.RESULTS} is damaged or was edited; {advice}") from error
+    except (OSError, KeyError, IndexError, TypeError) as error:
         raise UserError(f"{folder} has not ranked its settings yet; choose one with trial=0 to {count - 1}") from error
 
 

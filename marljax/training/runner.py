@@ -5,6 +5,7 @@ on from its last checkpoint to the very same parameters.
 """
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +25,7 @@ from marljax.errors import UserError
 from marljax.io import checkpoint, metrics_log, provenance, run_folder
 from marljax.io.checkpoint import Purpose
 from marljax.io.metrics_log import MetricsFile, Row, summarise
-from marljax.testing.static import check_before_training, scene_fault
+from marljax.testing.static import check_before_training, is_ours, scene_fault
 from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
 from marljax.training.mesh import layout, make_mesh
@@ -34,7 +35,8 @@ from marljax.training.wandb import WandbRuns
 from marljax.utils import collectives, distributed, memory
 
 # Groups of a configuration.
-NUMBERS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", "env_params")
+ENV_PARAMS = "env_params"
+NUMBERS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", ENV_PARAMS)
 # Of training: an untrained critic's values mean nothing. And by how much a critic may miss the largest value that there is.
 IMPOSSIBLE_AFTER, IMPOSSIBLE_BY = 0.05, 1.1
 MINUTES_WITH_REPLAY = 5.0  # between two checkpoints that hold a replay
@@ -102,7 +104,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
         folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
         trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
-        session = stack.enter_context(provenance.recorded(folder))
+        session = stack.enter_context(provenance.recorded(folder, own_sources(settings)))
         wandb = distributed.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
@@ -123,9 +125,10 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
 
 
 def check_environment(settings: Settings, console: Console) -> None:
-    """Raises ``UserError`` where a user's environment breaks the contract; says where only its pictures do."""
-    check_before_training(settings.bare_env, settings.env_params)
-    if settings.run.render and (fault := scene_fault(settings.bare_env, settings.env_params)):
+    """Raises ``UserError`` where a user's environment breaks the contract; says where only its pictures do, or there are none."""
+    env, env_params = settings.bare_env, settings.env_params
+    check_before_training(env, env_params)
+    if settings.run.render and not is_ours(env) and (fault := scene_fault(env, env_params)):
         say(console, f"no animation: {fault}")
 
 
@@ -174,6 +177,13 @@ def member_inputs(settings: Settings) -> tuple[jax.Array, Any, dict[str, np.ndar
     return jax.vmap(jax.random.key)(np.array(settings.seeds, np.uint32)), settings.training_params, settings.overrides
 
 
+def own_sources(settings: Settings) -> dict[str, Path]:
+    """The files of the modules that ``env.target`` and ``algo.target`` name, by these names."""
+    modules = {key: sys.modules.get(target.partition(":")[0]) for key, target in trust.targets(settings.tree).items()}
+    files = {key: getattr(module, "__file__", None) for key, module in modules.items()}
+    return {key: Path(file) for key, file in files.items() if file}
+
+
 def purpose_of(settings: Settings) -> Purpose:
     """What this run's checkpoints are for."""
     name = f"{CUSTOM} {settings.tree['env']['target']}" if settings.env_name == CUSTOM else settings.env_name
@@ -216,6 +226,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
         if ahead:
             raise UserError(f"{ahead}; put {saved} back, or start a new run")
         if (folder / run_folder.CONFIG).exists():
+            check_unchanged(folder, {}, settings)
             say(console, "nothing was saved yet; starting from the beginning")
         distributed.first_writes(lambda: begin(folder, settings))
         members = trainer.init(*member_inputs(settings))
@@ -276,7 +287,7 @@ def saved_shapes(trainer: Trainer, settings: Settings) -> Saved:
 
 def check_unchanged(folder: Path, notes: dict[str, Any], settings: Settings) -> None:
     """Refuses a run whose ``config.yaml`` was edited: it would go on as another one."""
-    for line in changed(folder, notes, settings).values():
+    for line in (edited(notes, settings) | changed(folder, notes, settings)).values():
         raise UserError(f"{folder}: {line}; set it back, or start a new run")
 
 
@@ -296,6 +307,17 @@ def changed(folder: Path, notes: dict[str, Any], settings: Settings) -> dict[str
     lines = {name: f"{name} was {was} and is {now.get(name)}" for name, was in before.items() if was != now.get(name)}
     added = [name for name in now if name.startswith(ENV) and name not in before and now[name] is not None]
     return {name: f"{name} was not set and is {now[name]}" for name in added} | lines
+
+
+def edited(notes: dict[str, Any], settings: Settings) -> dict[str, str]:
+    """By name, the numbers under ``env_params`` in ``config.yaml`` that are neither those of a checkpoint with these notes nor
+    what the environment gives: nothing reads them there, so that such a change would go unnoticed."""
+    saved = notes.get("settings")
+    before = saved.get(ENV_PARAMS) if isinstance(saved, dict) else None
+    now = settings.tree[ENV_PARAMS]
+    before = before if isinstance(before, dict) else now
+    other = {name: value for name, value in settings.written.items() if value not in (before.get(name), now.get(name))}
+    return {f"{ENV_PARAMS}.{name}": f"{ENV_PARAMS}.{name} was {before.get(name)} and is {value}" for name, value in other.items()}
 
 
 def no_best(members: Members) -> Best:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -249,7 +250,9 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
     ``overrides`` names traced leaves of the config (``{"learning_rate": 1e-3}``) and, with the prefix ``env.``, numbers of the
     environment (``{"env.headway_weight": 2.0}``), also of one inside a wrapper;
     ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
-    ``env_params`` are ``env.default_params`` where they are not given.
+    ``env_params`` are ``env.default_params`` where they are not given. ``make_train`` raises ``UserError`` where an argument is
+    another thing than it should be or the environment breaks its contract, ``train`` for what is no single key and for overrides
+    that do not exist or are out of range.
 
     Example:
         train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
@@ -271,6 +274,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         return Result(member.state, metrics, member.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
+        _check_key(key)
         changed, env_params = overridden(config, numbers, {} if overrides is None else overrides)
         check_known(env_params)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
@@ -294,6 +298,15 @@ def check_known(env_params: EnvParams) -> None:
 def as_traced_params(env_params: EnvParams) -> EnvParams:
     """env_params as arrays, so that Python numbers do not become part of the program."""
     return jax.tree.map(jnp.asarray, env_params)
+
+
+def _check_key(key: Any) -> None:
+    """Raises ``UserError`` for anything but one key, typed (``jax.random.key``) or not (``jax.random.PRNGKey``)."""
+    is_array = isinstance(key, jax.Array | np.ndarray)
+    typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_array or not (typed or key.dtype == np.uint32) or key.ndim != (0 if typed else 1):
+        given = f"{key.dtype}{list(key.shape)}" if is_array else in_short(key)
+        raise UserError(f"train got {given}; give one key, such as jax.random.key(0), and jax.vmap(train) for several")
 
 
 def _check_given(algorithm: ModuleType, env: Environment, config: Any) -> None:

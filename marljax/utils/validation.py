@@ -18,6 +18,11 @@ def divide(total: int, parts: int, what: str, into: str) -> int:
     return total // parts
 
 
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, Python's or NumPy's; True and False are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 SHOWN = 30  # numbers of an array that a message quotes whole
 ABOVE_0 = 1e-12  # the least of what has to be above 0
 

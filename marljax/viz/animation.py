@@ -13,10 +13,10 @@ from marljax.core.environment import Environment
 from marljax.core.scene import Scene, Segments, kinds
 from marljax.errors import UserError
 from marljax.io.files import replacing
+from marljax.viz.stage import DPI, FPS, MAX_FRAMES, MAX_FRAMES_PACED, OWN_COLOURS, PAUSE, UNCHANGED, Stage
 
 if TYPE_CHECKING:
     import PIL.Image
-from marljax.viz.stage import DPI, FPS, MAX_FRAMES, MAX_FRAMES_PACED, OWN_COLOURS, PAUSE, UNCHANGED, Stage
 
 
 def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float | None = None) -> Path:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marljax.core.environment import Environment
+from marljax.core.style import BLUE, COLUMNS, INK, ORANGE, REFERENCES, WIDTH, blank, plain
 from marljax.errors import UserError
 from marljax.io.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-from marljax.core.style import BLUE, COLUMNS, INK, ORANGE, REFERENCES, WIDTH, blank, plain
 
 Row = Mapping[str, Any]
 

@@ -211,7 +211,9 @@ def theirs(name: str, options: Options) -> Theirs:
     if getattr(env, "auto_reset", False):  # MABrax
         raise UserError(f"jaxmarl's {name} restarts episodes inside their last step, so their ends cannot be seen here")
     agents = tuple(env.agents)
-    refusal = f"jaxmarl's {name} does not keep JaxMARL's own API"
+    if not agents:
+        raise refusal("jaxmarl", name, options, ValueError("there would be no agents; give one or more"))
+    own_api = f"jaxmarl's {name} does not keep JaxMARL's own API"
     try:
         with quiet():
             spaces = tuple(env.action_space(agent) for agent in agents)
@@ -221,9 +223,9 @@ def theirs(name: str, options: Options) -> Theirs:
             _, _, reward, done, info = jax.eval_shape(env.step_env, jax.random.key(0), state, actions)
         missing = [agent for agent in agents if agent not in reward]
     except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise UserError(f"{refusal} (dictionaries by agent), so it cannot be used here") from error
+        raise UserError(f"{own_api} (dictionaries by agent), so it cannot be used here") from error
     if missing or "__all__" not in done:
-        raise UserError(f"{refusal} (dictionaries by agent), so it cannot be used here")
+        raise UserError(f"{own_api} (dictionaries by agent), so it cannot be used here")
     kinds = {"discrete" if hasattr(space, "n") else "box" if hasattr(space, "low") else "other" for space in spaces}
     if len(kinds) > 1 or "other" in kinds:
         raise UserError(f"jaxmarl's {name}: its agents' actions have to be all discrete or all continuous")

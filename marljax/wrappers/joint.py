@@ -14,7 +14,7 @@ from marljax.core.environment import Environment, allowed_actions
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, Part, Space, available, num_actions
 from marljax.core.types import EnvParams, Outcome, State, View
-from marljax.errors import UserError
+from marljax.errors import UserError, in_short
 from marljax.wrappers.base import Wrapper
 
 MOST_FLAT = 4096  # joint actions with ``flat``: each is an output of a network, and there are n to the power of A
@@ -187,6 +187,9 @@ def joint(env: Environment, flat: bool = False) -> Joint:
     """A one-team environment as one agent: see ``Joint``.
 
     Raises:
-        UserError: for more than one team; with ``flat`` for continuous actions, and for more than 4,096 joint ones.
+        UserError: for what is no environment, and for one of several teams; with ``flat`` for continuous actions, and for more
+            than 4,096 joint ones.
     """
+    if not isinstance(env, Environment):
+        raise UserError(f"joint got {in_short(env)}; give an environment, such as marljax.make('merge')")
     return Joint(env, flat)

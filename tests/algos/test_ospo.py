@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from marljax.training.trainer import Trainer, make_train
 
 SMALL = {"num_envs": 4, "rollout_length": 31, "hidden": (16,), "embedding": 8, "num_minibatches": 2, "total_steps": 248}
 KEY = jax.random.key(0)
-TAKES = np.array([[[1, 1, 1, 0], [1, 0, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]], bool)  # [T, E, A]
+IN_GROUP = np.array([[[1, 1, 1, 0], [1, 0, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]], bool)  # [T, E, A]
 REWARD = np.array([[[1, 2, 6, 50], [4, 50, 8, 0]], [[3, 3, 5, 9], [50, 50, 50, 50]]], np.float32)
 
 
@@ -32,17 +33,18 @@ def on_one_device(function, *arguments):
 
 def groups(normalize):
     """Places [T, E, A] of each group."""
-    index = np.stack(np.meshgrid(*map(np.arange, TAKES.shape), indexing="ij"), -1)
+    index = np.stack(np.meshgrid(*map(np.arange, IN_GROUP.shape), indexing="ij"), -1)
     name = {"step": index[..., 0] * 10 + index[..., 1], "buffer": 0 * index[..., 0], "agent": index[..., 2]}[normalize]
-    return [TAKES & (name == member) for member in np.unique(name)]
+    return [IN_GROUP & (name == member) for member in np.unique(name)]
 
 
 @pytest.mark.parametrize("baseline", ["mean", "median"])
 @pytest.mark.parametrize("normalize", ["step", "buffer", "agent"])
 def test_values_are_compared_within_their_group(normalize, baseline):
     config = ospo.Config(normalize=normalize, baseline=baseline)
-    found, kept = on_one_device(functools.partial(ospo.standardised, config), jnp.array(REWARD), jnp.array(TAKES))
-    expected, stays = np.zeros(TAKES.shape), TAKES.copy()
+    standardize = functools.partial(ospo.standardize, config)
+    found, informative = on_one_device(standardize, jnp.array(REWARD), jnp.array(IN_GROUP))
+    expected, differs = np.zeros(IN_GROUP.shape), IN_GROUP.copy()
     for group in groups(normalize):
         if not group.any():
             continue
@@ -52,15 +54,15 @@ def test_values_are_compared_within_their_group(normalize, baseline):
         else:
             away = values - np.median(values)
             expected[group] = away / (np.abs(away).mean() + 1e-3)
-            stays[group] = away != 0
-    np.testing.assert_array_equal(kept, stays)
-    np.testing.assert_allclose(found[TAKES], expected[TAKES], rtol=1e-5, atol=1e-6)
+            differs[group] = away != 0
+    np.testing.assert_array_equal(informative, differs)
+    np.testing.assert_allclose(found[IN_GROUP], expected[IN_GROUP], rtol=1e-5, atol=1e-6)
     assert np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("explore", ["softmax", "epsilon"])
 @pytest.mark.parametrize("waiting", ospo.WAITING)
-def test_who_is_compared_and_who_learns(waiting, explore):
+def test_who_is_in_the_group_and_who_in_the_loss(waiting, explore):
     """Where a matching leaves most vehicles without an order, and where each asks for itself."""
     env = marljax.make("ride_dispatch", preset="demo", vehicles=12, orders=16)
     env_params = env.default_params.replace(fleet=10, demand_scale=0.03)
@@ -68,19 +70,22 @@ def test_who_is_compared_and_who_learns(waiting, explore):
 
     def once(key):
         learner, actors = ospo.init(env, env_params, config, key)
-        _, _, record = ospo.rollout_policy(env, config, learner.params, key, actors.env_state, actors.timestep, ())
-        return record[1], *record[3:6], actors.timestep.action_mask, actors.env_state.env.orders.open
+        inputs = ospo.get_inputs(env, actors.timestep)
+        pi = ospo.make_networks(env, config).policy(learner.params, inputs)
+        sample = ospo.choose_actions(env, config, pi, key, greedy=False)
+        return sample, ospo.masks(env, config, actors.timestep, inputs, sample), actors
 
-    sample, counts, takes, present, mask, opened = on_one_device(once, KEY)
+    sample, (in_group, in_loss), actors = on_one_device(once, KEY)
+    mask, opened = actors.timestep.action_mask, actors.env_state.env.orders.open
     able = mask[..., :-1].any(axis=-1) & (opened.sum(axis=1) > (waiting == "never"))[:, None]  # whoever has a choice
-    asked = able & (sample != env.noop)
-    assert present.sum() == 40
+    asked = able & (sample[0] != env.noop)
+    assert actors.timestep.alive.sum() == 40
     if explore == "softmax":
         assert waiting != "never" or (asked == able).all()
     else:
         assert asked.sum() <= opened.sum() < able.sum()
-    np.testing.assert_array_equal(counts, asked if waiting in ("never", "ignored") else able)
-    np.testing.assert_array_equal(takes, able if waiting == "learnt" else asked)
+    np.testing.assert_array_equal(in_group[0], asked if waiting in ("never", "ignored") else able)
+    np.testing.assert_array_equal(in_loss[0], able if waiting == "learnt" else asked)
 
 
 def steps_of(reward, cut):
@@ -101,51 +106,117 @@ def test_rewards_to_go_stop_where_an_episode_or_an_agent_does():
     np.testing.assert_allclose(found, expected)
 
 
-def test_how_many_sums_a_rollout_cuts_is_told():
-    cut = np.array([[True, False], [False, False]])  # 3 compared at its end, 4 and 3 in the other steps of TAKES
-    told = functools.partial(ospo.cut_short, ospo.Config(advantage="to_go"))
-    found = on_one_device(told, steps_of(REWARD, cut), jnp.array(TAKES))
-    assert float(found["cut_returns"]) == pytest.approx(TAKES[~cut].sum() / TAKES.sum())
+def test_the_share_of_sums_that_the_end_of_a_rollout_cuts():
+    cut = np.array([[True, False], [False, False]])  # 3 compared at its end, 4 and 3 in the other steps of IN_GROUP
+    share = functools.partial(ospo.truncated_share, ospo.Config(advantage="to_go"))
+    found = on_one_device(share, steps_of(REWARD, cut), jnp.array(IN_GROUP))
+    assert float(found["cut_returns"]) == pytest.approx(IN_GROUP[~cut].sum() / IN_GROUP.sum())
+    assert ospo.truncated_share(ospo.Config(), steps_of(REWARD, cut), jnp.array(IN_GROUP)) == {}
 
 
 def test_grpo_sums_compared_rewards_and_to_go_compares_sums():
     cut, config = np.zeros((2, 2), bool), ospo.Config(advantage="group", normalize="buffer", gamma=0.9)
-    steps, takes = steps_of(REWARD, cut), jnp.array(TAKES)
-    advantage, _ = on_one_device(functools.partial(ospo.compare, config), steps, takes)
-    scores = (REWARD - REWARD[TAKES].mean()) / REWARD[TAKES].std() * TAKES
+    steps, in_group = steps_of(REWARD, cut), jnp.array(IN_GROUP)
+    advantage, _ = on_one_device(functools.partial(ospo.estimate_advantages, config), steps, in_group)
+    scores = (REWARD - REWARD[IN_GROUP].mean()) / REWARD[IN_GROUP].std() * IN_GROUP
     expected = scores.copy()
     expected[0] += 0.9 * scores[1] * np.array([1, 0, 1, 1])
     np.testing.assert_allclose(advantage, expected, rtol=1e-5)
-    sums, _ = on_one_device(functools.partial(ospo.compare, config.replace(advantage="to_go")), steps, takes)
+    config = config.replace(advantage="to_go")
+    sums, _ = on_one_device(functools.partial(ospo.estimate_advantages, config), steps, in_group)
     totals = REWARD.copy()
     totals[0] += 0.9 * REWARD[1] * np.array([1, 0, 1, 1])
-    np.testing.assert_allclose(sums[TAKES], ((totals - totals[TAKES].mean()) / totals[TAKES].std())[TAKES], rtol=1e-5)
+    expected = (totals - totals[IN_GROUP].mean()) / totals[IN_GROUP].std()
+    np.testing.assert_allclose(sums[IN_GROUP], expected[IN_GROUP], rtol=1e-5)
 
 
 def test_the_penalty_is_what_a_step_adds_to_the_spread():
     present = np.array([[[1, 1, 1, 0]], [[0, 0, 0, 0]]], bool)
-    earned = np.array([[[1, 2, 6, 50]], [[1, 2, 3, 4]]], np.float32)
+    returns = np.array([[[1, 2, 6, 50]], [[1, 2, 3, 4]]], np.float32)
     reward = np.array([[[0, 0, 3, 7]], [[1, 0, 0, 0]]], np.float32)
-    found = np.asarray(ospo.widening(jnp.array(reward), jnp.array(earned), jnp.array(present)))
+    found = np.asarray(ospo.equity_penalty(jnp.array(reward), jnp.array(returns), jnp.array(present)))
     np.testing.assert_allclose(found[:, 0, 0], [np.std([1, 2, 9]) - np.std([1, 2, 6]), 0.0], rtol=1e-6)
 
 
 def test_a_random_few_of_those_that_take_part():
     """At most ``samples`` of a step, none that does not, and every field of the same agents."""
     shape, number = (3, 2, 9), jnp.arange(54.0).reshape(3, 2, 9)
-    takes = jnp.array(np.random.default_rng(0).random(shape) < 0.6)
+    mask = jnp.array(np.random.default_rng(0).random(shape) < 0.6)
     inputs = ospo.Inputs(number[..., None], (), (), (number > 20)[..., None])
-    batch = ospo.Batch(inputs, number.astype(int), -number, takes, 2 * number)
-    few = jax.jit(functools.partial(ospo.thinned, ospo.Config(samples=4)))(batch, jax.random.key(0))
-    kept = np.minimum(np.asarray(takes).sum(-1), 4)
-    np.testing.assert_array_equal(np.asarray(few.takes).sum(-1), kept)
-    same = np.asarray(few.sample)
-    assert all(len(set(row.tolist())) == 4 for row in same.reshape(-1, 4))
-    np.testing.assert_array_equal(few.inputs.own[..., 0], same)
-    np.testing.assert_array_equal(few.log_prob, -same)
-    np.testing.assert_array_equal(few.advantage, 2 * same)
-    assert np.asarray(takes).reshape(-1)[same[np.asarray(few.takes)]].all()
-    assert ospo.thinned(ospo.Config(samples=9), batch, jax.random.key(0)) is batch
+    batch = ospo.Batch(inputs, number.astype(int), -number, mask, 2 * number)
+    few = jax.jit(functools.partial(ospo.subsample_agents, ospo.Config(samples=4)))(batch, jax.random.key(0))
+    np.testing.assert_array_equal(np.asarray(few.mask).sum(-1), np.minimum(np.asarray(mask).sum(-1), 4))
+    chosen = np.asarray(few.sample)
+    assert all(len(set(row.tolist())) == 4 for row in chosen.reshape(-1, 4))
+    np.testing.assert_array_equal(few.inputs.own[..., 0], chosen)
+    np.testing.assert_array_equal(few.inputs.mask[..., 0], chosen > 20)
+    np.testing.assert_array_equal(few.log_prob, -chosen)
+    np.testing.assert_array_equal(few.advantage, 2 * chosen)
+    assert np.asarray(mask).reshape(-1)[chosen[np.asarray(few.mask)]].all()
+    assert ospo.subsample_agents(ospo.Config(samples=9), batch, jax.random.key(0)) is batch
+
+
+def test_minibatches_hold_every_row_once():
+    rows = jnp.arange(12.0)[None, :, None] * jnp.ones((1, 12, 3))
+    batch = ospo.Batch(ospo.Inputs(rows, (), (), rows), rows, rows, rows, rows)
+    batches = ospo.split_minibatches(ospo.Config(num_minibatches=4), batch, jax.random.key(0))
+    assert batches.sample.shape == (4, 1, 3, 3)
+    assert sorted(batches.sample[..., 0].ravel().tolist()) == list(range(12))
+    for leaf in jax.tree.leaves(batches):
+        np.testing.assert_array_equal(leaf, batches.sample)
+
+
+class StubPolicy(NamedTuple):
+    """A distribution with given log-probabilities and entropies."""
+
+    log_probs: jax.Array
+    entropies: jax.Array
+
+    def log_prob(self, sample):
+        return self.log_probs
+
+    def entropy(self, key):
+        return self.entropies
+
+
+def random_batch():
+    """A batch, and what a policy says of it."""
+    rng = np.random.default_rng(0)
+    old, change, entropy, advantage = (jnp.asarray(rng.normal(size=(1, 40, 2)), jnp.float32) for _ in range(4))
+    mask = jnp.asarray(rng.random((1, 40, 2)) < 0.6)
+    return ospo.Batch(None, jnp.zeros_like(old), old, mask, advantage), StubPolicy(old + 0.3 * change, 1.0 + entropy)
+
+
+def surrogate_loss(config, pi, batch):
+    """``ospo_loss`` of a policy whose parameters are what it says, and the metrics."""
+    networks, params = ospo.Networks(None, lambda params, inputs: params.actor, None), ospo.Params(None, None, None)
+    loss, (_, metrics) = ospo.ospo_loss(pi, config, networks, params, params, jnp.zeros(()), batch, KEY)
+    return loss, metrics
+
+
+def test_the_loss_equals_the_formula():
+    config, (batch, pi) = ospo.Config(entropy_coef=0.1), random_batch()
+    loss, metrics = on_one_device(functools.partial(surrogate_loss, config), pi, batch)
+    mask, advantage, entropy = np.asarray(batch.mask), np.asarray(batch.advantage), np.asarray(pi.entropies)
+    log_ratio = np.asarray(pi.log_probs - batch.log_prob)
+    ratio = np.exp(log_ratio)
+    surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.28) * advantage)
+    assert float(metrics["policy_loss"]) == pytest.approx(-surrogate[mask].mean(), rel=1e-4)
+    assert float(metrics["entropy"]) == pytest.approx(entropy[mask].mean(), rel=1e-4)
+    assert float(metrics["approx_kl"]) == pytest.approx((ratio - 1 - log_ratio)[mask].mean(), rel=1e-4)
+    assert float(metrics["clip_fraction"]) == pytest.approx(((ratio < 0.8) | (ratio > 1.28))[mask].mean(), abs=1e-6)
+    assert float(loss) == pytest.approx(float(metrics["policy_loss"] - 0.1 * metrics["entropy"]), rel=1e-5)
+
+
+def test_no_sample_overflows_in_the_gradient():
+    """A masked one may hold anything, and a policy may move far."""
+    config, (batch, pi) = ospo.Config(), random_batch()
+    gradient = functools.partial(on_one_device, jax.grad(lambda pi: surrogate_loss(config, pi, batch)[0]))
+    for anything in (1e4, jnp.nan):
+        wild = pi._replace(log_probs=jnp.where(batch.mask, pi.log_probs, anything))
+        np.testing.assert_array_equal(gradient(wild).log_probs, gradient(pi).log_probs)
+    for log_ratio in (100.0, -100.0):
+        assert np.isfinite(gradient(pi._replace(log_probs=batch.log_prob + log_ratio)).log_probs).all()
 
 
 @pytest.mark.parametrize(("algorithm", "view"), [(ospo, "pairs"), (ippo, "candidates")])
@@ -216,17 +287,18 @@ def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
 
 def test_huge_weights_at_random_change_the_matching_as_often_as_asked(dispatched):
     env, config, state, _, _ = dispatched
-    head = ospo.policy(env, config, state.learner.params, ospo.see(env, state.actors.timestep))
-    usual = ospo.decided(env, config, head, jax.random.key(0), True)
+    pi = ospo.make_networks(env, config).policy(state.learner.params, ospo.get_inputs(env, state.actors.timestep))
+    usual = ospo.choose_actions(env, config, pi, jax.random.key(0), greedy=True)
     for epsilon, changes in ((0.0, False), (0.5, True)):
         exploring = config.replace(explore="epsilon", epsilon=epsilon)
-        drawn = ospo.decided(env, exploring, head, jax.random.key(0), False)
+        drawn = ospo.choose_actions(env, exploring, pi, jax.random.key(0), greedy=False)
         assert bool(jnp.any(drawn != usual)) == changes
 
 
 def test_named_outputs_are_finite_and_the_best_policy_is_remembered(dispatched):
     _, config, state, metrics, first = dispatched
-    assert {*ospo.TERMS, "grad_norm", "episodes", "sum_reward", "sum_return"} <= set(metrics)
+    expected = {"policy_loss", "entropy", "approx_kl", "clip_fraction", "kl_to_best", "kl_coef", "grad_norm"}
+    assert expected | {"episodes", "sum_reward", "sum_return"} <= set(metrics)
     assert all(np.isfinite(values).all() for values in metrics.values())
     remembered = state.learner.opt_state
     assert first.best_score == -np.inf
@@ -236,41 +308,38 @@ def test_named_outputs_are_finite_and_the_best_policy_is_remembered(dispatched):
 
 
 def test_the_penalty_begins_with_the_first_update_that_is_no_improvement():
-    config, learner = ospo.Config(), None
-    params = ospo.Params({"w": jnp.zeros(1)}, None, None)
-    learner = ospo.Learner(params, ospo.Optimisation(None, params, -jnp.inf, jnp.zeros(())), jnp.zeros((), int), None, None)
-    seen = []
+    config, found = ospo.Config(), []
+    state = ospo.OptState(None, ospo.Params({"w": jnp.zeros(1)}, None, None), jnp.array(-jnp.inf), jnp.zeros(()))
     for number, reward in enumerate((1.0, 2.0, 1.5, 3.0)):
-        learner = learner.replace(params=params._replace(actor={"w": jnp.full(1, float(number))}))
+        params = ospo.Params({"w": jnp.full(1, float(number))}, None, None)
         steps = Step(jnp.full((1, 1, 2), reward), None, None, None)
-        state = on_one_device(lambda learner, steps: ospo.judge(config, learner, steps).opt_state, learner, steps)
-        learner = learner.replace(opt_state=state)
-        seen.append((float(state.best.actor["w"][0]), float(state.best_score), float(state.kl_coef)))
-    assert seen == [(0.0, 1.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.5), (3.0, 3.0, 0.5)]
+        state = on_one_device(functools.partial(ospo.track_best, config), params, state, steps)
+        found.append((float(state.best.actor["w"][0]), float(state.best_score), float(state.kl_coef)))
+    assert found == [(0.0, 1.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.5), (3.0, 3.0, 0.5)]
 
 
 def test_the_penalty_keeps_a_policy_near_the_best(dispatched):
     """Beyond the limit only the penalty counts, and its weight doubles."""
     env, config, state, _, _ = dispatched
-    learner = state.learner
-    away = jax.tree.map(lambda x: x + 0.3, learner.params.actor)
-    inputs = ospo.see(env, state.actors.timestep)
-    takes = jnp.ones(inputs.mask.shape[:-1], bool)
-    sample = jnp.full(takes.shape, env.noop)
-    batch = ospo.Batch(inputs, sample, jnp.zeros(takes.shape), takes, jnp.full(takes.shape, 1e3))
-    best = learner.params
+    best, networks = state.learner.params, ospo.make_networks(env, config)
+    away = jax.tree.map(lambda x: x + 0.3, best.actor)
+    inputs = ospo.get_inputs(env, state.actors.timestep)
+    mask = jnp.ones(inputs.mask.shape[:-1], bool)
+    sample = jnp.full(mask.shape, env.noop)
+    batch = ospo.Batch(inputs, sample, jnp.zeros(mask.shape), mask, jnp.full(mask.shape, 1e3))
 
     def loss(actor, kl_coef):
-        return ospo.losses(env, config, learner.params, best, kl_coef, batch, jax.random.key(0), actor)
+        return ospo.ospo_loss(actor, config, networks, best, best, kl_coef, batch, jax.random.key(0))
 
     program = functools.partial(on_one_device, jax.value_and_grad(loss, has_aux=True))
-    (total, (doubled, terms)), grads = program(away, jnp.array(0.5))
-    kl = terms[ospo.TERMS.index("kl_to_best")]
+    (total, (doubled, metrics)), grads = program(away, jnp.array(0.5))
+    kl = metrics["kl_to_best"]
     assert kl > config.kl_limit
     assert doubled == 1.0
     np.testing.assert_allclose(total, kl, rtol=1e-5)
     nearer = jax.tree.map(lambda x, g: x - 1e-3 * g, away, grads)
-    assert program(nearer, jnp.array(0.5))[0][1][1][-1] < kl
+    (_, (_, metrics)), _ = program(nearer, jnp.array(0.5))
+    assert metrics["kl_to_best"] < kl
     (free, (same, _)), _ = program(away, jnp.array(0.0))
     assert same == 0.0
     assert abs(free) > 10 * kl

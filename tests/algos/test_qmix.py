@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -17,9 +18,11 @@ import marljax
 from marljax.algos import qmix
 from marljax.baselines import games
 from marljax.config import compose
+from marljax.core.spaces import Discrete
 from marljax.core.types import lasting_parts
 from marljax.errors import UserError
 from marljax.learning.rollout import Inputs
+from marljax.nn.networks import initial_carry
 from marljax.training import mesh
 from marljax.training.evaluation import Evaluator
 from marljax.training.trainer import Trainer, _run, make_train
@@ -82,10 +85,10 @@ def first_values(config, result, variant):
     params, env_params = result.state.learner.params, probes.ProbeParams(variant=variant)
     vec = marljax.vectorize(Probe(), 64)
     env_state, timestep = vec.reset(KEY, env_params)
-    seen = qmix.see(Probe(), config, env_params, env_state, timestep)
-    zero = qmix.zero_carry(config.core, config.hidden[-1], (64, 2))
-    _, values = qmix.action_values(Probe(), config, params.agent, params, seen.local, zero)
-    return qmix.mixed(config, params, params.mixer, values.max(-1), seen.state)[0], timestep.obs
+    networks, weights = qmix.make_networks(Probe(), config), {"agent": params.agent, "mixer": params.mixer}
+    inputs = qmix.get_inputs(Probe(), config, env_params, env_state, timestep)
+    _, values = networks.action_values(params, weights, inputs, initial_carry(config.core, config.hidden[-1], (64, 2)))
+    return networks.mix(params, weights, values.max(-1), inputs.state)[0], timestep.obs
 
 
 def team(config, value):
@@ -132,51 +135,68 @@ def final_return(trained, variant):
 
 @pytest.mark.parametrize("core", ["mlp", "gru"])
 def test_replaying_a_rollout_gives_the_values_of_then(core):
-    """Across beginnings of episodes, and from a memory in mid-episode; without exploration the actions were the best ones."""
+    """Across beginnings of episodes, and from a recurrent state in mid-episode; without exploration the actions were the best."""
     config = qmix.Config(**SMALL, core=core, epsilon_start=0.0, epsilon_end=0.0, total_steps=600)
     env, env_params = Corridor(), Corridor().default_params
 
     def collected(key):
         learner, actors = qmix.init(env, env_params, config, key)
         frozen = learner.params
-        for _ in range(7):  # more than the replay holds: the oldest are gone
+        for _ in range(7):  # more than the buffer holds: the oldest are gone
             learner = learner.replace(params=frozen)
             (learner, actors), _ = qmix.update(env, config, qmix.TrainState(learner, actors))
-        kept = actors.carry.replay.value  # [E, N, T, …]
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
+        stored = actors.carry.replay.value  # [E, N, T, …]
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stored)
         batch = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(recurrent=()))._replace(recurrent=rows.recurrent)
-        _, values = qmix.action_values(env, config, frozen.agent, frozen, batch.seen.local, batch.recurrent)
-        return batch, qmix.best(values, batch.seen.local.action_mask)[:-1]
+        networks = qmix.make_networks(env, config)
+        _, values = networks.action_values(frozen, {"agent": frozen.agent}, batch.inputs, batch.recurrent)
+        return batch, qmix.best_action(values, batch.inputs.action_mask)[:-1]
 
     batch, again = on_one_device(collected, KEY)
-    assert batch.seen.local.first[1:-1].any(), "an episode begins within a rollout"
-    assert not batch.seen.local.first[0].all(), "a rollout begins within an episode"
+    assert batch.inputs.first[1:-1].any(), "an episode begins within a rollout"
+    assert not batch.inputs.first[0].all(), "a rollout begins within an episode"
     np.testing.assert_array_equal(batch.action, again)
     # what follows the last step of a rollout is what the next one begins with
-    obs = np.asarray(batch.seen.local.obs).reshape(6, config.num_envs, config.capacity, *batch.seen.local.obs.shape[2:])
+    obs = np.asarray(batch.inputs.obs).reshape(6, config.num_envs, config.capacity, *batch.inputs.obs.shape[2:])
     ends, starts = obs[-1], obs[0]  # [E, N, A, O]
-    place = 7 % config.capacity  # written next, so the oldest
-    order = [(place + index) % config.capacity for index in range(config.capacity)]
+    slot = 7 % config.capacity  # written next, so the oldest
+    order = [(slot + index) % config.capacity for index in range(config.capacity)]
     for before, after in itertools.pairwise(order):
         np.testing.assert_array_equal(ends[:, before], starts[:, after])
 
 
 @pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
 def test_targets_are_td_lambda_returns(mixer):
-    """Against a sum over steps written down again, with ends, cuts and dead agents anywhere."""
+    """Against a sum over steps written down again, with ends, cuts and dead agents anywhere.
+
+    The networks' weights are the team's values themselves. Where these are 0, the gradient of the mean squared error is −2 times
+    the target, by the number of targets, and 0 where nothing is learnt.
+    """
     steps, rows, agents, td_lambda = 7, 5, 3, 0.6
     config = qmix.Config(mixer=mixer, gamma=GAMMA, td_lambda=td_lambda, reward_scale=2.0)
     rng = np.random.default_rng(0)
     alive = rng.random((steps + 1, rows, agents)) < 0.8
-    terminated, truncated = rng.random((2, steps, rows)) < 0.2
+    terminated, truncated, last = rng.random((3, steps, rows)) < 0.2
     reward = rng.normal(size=(steps, rows, agents)) * alive[:-1]
     value = rng.normal(size=(steps + 1, rows, agents if mixer == "none" else 1))
-    nothing = jnp.zeros((steps + 1, rows, agents, 1))
-    local = Inputs(nothing, nothing, jnp.array(alive), jnp.array(alive))
-    batch = qmix.Sequence(qmix.Seen(local, None), None, None, reward, terminated, terminated | truncated, ())
-    found = qmix.targets(config, batch, jnp.array(value))
+    one_action = np.zeros((*alive.shape, 1))
+    inputs = Inputs(None, one_action == 0, None, alive, state=np.zeros((steps + 1, rows, 0)))
+    action = np.zeros(reward.shape, np.int32)
+    batch = qmix.Rollout(inputs, last, action, reward, terminated, terminated | truncated, ())
+    networks = qmix.Networks(
+        init=None,
+        action_values=lambda params, weights, inputs, carry: (carry, jnp.array(one_action)),
+        mix=lambda params, weights, values, state: weights,
+        update_stats=None,
+    )
+
+    def loss(weights, target, batch):
+        return qmix.td_loss(weights, config, networks, None, target, batch)[0]
+
+    gradient = on_one_device(jax.grad(loss), jnp.zeros_like(value[:-1]), jnp.array(value), batch)
     earned = 2.0 * reward
     lives = alive[1:]
+    learnt = ~last[..., None] & (alive[:-1] if mixer == "none" else True)
     if mixer != "none":
         earned = earned.sum(-1, keepdims=True) / agents  # whoever has left: what one agent earns weighs the same
         lives = np.ones_like(lives[..., :1])
@@ -187,7 +207,7 @@ def test_targets_are_td_lambda_returns(mixer):
             ahead = (1 - td_lambda) * ahead + td_lambda * expected[t + 1, row, agent]
         goes_on = lives[t, row, agent] and not terminated[t, row]
         expected[t, row, agent] = earned[t, row, agent] + GAMMA * goes_on * ahead
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(-0.5 * learnt.sum() * gradient, expected * learnt, rtol=1e-5, atol=1e-5)
 
 
 def test_a_team_is_worth_no_less_when_an_agent_is():
@@ -204,11 +224,13 @@ def test_a_team_is_worth_no_less_when_an_agent_is():
 
 
 def test_the_mixture_begins_near_a_sum_and_has_a_slope_for_costs():
-    mixer = qmix.mixing_network(qmix.Config())
+    networks = qmix.make_networks(SimpleNamespace(num_agents=4, action_space=Discrete(2)), qmix.Config())
     values = jnp.linspace(-20.0, 20.0, 50)[:, None] * jnp.array([1.0, 0.5, 1.5, 0.2])  # sums from −64 to 64
-    state = jax.random.normal(KEY, (50, 6))
-    weights = mixer.init(KEY, values, state)
-    mixed, slopes = jax.vmap(jax.value_and_grad(lambda value, state: mixer.apply(weights, value, state)[0]))(values, state)
+    state, everybody = jax.random.normal(KEY, (50, 6)), jnp.ones((1, 50, 4), bool)
+    inputs = Inputs(jnp.zeros((1, 50, 4, 3)), jnp.ones((1, 50, 4, 2), bool), everybody, everybody, state=state[None])
+    params = networks.init(KEY, KEY, inputs)
+    mix = functools.partial(networks.mix, params, {"mixer": params.mixer})
+    mixed, slopes = jax.vmap(jax.value_and_grad(lambda value, state: mix(value, state)[0]))(values, state)
     np.testing.assert_allclose(mixed[25:], values[25:].sum(-1), rtol=0.1, atol=0.2)
     np.testing.assert_allclose(slopes[25:], 1.0, atol=0.1)
     assert (slopes[:25] > 0.04).all()
@@ -226,7 +248,7 @@ def test_one_agent_is_mixed_with_nobody():
 def test_exploration_stays_within_the_available_actions_and_is_even():
     mask = jnp.array([[True, False, True, True, False], [False, True, False, False, False]])
     values = jnp.array([[9.0, 99.0, 0.0, 0.0, 99.0], [0.0, -5.0, 1.0, 1.0, 1.0]])
-    draw = jax.vmap(lambda key, epsilon: qmix.explored(key, epsilon, values, mask), in_axes=(0, None))
+    draw = jax.vmap(lambda key, epsilon: qmix.epsilon_greedy(key, epsilon, values, mask), in_axes=(0, None))
     keys = jax.random.split(KEY, 6_000)
     counts = np.stack([np.bincount(draw(keys, 0.3)[:, agent], minlength=5) for agent in (0, 1)]) / len(keys)
     np.testing.assert_allclose(counts, [[0.8, 0.0, 0.1, 0.1, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]], atol=0.015)
@@ -235,7 +257,7 @@ def test_exploration_stays_within_the_available_actions_and_is_even():
 
 def test_the_share_of_random_actions_falls_linearly():
     config = qmix.Config(num_envs=1, rollout_length=10, total_steps=1_000, learning_starts=0, epsilon_end=0.1, epsilon_decay=0.5)
-    shares = [float(qmix.exploration(config, jnp.array(update))) for update in (0, 25, 50, 100)]
+    shares = [float(qmix.exploration_rate(config, jnp.array(update))) for update in (0, 25, 50, 100)]
     np.testing.assert_allclose(shares, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
 
 
@@ -266,13 +288,13 @@ def test_nothing_is_learnt_before_learning_starts():
     np.testing.assert_array_equal(metrics["grad_norm"] > 0, [False, False, True, True, True])
 
 
-def test_what_is_kept_takes_half_of_the_memory_in_half_precision():
+def test_stored_observations_take_half_of_the_memory_in_half_precision():
     def size(dtype):
         config = qmix.Config(**SMALL, buffer_dtype=dtype)
         trainer = Trainer(qmix, Corridor(), config, mesh.make_mesh())
         members = jax.eval_shape(lambda: trainer.init(jax.random.split(KEY, 1), Corridor().default_params))
-        seen = members.state.actors.carry.replay.value.seen
-        return memory.size((seen.local.obs, seen.state))
+        inputs = members.state.actors.carry.replay.value.inputs
+        return memory.size((inputs.obs, inputs.state))
 
     assert size("float32") == 2 * size("bfloat16") == 2 * size("float16") > 0
 
@@ -375,6 +397,6 @@ def test_no_update_copies_the_replay(seeds):
     config = qmix.Config(**(SMALL | {"buffer_size": 200_000}))
     trainer, keys = Trainer(qmix, Corridor(), config, mesh.make_mesh()), jax.random.split(KEY, seeds)
     members = jax.eval_shape(lambda: trainer.init(keys, Corridor().default_params))
-    kept = sum(map(memory.size, lasting_parts(members.state)))
+    stored = sum(map(memory.size, lasting_parts(members.state)))
     used = _run.lower(trainer, members, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
-    assert used.temp_size_in_bytes < 0.1 * kept
+    assert used.temp_size_in_bytes < 0.1 * stored

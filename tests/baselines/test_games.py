@@ -58,5 +58,5 @@ def test_a_page_says_what_is_missing(tmp_path):
         games.Matrix("climbin")
     cells = Cells(tmp_path, Console(quiet=True), compute_missing=False)
     text = games.page({"games": games.table(cells)})
-    assert "Not computed yet: QMIX two-step, QMIX climbing" in text
+    assert "Not computed yet: QMIX two-step; QMIX climbing" in text
     assert games.told({"return": {"mean": [7.0, 8.0, 8.0]}}, 8.0) == "7.7 (2 of 3)"

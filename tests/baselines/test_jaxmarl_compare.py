@@ -54,7 +54,7 @@ def test_the_limit_can_be_an_end():
 def test_a_page_says_what_is_missing(tmp_path):
     cells = Cells(tmp_path, Console(quiet=True), compute_missing=False)
     text = compare.page({part: fill(cells) for part, fill in compare.PARTS.items()})
-    assert f"Not computed yet: {compare.OURS}, {compare.TERMINAL}, {compare.THEIRS}." in text
+    assert f"Not computed yet: {compare.OURS}; {compare.TERMINAL}; {compare.THEIRS}." in text
     assert "1,000,000 steps" in text
     gap = stats.mean([1.0, 2.0, 3.0])
     line = compare.difference({"mean": [2.0, 4.0, 6.0]}, {"mean": [1.0, 2.0, 3.0]})

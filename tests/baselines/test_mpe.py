@@ -13,7 +13,7 @@ from marljax.baselines import mpe
 from marljax.baselines.harness.result_cache import Cells
 from marljax.baselines.harness.versus import Plan
 from marljax.baselines.rivals import rnn_ppo, simple_tag
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 
 QUIET = Console(quiet=True)
 TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16)
@@ -95,7 +95,7 @@ def test_a_collapse_is_seen():
 def test_a_page_says_what_is_missing(tmp_path):
     cells = Cells(tmp_path, QUIET, compute_missing=False)
     text = mpe.page({part: fill(cells) for part, fill in mpe.PARTS.items()})
-    assert "Not computed yet: simple_spread, IPPO, simple_spread, MAPPO" in text
+    assert "Not computed yet: simple_spread, IPPO; simple_spread, MAPPO" in text
     assert "1,000,000 steps" in text
 
 

@@ -10,15 +10,17 @@ import warnings
 import jax
 import pytest
 from PIL import Image
+from rich.console import Console
 from toys import Corridor
 
 import marljax
 from marljax import registry
-from marljax.cli import app, exit_status, train
+from marljax.cli import app, exit_status, plot, train
 from marljax.config import compose
 from marljax.core.spaces import Box
 from marljax.errors import UserError
 from marljax.io import program_cache
+from marljax.reporting import report
 from marljax.training import evaluation, load, runner
 from marljax.training.evaluation import PARTS_PER_SUITE, SUITES
 
@@ -110,7 +112,8 @@ def test_a_stopped_run_leaves_a_curve_and_says_how_to_go_on(tmp_path, monkeypatc
     assert console(*shlex.split(advice)[1:]) == 0
     sessions = json.loads((folder / "run.json").read_text())["sessions"]
     assert [session["status"] for session in sessions] == ["interrupted", "finished"]
-    assert all(session["seconds"] > 0 and session["versions"]["jax"] == jax.__version__ for session in sessions)
+    assert all(session["seconds"] > session["training_seconds"] > 0 for session in sessions)
+    assert all(session["versions"]["jax"] == jax.__version__ for session in sessions)
     assert sessions[0]["device"] == {"platform": "cpu", "kind": "cpu", "count": jax.device_count()}
 
 
@@ -191,7 +194,8 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
         (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
         (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
-        (["plot", "{folder}", "out=x.png"], "'out=x.png': plot takes a run folder and trust=true"),
+        (["plot", "{folder}", "out=x.png"], "unknown option 'out'; known: env.target, trust"),
+        (["plot", "{folder}", "env.limit=3"], "plot draws a run as it was; leave out env.limit"),
         (["plot", "nowhere"], "nowhere is not a run folder"),
         (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
@@ -212,6 +216,9 @@ def test_mistakes_are_one_line(folder, words, message, capsys):
         ((None,), "None is not a run folder"),
         ((3,), "3 is not a run folder"),
         (("{folder}", None, "best", "0"), "has no trial '0'"),
+        (("{folder}", None, "best", 0.0), "has no trial 0.0; it tried 0 to 0"),
+        (("{folder}", "0"), "has no seed '0'; it trained 0, 1"),
+        (("{folder}", True), "has no seed True; it trained 0, 1"),
     ],
 )
 def test_python_s_load_takes_paths_and_numbers(folder, arguments, message):
@@ -237,6 +244,72 @@ def test_a_scene_that_raises_is_told_before_training_and_costs_the_animation_onl
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("no animation: Paintless: scene raised RuntimeError: no paint")
     assert (tmp_path / "tiny_paintless" / "bare" / "results.json").exists()
+
+
+SCENELESS = """
+from toys import Corridor, Points
+
+class Sceneless(Corridor):
+    scene = Points.scene
+    alarms = {"arrived": "…"}
+    asked = []
+
+    def rivals(self, env_params):
+        self.asked.append(self)
+        if len(self.asked) == 2:  # after training
+            raise SystemExit(3)
+        return {}
+"""
+
+
+def test_a_finished_run_keeps_its_results_whatever_its_environment_raises_then(run, tmp_path, monkeypatch, capsys):
+    """And an environment without a scene is told of once, before training."""
+    (tmp_path / "sceneless.py").write_text(SCENELESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["env=custom", "env.target=sceneless:Sceneless", "algo.total_steps=40", "eval.every=0", "eval.final_episodes=4"]
+    words += [f"runs={tmp_path}", "name=bare"]
+    assert console("train", "tiny", *words) == 2
+    assert "error: Sceneless: rivals raised SystemExit: 3 (rivals, line" in capsys.readouterr().err
+    folder = tmp_path / "tiny_sceneless" / "bare"
+    assert list(json.loads((folder / "results.json").read_text())["policies"]) == ["tiny"]
+    assert console("train", "tiny", f"resume={folder}") == 0
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if "episode.gif" in line or "animation" in line] == [
+        "no animation: Sceneless has no scene; implement scene(state, env_params)"
+    ]
+    assert "random" in json.loads((folder / "results.json").read_text())["policies"]
+
+
+def test_an_environment_of_another_library_says_nothing_of_pictures(capsys, tmp_path):
+    settings = compose.compose("ppo", ["env=gymnax/CartPole-v1"])
+    runner.check_environment(settings, Console())
+    report.draw_episode(settings, None, "seed 0", tmp_path, Console())
+    assert capsys.readouterr().out == ""
+
+
+def test_what_a_scene_raises_while_it_is_drawn_costs_the_animation_only(folder, tmp_path, monkeypatch, capsys):
+    loaded = load.load_members(folder, "best")
+    params = jax.tree.map(lambda leaf: leaf[0], loaded.params)
+    monkeypatch.setattr(Corridor, "pace", property(lambda env: {}["pace"]))
+    report.draw_episode(loaded.settings, params, "seed 0", tmp_path, Console(width=200))
+    assert "no animation: Corridor: what draws an episode raised KeyError: 'pace'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["env=corridor"], []])
+def test_help_says_the_command_that_was_typed(words, monkeypatch, capsys):
+    assert console("train", "tiny", *words, "--help") == 0
+    assert capsys.readouterr().out.startswith("usage: marljax train tiny env=<name>")
+    monkeypatch.setattr(sys, "argv", ["algos/tiny.py"])
+    with pytest.raises(SystemExit):
+        app.main("tiny", [*words, "--help"])
+    assert capsys.readouterr().out.startswith("usage: python algos/tiny.py env=<name>")
+
+
+def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
+    given = []
+    monkeypatch.setattr(plot, "draw_again", lambda *arguments: given.append(arguments[2:]))
+    assert [console("plot", folder, *words) for words in ([], ["trust=True"], ["env.target=a:B"])] == [0, 0, 0]
+    assert given == [(False, {}), (True, {}), (False, {"env.target": "a:B"})]
 
 
 @pytest.mark.parametrize(

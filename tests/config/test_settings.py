@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import marljax
 import marljax.configs
 from marljax import registry
 from marljax.cli import app, exit_status
@@ -48,6 +49,12 @@ def test_a_name_with_an_underscore_stays_whole(monkeypatch):
     monkeypatch.setitem(registry.ENVIRONMENTS, "kl_pads", "toys:Corridor")
     given = compose("tiny_two", ["env=kl_pads"])
     assert (given.label, given.title) == ("tiny_two on kl_pads", "tiny_two_kl_pads")
+
+
+@pytest.mark.parametrize("given", [(3, "corridor"), ("tiny", 3), ("tiny", "corridor", 3), ("tiny", "corridor", None)])
+def test_python_s_tuned_takes_text(given):
+    with pytest.raises(UserError, match=r"tuned got (3|None); give text, such as tuned\('mappo', 'merge'"):
+        marljax.tuned(*given)
 
 
 def test_tuned_files_change_defaults_and_yield_to_the_command_line(tmp_path, monkeypatch):
@@ -163,7 +170,7 @@ MISTAKES = [
     ("env=custom env.target=toyz:Corridor", "cannot import 'toyz'"),
     ("env=custom env.target=tiny:Config", "is not an environment"),
     ("env=corridor env.target=toys:Corridor", "needs env=custom"),
-    ("env=custom env.target=marljax.joint:Joint", "marljax.joint:Joint wraps another environment"),
+    ("env=custom env.target=marljax.wrappers.joint:Joint", "marljax.wrappers.joint:Joint wraps another environment"),
     ("env=corridor env.preset=damaged", "Corridor: default_params raised KeyError: 'damaged' (preset_params, line"),
     ("env={a:1}", "env=<name> chooses"),
     ("env=corridor sweep.learning_rate=glob(*)", "cannot read sweep.learning_rate=glob(*); write a list"),

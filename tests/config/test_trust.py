@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -196,6 +197,24 @@ def test_what_was_trained_here_needs_no_word_until_it_is_moved_or_edited(custom,
         marljax.load(homeless.folder)
 
 
+def test_edited_results_of_a_batch_are_told_and_judged_again(tmp_path, capsys):
+    ended = train("env=corridor", f"runs={tmp_path}", "sweep.learning_rate=[0.1,0.2]", "search.batches=2")
+    results = ended.folder / "batch_1" / "results.json"
+    judged = results.read_text()
+    tree = json.loads(judged)
+    tree["members"][0]["metrics"]["return"] = 1e9
+    ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
+    for edited in ({"members": tree["members"]}, tree):  # with no checksum, and with the one that it had
+        results.write_text(json.dumps(edited))
+        assert resume(ended.folder).status == "finished"
+        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+        assert told == [f"warning: {results} is damaged, was edited or is an earlier version's; its members are judged again"]
+        assert results.read_text() == judged
+    results.write_text(json.dumps(tree))
+    assert console("plot", ended.folder) == 2
+    assert "are damaged or were edited; resume=" in capsys.readouterr().err
+
+
 def test_batches_of_ones_own_environment_are_resumed_without_a_word(tmp_path):
     ended = train(*CUSTOM, f"runs={tmp_path}", "sweep.learning_rate=[0.1,0.2]", "search.batches=2")
     results = ended.folder / "batch_0" / "results.json"
@@ -285,6 +304,8 @@ def test_a_damaged_checkpoint_is_told_by_every_reader(received, capsys):
         ("  length: 4", "  length: 3", "env.length was 4 and is 3"),
         ("  length: 4", "  length: 4\n  slip: 0.9", "env.slip was not set and is 0.9"),
         ("learning_rate: 0.1", "learning_rate: 0.3", "algo.learning_rate was 0.1 and is 0.3"),
+        ("  step_cost: 0.05", "  step_cost: 0.5", "env_params.step_cost was 0.05 and is 0.5"),
+        ("  step_cost: 0.05", "  step_cost: 0.05\n  cost: 1", "env_params.cost was None and is 1"),
     ],
 )
 def test_an_edited_configuration_is_refused_by_every_reader(received, capsys, old, new, told):
@@ -313,6 +334,8 @@ def test_lost_checkpoints_are_not_trained_anew_in_silence(received, capsys):
             (received / unlink).unlink(missing_ok=True)
         with pytest.raises(UserError, match=r"put .*checkpoints back, or start a new run"):
             resume(received)
+        with pytest.raises(UserError, match=r"but no checkpoint|had a checkpoint of update 40|has rows up to update 40"):
+            marljax.load(received)
         assert (received / "metrics.jsonl").read_bytes() == before
     assert "nothing was saved" not in capsys.readouterr().out
 
@@ -327,6 +350,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(regis
             train("env=corridor", f"runs={tmp_path}", "name=killed")
     folder = tmp_path / "tiny_corridor" / "killed"
     assert metrics_log.read_rows(folder)
+    edit(folder, "  step_cost: 0.05", "  step_cost: 0.5")
+    with pytest.raises(UserError, match=r"env_params.step_cost was 0.05 and is 0.5; set it back"):
+        resume(folder)
+    edit(folder, "  step_cost: 0.5", "  step_cost: 0.05")
     assert resume(folder).status == "finished"
     assert "nothing was saved yet; starting from the beginning" in capsys.readouterr().out
     assert [row["update"] for row in metrics_log.read_rows(folder)] == [
@@ -422,6 +449,33 @@ def test_only_regular_files_of_a_checkpoint_are_read(received, tmp_path, damage)
         manifest.symlink_to("/dev/zero")
     with pytest.warns(UserWarning, match="00000040 is damaged"):
         assert marljax.load(received, which="last").update == 36
+
+
+@pytest.fixture
+def in_two_minutes():
+    """Fails a test that is not done by then: opening a pipe that nobody else opens takes for ever."""
+
+    def waiting(*_):
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, waiting)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("in_two_minutes")
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "results.json", "run.json", ".saved", ".lock", "curve.png"])
+def test_no_command_waits_for_a_pipe_in_place_of_a_file(received, capsys, name):
+    """Each ends, with a line where it cannot do without the file."""
+    for words in (["plot", received], ["evaluate", received, "episodes=4"], ["train", "tiny", f"resume={received}"]):
+        (received / name).unlink(missing_ok=True)
+        os.mkfifo(received / name)
+        status = console(*words)
+        lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning: ")]
+        assert status == 2 * len(lines)
+        assert len(lines) == (name in ("config.yaml", "metrics.jsonl") and (name, words[0]) != ("metrics.jsonl", "evaluate"))
 
 
 def test_a_configuration_without_end_is_one_line(received):

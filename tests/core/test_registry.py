@@ -15,6 +15,7 @@ from marljax.errors import UserError
         ("maze_name:Maze", "from math import absent", "importing 'maze_name' raised ImportError: cannot import name 'absent'"),
         ("maze_value:Maze", "raise ValueError('no walls')", "importing 'maze_value' raised ValueError: no walls; mend it there"),
         ("maze_syntax:Maze", "def", "importing 'maze_syntax' raised SyntaxError"),
+        ("maze_leaves:Maze", "raise SystemExit(3)", "importing 'maze_leaves' raised SystemExit: 3; mend it there"),
     ],
 )
 def test_the_module_at_fault_is_named(target, source, message, tmp_path, monkeypatch):
@@ -33,7 +34,7 @@ def test_the_module_at_fault_is_named(target, source, message, tmp_path, monkeyp
     [
         (3, {}, "3 is not the name of an environment"),
         (None, {}, "None is not the name of an environment"),
-        ("merge", {"density": ["easy"]}, r"merge does not take density=\['easy'\]"),
+        ("merge", {"density": ["easy"]}, r"merge does not take density=\['easy'\]; give text, .*such as density='hard'"),
     ],
 )
 def test_what_is_no_name_or_no_option_is_one_line(name, options, message):

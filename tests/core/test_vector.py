@@ -7,6 +7,7 @@ import probes
 import pytest
 
 import marljax
+from marljax import UserError
 from marljax.learning.rollout import episode_figures
 
 
@@ -23,6 +24,15 @@ def play(variant, steps, num_envs=4, stagger=0):
         states.append(state)
         timesteps.append(timestep)
     return states, timesteps
+
+
+@pytest.mark.parametrize(
+    ("env", "count", "message"),
+    [(3, 3, "got 3; give an environment"), *((probes.Probe(), count, "num_envs=") for count in (0, "a", 2.0, True, None))],
+)
+def test_what_makes_no_instances_is_refused(env, count, message):
+    with pytest.raises(UserError, match=f"vectorize .*{message}"):
+        marljax.vectorize(env, count)
 
 
 @pytest.mark.parametrize("variant", [probes.DELAYED, probes.TRUNCATED, probes.MEMORY])

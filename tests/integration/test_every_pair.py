@@ -82,9 +82,9 @@ def test_two_updates_are_finite(algo, env):
     chex.assert_tree_all_finite((members.state.learner.params, metrics))
 
 
-def test_the_readme_says_the_same():
+def test_the_documentation_says_the_same():
     """Its table has a row for every algorithm; a pair that is impossible has its reason there instead of a tick."""
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
     table = text.split("<!-- every pair -->")[1].strip().split("\n\n")[0].splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
     header, body = rows[0][1:], {row[0]: row[1:] for row in rows[2:]}

@@ -159,6 +159,16 @@ def test_a_foreign_manifest_is_passed_over(folder, edit, message):
     assert message in restored.warnings[0]
 
 
+def test_what_orbax_cannot_read_is_not_called_damaged(folder, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no names but UTF-8")
+
+    monkeypatch.setattr(checkpoint._orbax().PyTreeCheckpointer, "restore", broken)
+    with pytest.raises(UserError, match=r"orbax cannot read .*00000020.*RuntimeError: no names but UTF-8; ") as raised:
+        checkpoint.restore(folder, tree(), PURPOSE)
+    assert "damaged" not in str(raised.value)
+
+
 @pytest.mark.parametrize("damage", ["a bit of its format", "lost"])
 def test_a_damaged_manifest_is_passed_over(folder, damage):
     manifest = folder / "00000020" / checkpoint.MANIFEST

@@ -1,5 +1,6 @@
 """What happens to runs from outside: kills, damage, a full disk, other machines, several processes."""
 
+import json
 import os
 import shutil
 import signal
@@ -101,6 +102,31 @@ def test_poor_terminals_are_good_enough(tmp_path, words, environment):
     assert len(output.splitlines()) > 3
 
 
+def test_every_name_of_a_file_works_in_every_locale(tmp_path):
+    """A folder to start in, one for runs, one of one's own code."""
+    here = tmp_path / "é" / "d"
+    here.mkdir(parents=True)
+    (here / "own.py").write_text("from toys import Corridor\n")
+    words = ["algo.total_steps=40", "env=custom", "env.target=own:Corridor", f"runs={here}", "name=n1"]
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    status, output, errors = tiny(tmp_path, *words, shell=f'cd {here}; "$@"', **ascii_only, JAX_COMPILATION_CACHE_DIR=None)
+    assert (status, errors) == (0, ""), output
+    (session,) = json.loads(next(here.rglob("run.json")).read_text())["sessions"]
+    assert session["own_code"] == {"env.target": None}  # no repository
+    assert session["command"].startswith(f"python {SUPPORT / 'toy_command.py'} tiny ")
+    status, _, errors = tiny(tmp_path, "algo.total_steps=40", shell="\"$@\" $'runs=\\xe9'")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "is not in UTF-8" in errors
+
+
+def test_a_home_that_cannot_be_written_to_is_one_line(tmp_path):
+    unwritable = {"HOME": "/proc", "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None, "XDG_STATE_HOME": None, "MPLCONFIGDIR": None}
+    status, output, errors = tiny(tmp_path, "algo.total_steps=40", "render=true", **unwritable)
+    assert status == 0, output
+    assert "matplotlib" not in errors
+    assert errors.count("\n") <= 1  # of the cache of programs
+
+
 def test_a_full_output_is_one_line_and_costs_no_training(tmp_path):
     status, _, errors = tiny(tmp_path, "algo.total_steps=1e6", "chunk=5", shell='"$@" > /dev/full')
     assert status == 2
@@ -128,6 +154,24 @@ def test_a_second_ctrl_c_ends_a_run_at_once_with_one_line(tmp_path):
     _, errors = running.communicate(timeout=300)
     assert running.returncode == 128 + signal.SIGINT
     assert errors in ("stopped\n", "")  # empty where the first one was quick enough
+
+
+def test_two_ctrl_c_in_the_middle_of_a_chunk_end_a_run_at_once(tmp_path):
+    """Python merges them: the chunk, which is the whole run, takes much longer than both."""
+    words = ["algo.total_steps=1280", "chunk=64", "algo.layers=[4000,4000]"]
+    command = [sys.executable, str(SUPPORT / "toy_command.py"), *TINY, f"runs={tmp_path}", "name=run", *words]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    folder = tmp_path / "tiny_corridor" / "run"
+    while not (folder / "metrics.jsonl").exists() and running.poll() is None:
+        time.sleep(0.01)
+    time.sleep(2.0)
+    for _ in range(2):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    output, errors = running.communicate(timeout=300)
+    assert (running.returncode, errors) == (128 + signal.SIGINT, "stopped\n"), output
+    assert output.count("stopping after this chunk") <= 1  # a pipe may lose what was printed last
+    assert not checkpoint.checkpoints(folder / "checkpoints")
 
 
 @pytest.mark.parametrize("library", ["numpy", "jaxlib"])

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 
@@ -14,9 +15,9 @@ def git(folder, *words):
 
 
 def test_the_commit_is_that_of_the_checkout_which_holds_the_package(tmp_path):
-    package = tmp_path / "marljax"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
+    package = tmp_path / "marljax" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("")
     assert provenance.git_state(package) is None
     git(tmp_path, "init")
     (tmp_path / "own.py").write_text("")
@@ -27,8 +28,46 @@ def test_the_commit_is_that_of_the_checkout_which_holds_the_package(tmp_path):
     git(tmp_path, "commit", "-m", "both")
     state = provenance.git_state(package)
     assert (len(state["commit"]), state["dirty"]) == (40, False)
-    (package / "__init__.py").write_text("changed = True")
+    package.write_text("changed = True")
     assert provenance.git_state(package)["dirty"]
+
+
+def test_a_session_names_the_commit_of_the_users_own_code(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text("")
+    git(tmp_path, "init")
+    git(tmp_path, "add", "own.py")
+    git(tmp_path, "commit", "-m", "own")
+    session = provenance.described({"env.target": own})
+    assert session["own_code"] == {"env.target": provenance.git_state(own)}
+    assert not session["own_code"]["env.target"]["dirty"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "orig_argv", "command"),
+    [
+        (["/venv/bin/marljax", "changed"], ["/venv/bin/python3", "/venv/bin/marljax", "train", "ppo"], "marljax train ppo"),
+        (["algos/ppo.py"], ["/venv/bin/python", "-X", "utf8", "algos/ppo.py", "env=merge"], "python algos/ppo.py env=merge"),
+        (["-c", "x"], ["/venv/bin/python", "-c", "main()", "x"], "python -c main() x"),
+        (["/site/own/__main__.py", "x"], ["/venv/bin/python", "-m", "own", "x"], "python -m own x"),
+    ],
+)
+def test_the_command_is_what_was_typed(monkeypatch, argv, orig_argv, command):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", orig_argv)
+    assert " ".join(provenance.typed()) == command
+
+
+def test_the_whole_time_is_noted_of_a_session_that_has_ended(tmp_path):
+    with provenance.recorded(tmp_path) as session:
+        provenance.note_whole(tmp_path, 70.0)  # still running: not the one that is meant
+        session.status = "finished"
+    path = tmp_path / run_folder.PROVENANCE
+    (ended,) = json.loads(path.read_text())["sessions"]
+    assert ended["seconds"] == ended["training_seconds"] < 60
+    provenance.note_whole(tmp_path, 70.0)
+    (noted,) = json.loads(path.read_text())["sessions"]
+    assert noted == ended | {"seconds": 70.0}
 
 
 @pytest.mark.parametrize("damage", [None, b"\xff", b"{}", b'{"sessions": 3}', b'{"sessions": [3]}'])

@@ -11,11 +11,10 @@ from jax.tree_util import tree_leaves_with_path as leaves_with_paths
 from toys import Crowd, Points
 
 import marljax
-from marljax.algos import ippo, mappo, ospo
-from marljax.algos import ppo as single
+from marljax.algos import ippo, mappo, ospo, ppo
 from marljax.core import layout
 from marljax.core.spaces import Part
-from marljax.learning import ppo, rollout
+from marljax.learning.rollout import Inputs
 from marljax.nn import encoder
 from marljax.nn.encoder import Encoder, attend
 from marljax.nn.layers import EncoderSizes
@@ -143,17 +142,16 @@ CHOICES = {
 }
 
 
-def networks(algorithm, config, params, timestep, state):
+def outputs(algorithm, config, params, timestep, state):
     """Actions preferred [E, A, 2] and values [E, A]."""
-    env = Crowd()
-    carry = ppo.Carry(*(initial_carry(config.core, config.hidden[-1], timestep.alive.shape) for _ in range(2)))
-    local = rollout.inputs_of(timestep)
-    _, head = ppo.policy(env, config, params, local, carry.actor)
+    networks = (mappo if algorithm is mappo else ppo).make_networks(Crowd(), config)
+    inputs, carry = Inputs.of(timestep), initial_carry(config.core, config.hidden[-1], timestep.alive.shape)
     if algorithm is mappo:
-        _, value = mappo.values(env, config, params, mappo.Inputs(local, state[None]), carry.critic)
+        _, pi = networks.policy(params, inputs, carry)
+        _, value = networks.value(params, inputs._replace(state=state[None]), carry)
     else:
-        _, _, value = single.apply(env, config, params, local, carry)
-    return head.mode()[0], value[0]
+        _, pi, value = networks.policy_and_value(params, inputs, ppo.Carry(carry, carry))
+    return pi.mode()[0], value[0]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -173,7 +171,7 @@ def test_policies_and_critics_do_not_mind_the_order(choice):
         torn = obs.at[..., :9].set(obs[..., :9].reshape(4, 4, 3, 3)[:, :, order].reshape(4, 4, 9))
         turned = torn.at[..., -3:].set(obs[..., -3:][..., order])
         thrice = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * 3), (timestep, state))
-        found = networks(algorithm, config, params, thrice[0].replace(obs=jnp.concatenate([obs, turned, torn])), thrice[1])
+        found = outputs(algorithm, config, params, thrice[0].replace(obs=jnp.concatenate([obs, turned, torn])), thrice[1])
         return jax.tree.map(lambda leaf: leaf.reshape(3, 4, *leaf.shape[1:]), found), layout.present(obs[..., 2:9:3, None])
 
     (actions, values), there = look(result.state.learner.params)

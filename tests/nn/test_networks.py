@@ -10,12 +10,13 @@ import pytest
 
 from marljax.nn.gru import GRU
 from marljax.nn.layers import Sizes, orthogonal
-from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Core, apply_per_agent, init_per_agent, initial_carry
+from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Core, PerAgent, initial_carry
 from marljax.nn.scorers import PairScorer, TwoTowers, sum_of_pairs
 
 INITIALISE_MANY_SEEDS = """
 import jax, jax.numpy as jnp
-from marljax.networks import Core, Sizes, initial_carry
+from marljax.nn.layers import Sizes
+from marljax.nn.networks import Core, initial_carry
 
 model, x, flags = Core(Sizes("gru", (32, 32, 32), (), "tanh")), jnp.zeros((1, 2, 3, 5)), jnp.ones((1, 2, 3), bool)
 init = jax.jit(jax.vmap(lambda key: model.init(key, initial_carry("gru", 32, (2, 3)), x, flags, flags)))
@@ -184,8 +185,9 @@ def test_parameters_per_agent():
     actor = Actor(4, Sizes("gru", (8, 6), (5,), "relu"))
     x, flags = jax.random.normal(jax.random.key(0), (2, 3, 5, 7)), jnp.ones((2, 3, 5), bool)
     carry = initial_carry("gru", 6, (3, 5))
-    params = init_per_agent(actor, jax.random.key(1), 5, carry, x, flags, flags)
-    new_carry, outputs = apply_per_agent(actor, params, False, carry, (), x, flags, flags)
+    network = PerAgent(actor, 5, shared=False)
+    params = network.init(jax.random.key(1), carry, x, flags, flags)
+    new_carry, outputs = network(params, carry, x, flags, flags)
     assert outputs.shape == (2, 3, 5, 4)
     for agent in range(5):
         own = jax.tree.map(lambda leaf, agent=agent: leaf[agent], params)

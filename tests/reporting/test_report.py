@@ -121,6 +121,6 @@ def test_every_environment_is_compared_with_random_actions_and_its_own_policies(
 
 
 def test_a_policy_that_does_not_run_is_one_line():
-    with pytest.raises(UserError, match="scripted policy 'broken' raised TracerBoolConversionError") as refused:
+    with pytest.raises(UserError, match=r"^Misguided: the scripted policy 'broken' cannot be compiled: ") as refused:
         figures(env="misguided", episodes=8)
     assert "\n" not in str(refused.value)

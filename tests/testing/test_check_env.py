@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from toys import Corridor, CorridorParams, Crowd, Padded, Points
 
-from marljax import UserError
+from marljax import UserError, joint
+from marljax.core.environment import Rival
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 from marljax.testing.static import check_before_training, scene_fault
-from marljax.wrappers import joint
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ BROKEN = {
     IntegerReward: r"reward is int32\[3\], not float32\[3\]",
     DonePerAgent: r"terminated is bool\[3\], not bool\[\]",
     OtherTree: "step",
-    Stumbles: r"step raised KeyError: 'reward' \(transition, line \d+ of test_testing.py\)",
+    Stumbles: r"step raised KeyError: 'reward' \(transition, line \d+ of test_check_env.py\)",
     NoDescription: r"teams raised KeyError: 'teams' \(teams, line",
     GlobalMatrix: r"global_state is float32\[1, 7\], not a vector",
     PresetShapes: r"the env_params of preset 'slow' need another program: slip is float32\[3\], not float32\[\]",
@@ -319,6 +319,61 @@ def test_endless_environments_may_say_so():
     check_env(Endless(), num_steps=40, ends=False)
 
 
+def always(value):
+    """A method that gives ``value``."""
+    return lambda self, *given: value
+
+
+def leaves(self, *given):
+    raise SystemExit(3)
+
+
+def forth(key, state, timestep, carry):
+    return jnp.full(timestep.alive.shape, 2), carry
+
+
+def doing(action, carry=()):
+    """The rivals of an environment, of which the one does this."""
+    return always({"walker": Rival(Corridor(), CorridorParams(), lambda *given: (action, carry))})
+
+
+# What an environment's class may say wrong beside its episodes: name → (value, what is told).
+TOLD = [
+    ({"limit_ends": always(True)}, "limit_ends is <bound method.*, not True or False"),
+    ({"limit_ends": True, "longest": always("12")}, "longest gives '12', not a number or None"),
+    ({"limit_ends": True, "longest": always(jnp.ones(3))}, r"longest gives Array\(.*, not a number or None"),
+    ({"longest": lambda self, env_params: int(env_params.limit)}, "longest cannot be compiled"),
+    ({"longest": leaves}, r"longest raised SystemExit: 3 \(leaves, line"),
+    ({"figures": "arrived"}, "figures is 'arrived', not a tuple of names"),
+    ({"units": ("m",)}, r"units is \('m',\), not a dictionary"),
+    ({"alarms": ["arrived"]}, r"alarms is \['arrived'\], not a dictionary"),
+    ({"alarms": {"nothing": "…"}}, r"alarms names \['nothing'\], which are no metrics; observe reports \['arrived', "),
+    ({"alarms": property(always(None))}, "alarms is None, not a dictionary"),
+    ({"rivals": lambda self, env_params: {}["walker"]}, r"rivals raised KeyError: 'walker' \(<lambda>, line"),
+    ({"rivals": always([forth])}, r"rivals gives \[<function .*, not a dictionary of policies by name"),
+    ({"rivals": always({"walker": 3})}, "the scripted policy 'walker' is 3, not a function"),
+    ({"rivals": always({"walker": lambda *given: 3})}, r"'walker' does not give a pair \(action, carry\)"),
+    ({"rivals": doing(jnp.zeros((3, 7), int))}, r"'walker' gives the actions int32\[3, 7\], not int32\[3\]$"),
+    ({"rivals": doing(jnp.zeros(3))}, r"'walker' gives the actions float32\[3\], not int32\[3\]"),
+    ({"rivals": doing(jnp.zeros(3, int), 1)}, "'walker' gives another carry than it began with"),
+    ({"rivals": always({"walker": lambda *given: given[4]})}, r"'walker' raised IndexError: .* \(<lambda>, line"),
+]
+
+
+@pytest.mark.parametrize(("members", "message"), TOLD, ids=[message[:30] for _, message in TOLD])
+def test_what_is_wrong_beside_the_episodes_is_told_before_training(members, message):
+    env = type("Wrong", (Corridor,), {"__module__": __name__, **members})()
+    with pytest.raises(UserError, match=f"^Wrong: .*{message}"):
+        check_before_training(env)
+
+
+def test_what_is_right_beside_the_episodes_passes():
+    counting = Rival(Points(), Points().default_params, lambda *given: (jnp.zeros((2, 2)), given[3] + 1), 0)
+    members = {"rivals": always({"walker": forth, "counting": counting}), "longest": lambda self, numbers: numbers.limit}
+    texts = {"alarms": {"arrived": "…"}, "units": {"arrived": "%"}, "figures": ("arrived",), "limit_ends": True}
+    assert check_before_training(type("Right", (Corridor,), {"__module__": __name__, **members, **texts})()) is None
+
+
 WITHOUT_RUNNING = [*[*BROKEN][: [*BROKEN].index(PresetShapes)], WrongLayout, TornLayout, SecondSelf]
 
 
@@ -345,5 +400,17 @@ def test_a_scene_that_raises_spoils_the_pictures_only():
     env = BrokenScene()
     check_before_training(env)
     assert "BrokenScene: scene raised RuntimeError: no paint (scene, line" in scene_fault(env, env.default_params)
-    assert scene_fault(Points(), Points().default_params) == ""  # it has none, and says so
+    assert scene_fault(Points(), Points().default_params) == "Points has no scene; implement scene(state, env_params)"
     assert scene_fault(Corridor(), CorridorParams()) == ""
+
+
+@pytest.mark.parametrize("legend", [7, (3,), (("walker", (0.0, 1.0)),), property(always(None)), property(leaves)])
+def test_a_legend_that_is_none_spoils_the_pictures_only(legend):
+    env = type("Wrong", (Corridor,), {"__module__": __name__, "legend": legend})()
+    check_before_training(env)
+    assert "Wrong: legend " in scene_fault(env, env.default_params)
+
+
+def test_a_scene_that_is_none_spoils_the_pictures_only():
+    env = type("Wrong", (Corridor,), {"__module__": __name__, "scene": always({"time": jnp.zeros(())})})()
+    assert scene_fault(env, env.default_params) == "Wrong: scene gives a dict, not a marljax.core.scene.Scene"

@@ -8,7 +8,7 @@ from toys import Bumps, BumpsParams, Corridor
 
 import marljax
 from marljax import registry
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 
 OWN = {  # settings of each algorithm's own
     **{name: {"num_epochs": 1, "num_minibatches": 1} for name in ("ppo", "ippo", "mappo")},

@@ -289,7 +289,7 @@ def test_the_driver_traces_an_update_once(tmp_path, monkeypatch):
 
 def test_one_writer_and_one_run_per_folder(finished, tmp_path):
     with run_folder.locked(finished.run.folder):
-        child = f"import marljax.runfolder as r, pathlib\nwith r.locked(pathlib.Path({str(finished.run.folder)!r})): pass"
+        child = f"import marljax.io.run_folder as r, pathlib\nwith r.locked(pathlib.Path({str(finished.run.folder)!r})): pass"
         other = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
     assert "another process is training in" in other.stderr
     folder = finished.run.folder
@@ -343,6 +343,14 @@ def test_last_parameters_that_are_the_best_get_no_row_of_their_own(finished):
     assert not runner.same_parameters(run.best.params, last)
     names = [[name for name, _ in report.compare(run.settings, best, 1, 4, last=last)] for best in (run.best.params, last)]
     assert [[name for name in each if "tiny" in name] for each in names] == [["tiny", "tiny, last"], ["tiny"]]
+
+
+def test_last_parameters_that_play_as_the_best_do_get_no_row_of_their_own(finished):
+    best = finished.run.best.params
+    alike = best | {"w": 2 * best["w"]}  # only its sign counts
+    assert not runner.same_parameters(best, alike)
+    names = [name for name, _ in report.compare(finished.run.settings, best, 1, 4, last=alike)]
+    assert [name for name in names if "tiny" in name] == ["tiny"]
 
 
 def test_what_is_said_of_many_seeds_is_short(finished):

@@ -71,6 +71,15 @@ def test_impossible_overrides_say_why(train, overrides, words):
         train(jax.random.key(0), overrides)
 
 
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [(0, "0"), (None, "None"), (jax.random.split(jax.random.key(0), 2), r"key<fry>\[2\]"), (jnp.zeros(2), "float32")],
+)
+def test_what_is_no_single_key_is_refused(train, key, given):
+    with pytest.raises(UserError, match=rf"train got {given}.*; give one key, .*jax.vmap\(train\) for several"):
+        train(key)
+
+
 class Branching(probes.Probe):
     def transition(self, key, state, action, env_params):
         if env_params.variant == probes.CONSTANT:
@@ -88,7 +97,7 @@ class Branching(probes.Probe):
         ((ippo, probes.Probe(), CONFIG.replace(gamma=np.array([0.9, 0.8]))), r"'gamma' is of shape \[2\]"),
         ((ippo, probes.Probe(), CONFIG, {"variant": 1}), "env_params are dict; give ProbeParams"),
         ((ippo, probes.Probe(), CONFIG, probes.ProbeParams(garbage=float("nan"))), "env_params hold NaN in garbage"),
-        ((ippo, Branching(), CONFIG), "^Branching: step cannot be compiled: .*boolean.* of test_train.py"),
+        ((ippo, Branching(), CONFIG), "^Branching: step cannot be compiled: .*boolean.* of test_trainer.py"),
     ],
 )
 def test_arguments_that_are_something_else_say_what_to_give(arguments, message):

@@ -3,11 +3,13 @@
 In processes of their own: the number of devices is fixed when JAX starts.
 """
 
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import chex
 import jax
@@ -18,9 +20,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from marljax.algos import ippo, mappo, ospo, ppo, qmix
-from marljax.core.vector import vectorize
-from marljax.learning import ppo as shared
-from marljax.learning.rollout import collect
+from marljax.learning.rollout import TrainState, collect
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
 from marljax.utils import collectives, stats
@@ -40,8 +40,7 @@ CONFIGS = {
 }
 # One minibatch: shards shuffle on their own, so only whole-batch steps can agree.
 WHOLE = {"num_epochs": 3, "num_minibatches": 1, "normalize_observations": True}
-WHOLE_MAPPO, WHOLE_OSPO = CONFIGS[mappo].replace(**WHOLE), CONFIGS[ospo].replace(**WHOLE)
-EVERYWHERE = PartitionSpec()
+EVERYWHERE, ENVS, STEPS = PartitionSpec(), PartitionSpec(collectives.DATA), PartitionSpec(None, collectives.DATA)
 
 
 def env_of(algorithm):
@@ -110,67 +109,41 @@ def on_mesh(data, function, *specs_and_values):
     return jax.device_get(jax.jit(program)(*values))
 
 
-def rollout_of_mappo(key):
-    """A learner and one rollout of it, with advantages that are anything."""
-    config = WHOLE_MAPPO
-    state = mappo.init(ENV, ENV_PARAMS, config, key)
-    decide = functools.partial(mappo.rollout_policy, ENV, config, state.learner.params, ENV_PARAMS)
-    _, records, _, _ = collect(vectorize(ENV, 8), ENV_PARAMS, decide, state.actors, key, config.rollout_length)
-    inputs, last, sample, log_prob, value = records
-    decides, valued = shared.masks(config, ENV, inputs.local, last)
-    advantage = jax.random.normal(key, value.shape)
-    return state.learner, shared.Batch(inputs, sample, log_prob, value, decides, valued, advantage, value + advantage)
+def rollout_of(algorithm, config, key):
+    """A state after its first update, and what ``collect`` returns in the next one, but with rewards that are anything."""
+    state, _ = algorithm.update(ENV, config, algorithm.init(ENV, ENV_PARAMS, config, key))
+    found = []
+
+    def recorded(*arguments):
+        found.append(collect(*arguments))
+        return found[0]
+
+    with mock.patch.object(algorithm, "collect", recorded):
+        algorithm.update(ENV, config, state)
+    actors, rollout, steps, episodes = found[0]
+    return state, (actors, rollout, steps._replace(reward=jax.random.normal(key, steps.reward.shape)), episodes)
 
 
-def fitted_by_mappo(learner, batch, key):
-    evaluate = functools.partial(mappo.evaluate_batch, ENV, WHOLE_MAPPO)
-    learner, terms = shared.fit(WHOLE_MAPPO, learner, batch, shared.Carry((), ()), evaluate, key)
-    return learner.params, terms
+def updated(algorithm, config, state, collected):
+    """The learner after an update from that rollout, and its metrics; QMIX replays it instead of a random sample."""
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(algorithm, "collect", return_value=collected))
+        if algorithm is qmix:
+            add = patches.enter_context(mock.patch.object(qmix, "add_to_replay", wraps=qmix.add_to_replay))
+            patches.enter_context(mock.patch.object(qmix, "sample_replay", side_effect=lambda *_: add.call_args.args[-1]))
+        state, metrics = algorithm.update(ENV, config, state)
+    return state.learner.replace(key=()), metrics
 
 
-def rollout_of_ospo(key):
-    config = WHOLE_OSPO
-    state = ospo.init(ENV, ENV_PARAMS, config, key)
-    decide = functools.partial(ospo.rollout_policy, ENV, config, state.learner.params)
-    _, records, _, _ = collect(vectorize(ENV, 8), ENV_PARAMS, decide, state.actors, key, config.rollout_length)
-    inputs, sample, log_prob, _, takes, _, _ = records
-    return state.learner, ospo.Batch(inputs, sample, log_prob, takes, jax.random.normal(key, takes.shape))
-
-
-def fitted_by_ospo(learner, batch, key):
-    learner, terms = ospo.fit(ENV, WHOLE_OSPO, learner, batch, key)
-    return learner.params, terms
-
-
-def rollout_of_qmix(key):
-    """A learner and whole rollouts as they are replayed, rewards and ends at random."""
-    config, key_reward = CONFIGS[qmix], jax.random.fold_in(key, 1)
-    state = qmix.init(ENV, ENV_PARAMS, config, key)
-    decide = functools.partial(qmix.rollout_policy, ENV, config, state.learner.params, ENV_PARAMS, jnp.ones(()))
-    actors = state.actors.replace(carry=state.actors.carry.recurrent)
-    actors, (seen, last, action), steps, _ = collect(vectorize(ENV, 8), ENV_PARAMS, decide, actors, key, config.rollout_length)
-    behind = qmix.see(ENV, config, ENV_PARAMS, actors.env_state, actors.timestep)
-    whole = jax.tree.map(lambda rows, row: jnp.concatenate([rows, row]), seen, behind)
-    reward = jax.random.normal(key_reward, steps.reward.shape)
-    return state.learner, qmix.Sequence(whole, last, action, reward, steps.terminated, steps.cut, ())
-
-
-def fitted_by_qmix(learner, batch, key):
-    del key
-    trained = {"agent": learner.params.agent, "mixer": learner.params.mixer}
-    loss = functools.partial(qmix.td_loss, ENV, CONFIGS[qmix], learner.params)
-    (_, terms), grads = jax.value_and_grad(loss, has_aux=True)(trained, learner.opt_state.target, batch)
-    return collectives.mean((grads, terms))
-
-
-def check_gradients(rollout, fitted):
-    """(1, 8): a learner's steps, or gradients, on a batch are those of (1, 1)."""
-    learner, batch = on_mesh(1, rollout, (EVERYWHERE, jax.random.key(0)))
-    parts = ((EVERYWHERE, learner), (PartitionSpec(None, collectives.DATA), batch), (EVERYWHERE, jax.random.key(1)))
-    (params, terms), (same, likewise) = (on_mesh(data, fitted, *parts) for data in (1, 8))
-    chex.assert_trees_all_close(params, same, atol=1e-5)
-    chex.assert_trees_all_close(terms, likewise, rtol=1e-3, atol=1e-5)
-    assert max(float(np.abs(leaf).max(initial=0.0)) for leaf in jax.tree.leaves(params)) > 1e-3
+def check_updates(algorithm, config):
+    """(1, 8): an update from the same rollout gives what it gives on (1, 1), to rounding."""
+    state, collected = on_mesh(1, functools.partial(rollout_of, algorithm, config), (EVERYWHERE, jax.random.key(0)))
+    parts = (TrainState(EVERYWHERE, ENVS), state), ((ENVS, STEPS, STEPS, EVERYWHERE), collected)
+    one, eight = (on_mesh(data, functools.partial(updated, algorithm, config), *parts) for data in (1, 8))
+    chex.assert_trees_all_close(one[0], eight[0], atol=1e-5)
+    chex.assert_trees_all_close(one[1], eight[1], rtol=1e-3, atol=1e-5)
+    moved = jax.tree.map(lambda old, new: np.abs(new - old).max(initial=0.0), state.learner.params, one[0].params)
+    assert max(jax.tree.leaves(moved)) > 1e-3
 
 
 def check_learning(algorithm, config):
@@ -201,9 +174,9 @@ def run_checks():
         check_shards_agree(algorithm)
     for algorithm in (mappo, qmix):
         check_members_and_environments(algorithm)
-    check_gradients(rollout_of_mappo, fitted_by_mappo)
-    check_gradients(rollout_of_ospo, fitted_by_ospo)
-    check_gradients(rollout_of_qmix, fitted_by_qmix)
+    check_updates(mappo, CONFIGS[mappo].replace(**WHOLE))
+    check_updates(ospo, CONFIGS[ospo].replace(**WHOLE))
+    check_updates(qmix, CONFIGS[qmix])
     check_learning(mappo, LEARNER)
 
 

@@ -14,7 +14,7 @@ import marljax
 from marljax import registry
 from marljax.config import compose, settings
 from marljax.errors import UserError
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 from marljax.training import load, runner
 from marljax.utils.pytrees import strong
 from marljax.wrappers.failure_replay import FailureReplay

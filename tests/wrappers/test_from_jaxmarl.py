@@ -203,6 +203,10 @@ def test_every_way_to_name_an_environment_gives_the_same_one():
         ),
         ("env=jaxmarl env.name=HeuristicEnemySMAX env.scenario=3x", "env.scenario=3x of HeuristicEnemySMAX is not known"),
         ("env=jaxmarl env.name=LearnedPolicyEnemySMAX", "jaxmarl's LearnedPolicyEnemySMAX cannot be made: "),
+        (
+            "env=jaxmarl env.name=MPE_simple_spread_v3 env.num_agents=0",
+            "num_agents=0 does not suit jaxmarl's MPE_simple_spread_v3: there would be no agents; give one or more",
+        ),
         ("env=jaxmarl env.name=smax", "did you mean SMAX"),
         ("env=jaxmarl env.name=storm_2p", "jaxmarl's storm_2p does not keep JaxMARL's own API"),
     ],

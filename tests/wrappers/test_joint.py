@@ -11,7 +11,7 @@ from toys import Corridor, Padded, Points
 import marljax
 from marljax.core.spaces import Box, Discrete, MultiDiscrete
 from marljax.errors import UserError
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 from marljax.training.evaluation import RandomPolicy
 
 
@@ -99,6 +99,8 @@ def test_its_return_is_that_of_the_agents():
 
 
 def test_competing_teams_are_refused():
+    with pytest.raises(UserError, match="joint got 3; give an environment"):
+        marljax.joint(3)
     with pytest.raises(UserError, match="Corridor has 2 teams; joint takes an environment of one team"):
         marljax.joint(Corridor(compete=True))
     with pytest.raises(UserError, match="2 teams"):

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import PartitionSpec
 from rich.console import Console
 
-from marljax.algos import ppo as ppo_alone
-from marljax.algos import qmix
+import marljax
+from marljax.algos import ppo, qmix
 from marljax.baselines import cartpole, qmix_compare
 from marljax.baselines.harness.result_cache import Cells
 from marljax.baselines.harness.versus import Plan
@@ -19,8 +19,7 @@ from marljax.baselines.rivals import ppo as purejaxrl_ppo
 from marljax.baselines.rivals import qmix as jaxmarl_qmix
 from marljax.core.spaces import Discrete
 from marljax.core.types import TimeStep
-from marljax.learning import advantages, ppo, rollout
-from marljax.learning.rollout import Learner, Step
+from marljax.learning.rollout import Inputs, Step
 from marljax.training import mesh
 
 QUIET = Console(quiet=True)
@@ -69,7 +68,7 @@ def test_both_explore_alike(monkeypatch):
         with pytest.raises(Collects) as asked:
             jaxmarl_qmix.update(None, theirs, state)
         np.testing.assert_allclose(asked.value.args[0], share, atol=1e-3)
-        np.testing.assert_allclose(asked.value.args[0], qmix.exploration(ours, jnp.array(update)), rtol=1e-5)
+        np.testing.assert_allclose(asked.value.args[0], qmix.exploration_rate(ours, jnp.array(update)), rtol=1e-5)
 
 
 AGENTS, ACTIONS, SIZE = ["one", "two", "three"], 5, 4  # of the made-up rollouts
@@ -96,19 +95,18 @@ def rollouts(length=8, rows=6):
         return {agent: values[:, :, number] for number, agent in enumerate(AGENTS)}
 
     dones = dict.fromkeys([*AGENTS, "__all__"], done)
-    seen = by_agent(jnp.concatenate([obs, ids], -1)) | {"__all__": state}
-    theirs = jaxmarl_qmix.Moment(seen, by_agent(action), {"__all__": reward.sum(-1)}, dones)
+    views = by_agent(jnp.concatenate([obs, ids], -1)) | {"__all__": state}
+    theirs = jaxmarl_qmix.Moment(views, by_agent(action), {"__all__": reward.sum(-1)}, dones)
     everybody = jnp.ones((length, rows, len(AGENTS)), bool)
     mask = jnp.ones((length, rows, len(AGENTS), ACTIONS), bool)
-    local = rollout.Inputs(obs, mask, jnp.broadcast_to(done[..., None], everybody.shape), everybody)
-    never, memory = jnp.zeros((length - 1, rows), bool), jnp.zeros((rows, len(AGENTS), 64))
-    ours = qmix.Sequence(qmix.Seen(local, state), never, action[:-1], reward[:-1], done[1:], done[1:], memory)
-    return theirs, ours
+    inputs = Inputs(obs, mask, jnp.broadcast_to(done[..., None], everybody.shape), everybody, state=state)
+    never, recurrent = jnp.zeros((length - 1, rows), bool), jnp.zeros((rows, len(AGENTS), 64))
+    return theirs, qmix.Rollout(inputs, never, action[:-1], reward[:-1], done[1:], done[1:], recurrent)
 
 
-def as_theirs(trained):
+def as_theirs(weights):
     """Our networks' weights, or their gradients, in the places of JaxMARL's networks."""
-    layers = trained["agent"]["params"]
+    layers = weights["agent"]["params"]
     core = layers["Core_0"]["GRU_0"]
     parts = [jnp.split(part, 3, -1) for part in (core["input"]["kernel"], core["input"]["bias"], core["recurrent"])]
     cell = {}
@@ -117,9 +115,9 @@ def as_theirs(trained):
     cell["hn"]["bias"] = core["bias"]
     body = {"Dense_0": layers["Core_0"]["Dense_0"], "ScanResetGRU_0": {"GRUCell_0": cell}}
     found = {"agent": {"params": {"Recurrent_0": body, "Dense_0": layers["Dense_0"]}}}
-    if trained["mixer"]:
+    if weights["mixer"]:
         names = ("first_hidden", "first", "bias", "second_hidden", "second", "offset_hidden", "offset")
-        mixer = {f"Dense_{number}": trained["mixer"]["params"][name] for number, name in enumerate(names)}
+        mixer = {f"Dense_{number}": weights["mixer"]["params"][name] for number, name in enumerate(names)}
         found["mixer"] = {"params": mixer}
     return found
 
@@ -128,33 +126,33 @@ def assert_close(mine, other):
     jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5), mine, other)
 
 
-OUR_ENV = SimpleNamespace(action_space=Discrete(ACTIONS))
+OUR_ENV = SimpleNamespace(num_agents=len(AGENTS), action_space=Discrete(ACTIONS))
 THEIR_ENV = SimpleNamespace(agents=AGENTS, action_space=lambda agent: Discrete(ACTIONS))
 
 
-def weights(config, batch, key):
-    """Of our networks for this batch, any; beside the rest of a policy's parameters."""
+def random_weights(networks, batch, key):
+    """Of our networks for this batch; beside the other parameters of a policy."""
     keys = jax.random.split(key, 3)
-    params = qmix.init_params(OUR_ENV, config, batch.seen, *keys[:2])
-    trained = {"agent": params.agent, "mixer": params.mixer}
-    return params, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(keys[2], leaf.shape), trained)
+    params = networks.init(*keys[:2], batch.inputs)
+    weights = {"agent": params.agent, "mixer": params.mixer}
+    return params, jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(keys[2], leaf.shape), weights)
 
 
 @pytest.mark.parametrize("mixer", ["qmix", "vdn"])
 def test_both_qmix_loops_learn_the_same_from_the_same_rollouts(mixer):
     """The loss and its gradient, of any weights: two programs written apart."""
     ours, theirs = qmix_compare.our_config(Plan(), mixer), qmix_compare.their_config(Plan(), mixer)
-    moments, batch = rollouts()
-    (params, trained), (_, target) = (weights(ours, batch, key) for key in jax.random.split(jax.random.key(1)))
+    networks, (moments, batch) = qmix.make_networks(OUR_ENV, ours), rollouts()
+    (params, weights), (_, target) = (random_weights(networks, batch, key) for key in jax.random.split(jax.random.key(1)))
 
-    def our_loss(trained, target, batch):
-        return qmix.td_loss(OUR_ENV, ours, params, trained, target, batch)[0]
+    def our_loss(weights, target, batch):
+        return qmix.td_loss(weights, ours, networks, params, target, batch)[0]
 
-    def their_loss(trained, target, moments):
-        return jaxmarl_qmix.loss(trained, THEIR_ENV, theirs, target, moments)
+    def their_loss(weights, target, moments):
+        return jaxmarl_qmix.loss(weights, THEIR_ENV, theirs, target, moments)
 
-    mine = on_one_device(jax.value_and_grad(our_loss), trained, target, batch)
-    loss, gradient = jax.jit(jax.value_and_grad(their_loss))(as_theirs(trained), as_theirs(target), moments)
+    mine = on_one_device(jax.value_and_grad(our_loss), weights, target, batch)
+    loss, gradient = jax.jit(jax.value_and_grad(their_loss))(as_theirs(weights), as_theirs(target), moments)
     assert_close((mine[0], as_theirs(mine[1])), (loss, gradient))
     assert loss > 0.1
 
@@ -163,10 +161,10 @@ def test_both_greedy_policies_act_alike():
     """Across beginnings of episodes: what plays the frozen ones is what was trained."""
     ours, theirs = qmix_compare.our_config(Plan(), "vdn"), qmix_compare.their_config(Plan(), "vdn")
     _, batch = rollouts(length=20)
-    params, trained = weights(ours, batch, jax.random.key(1))
-    local = jax.tree.map(lambda leaf: leaf[:, 0], batch.seen.local)  # [T, A, …] of one environment
-    never = jnp.zeros(len(local.obs), bool)
-    timesteps = TimeStep(local.obs, local.action_mask, None, local.first[:, 0], never, never, local.alive, {})
+    params, weights = random_weights(qmix.make_networks(OUR_ENV, ours), batch, jax.random.key(1))
+    inputs = jax.tree.map(lambda leaf: leaf[:, 0], batch.inputs)  # [T, A, …] of one environment
+    never = jnp.zeros(len(inputs.obs), bool)
+    timesteps = TimeStep(inputs.obs, inputs.action_mask, None, inputs.first[:, 0], never, never, inputs.alive, {})
 
     def played(act, env, config, params):
         def step(carry, timestep):
@@ -175,44 +173,44 @@ def test_both_greedy_policies_act_alike():
 
         return jax.jit(lambda: jax.lax.scan(step, jnp.zeros((len(AGENTS), 64)), timesteps)[1])()
 
-    mine = played(qmix.act, OUR_ENV, ours, params._replace(**trained))
-    its = played(jaxmarl_qmix.act, SimpleNamespace(num_agents=3, action_space=Discrete(ACTIONS)), theirs, as_theirs(trained))
+    mine = played(qmix.act, OUR_ENV, ours, params._replace(**weights))
+    its = played(jaxmarl_qmix.act, OUR_ENV, theirs, as_theirs(weights))
     np.testing.assert_array_equal(mine, its)
     assert len(np.unique(mine)) > 1
 
 
-def test_both_ppo_loops_take_the_same_steps_from_the_same_rollout():
+def test_both_ppo_loops_take_the_same_steps_from_the_same_rollout(monkeypatch):
     """Advantages, losses, gradients and Adam's steps; ends are terminal, for there no loop bootstraps."""
     ours = cartpole.our_config(cartpole.PLAN).replace(num_minibatches=1, num_epochs=3)
     theirs = cartpole.their_config(cartpole.PLAN).replace(num_minibatches=1, update_epochs=3)
-    env = SimpleNamespace(action_space=Discrete(2), num_actions=2)
-    shape = (theirs.num_steps, theirs.num_envs)
-    keys = jax.random.split(jax.random.key(0), 9)
-    obs, last_value = jax.random.normal(keys[0], (*shape, 4)), jax.random.normal(keys[1], shape[1:])
+    env, shape = marljax.make("gymnax/CartPole-v1"), (theirs.num_steps, theirs.num_envs)
+    keys = jax.random.split(jax.random.key(0), 6)
+    obs, key = jax.random.normal(keys[0], (*shape, 4)), keys[1]
     reward, value = jax.random.normal(keys[2], (2, *shape))
     done, action = jax.random.bernoulli(keys[3], 0.1, shape), jax.random.randint(keys[4], shape, 0, 2)
     log_prob = -jax.random.uniform(keys[5], shape, minval=0.3, maxval=1.2)  # so that some ratios leave the clipping range
-    kept = purejaxrl_ppo.Transition(done, action, value, reward, log_prob, obs)
-    advantage = purejaxrl_ppo.gae(theirs, kept, last_value, unroll=16)
 
     yes = jnp.ones((*shape, 1), bool)
-    step = Step(reward[..., None], yes, done, done)
-    mine = advantages.gae(step, value[..., None], last_value[:, None], ours.gamma, ours.gae_lambda)
-    np.testing.assert_allclose(mine[0][..., 0], advantage, rtol=1e-4, atol=1e-4)
-    inputs = rollout.Inputs(obs[:, :, None], jnp.ones((*shape, 1, 2), bool), ~yes, yes)
-    params = ppo_alone.init_params(env, ours, inputs, *keys[6:8])
-    batch = ppo.Batch(inputs, action[..., None], log_prob[..., None], value[..., None], yes, yes, *mine)
+    inputs = Inputs(obs[:, :, None], jnp.ones((*shape, 1, 2), bool), ~yes, yes)
+    rollout = ppo.Transition(inputs, ~yes[..., 0], action[..., None], log_prob[..., None], value[..., None])
+    steps = Step(reward[..., None], yes, done, done)
+    monkeypatch.setattr(ppo, "collect", lambda vec, env_params, policy, actors, key, length: (actors, rollout, steps, {}))
 
-    def fitted(params, batch):
-        learner = Learner(params, ppo.new_learner(ours, params, keys[8], None).opt_state, jnp.zeros((), jnp.int32), keys[8], None)
-        evaluate = functools.partial(ppo_alone.evaluate_batch, env, ours)
-        return ppo.fit(ours, learner, batch, ppo.Carry((), ()), evaluate, keys[8])[0].params
+    def update(key):
+        state = ppo.init(env, env.default_params, ours, key)
+        params, last_inputs = state.learner.params, ppo.get_inputs(env, ours, env.default_params, state.actors.timestep)
+        _, _, last_value = ppo.make_networks(env, ours).policy_and_value(params, last_inputs, ppo.Carry((), ()))
+        advantage, _ = ppo.estimate_advantages(env, ours, params.value_stats, rollout, steps, last_value[0])
+        return params, last_value[0, :, 0], advantage[..., 0], ppo.update(env, ours, state)[0].learner.params
 
-    after = on_one_device(fitted, params, batch)
+    params, last_value, advantage, after = on_one_device(update, key)
+    transitions = purejaxrl_ppo.Transition(done, action, value, reward, log_prob, obs)
+    their_advantage = purejaxrl_ppo.gae(theirs, transitions, last_value, unroll=16)
+    np.testing.assert_allclose(advantage, their_advantage, rtol=1e-4, atol=1e-4)
     before = both_towers(params)
     opt_state = purejaxrl_ppo.optimizer(theirs).init(before)
-    their_fit = jax.jit(functools.partial(purejaxrl_ppo.fit, env, theirs))
-    found, _ = their_fit(before, opt_state, (kept, advantage, advantage + value), keys[8])
+    their_fit = jax.jit(functools.partial(purejaxrl_ppo.fit, SimpleNamespace(num_actions=2), theirs))
+    found, _ = their_fit(before, opt_state, (transitions, their_advantage, their_advantage + value), key)
     assert_close(both_towers(after), found)
     moved = jax.tree.map(lambda old, new: float(jnp.abs(old - new).max()), before, found)
     assert min(jax.tree.leaves(moved)) > 1e-4
@@ -226,7 +224,7 @@ def both_towers(params):
 
 
 @pytest.mark.parametrize(
-    ("page", "first"), [(cartpole, "marljax, PureJaxRL's loop"), (qmix_compare, "QMIX, marljax, QMIX, JaxMARL's loop")]
+    ("page", "first"), [(cartpole, "marljax; PureJaxRL's loop"), (qmix_compare, "QMIX, marljax; QMIX, JaxMARL's loop")]
 )
 def test_a_page_says_what_is_missing(tmp_path, page, first):
     cells = Cells(tmp_path, QUIET, compute_missing=False)

@@ -13,7 +13,7 @@ from marljax.config import compose
 from marljax.envs.collective import Collective, population
 from marljax.envs.collective.neighbours import Search
 from marljax.errors import UserError
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 
 KEY = jax.random.key(0)
 TASKS = ("vicsek", "kuramoto", "aggregation")

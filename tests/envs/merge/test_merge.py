@@ -17,7 +17,7 @@ from marljax.envs.merge.actions import FASTER, IDLE, LEFT, RIGHT, SLOWER
 from marljax.envs.merge.params import DENSITIES, MIXES
 from marljax.envs.merge.scene import LEGEND
 from marljax.errors import UserError
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 
 ENV = Merge()
 PARAMS = ENV.default_params

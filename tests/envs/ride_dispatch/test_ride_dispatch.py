@@ -14,7 +14,7 @@ from marljax.envs.ride_dispatch.charts import by_zone
 from marljax.envs.ride_dispatch.demand import Trips, Zones, draw_trips, of_shares, read_times
 from marljax.errors import UserError
 from marljax.reporting.report import alarms
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 
 ENV = RideDispatch("demo", vehicles=12, orders=24)
 TABLED = RideDispatch("demo", vehicles=12, orders=24, travel="table")

@@ -18,7 +18,7 @@ from marljax.envs.smax.opponent import mirror
 from marljax.envs.smax.script import Memory, act
 from marljax.envs.smax.units import find_scenario
 from marljax.errors import UserError
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import marljax
-from marljax.envs.swarm import Swarm, contacts
+from marljax.envs.swarm import Swarm, contacts, tally
 from marljax.envs.swarm import view as views
 from marljax.envs.swarm.params import RewardWeights, shares
 from marljax.envs.swarm.point_mass import PointMass
 from marljax.envs.swarm.quadrotor import Quadrotor, Room, fly
 from marljax.envs.swarm.scenarios import Ranges
 from marljax.errors import UserError
-from marljax.testing.conformance import check_env
+from marljax.testing import check_env
 
 HOVER = 1 / 1.9
 ARM = 0.0325 * 2**0.5
@@ -230,7 +230,7 @@ def test_indices_mean_nothing(env, monkeypatch):
     draws = jax.random.normal(jax.random.key(5), (4 * 6,)), jax.random.uniform(jax.random.key(6), (6,))
     action = jax.random.uniform(jax.random.key(7), (4, 6), minval=-1.0)
     drawn, permuted = contacts.draw, lambda leaf: leaf[..., order] if leaf.ndim and leaf.shape[-1] == 6 else leaf
-    timing = marljax.envs.swarm_tally.timing(jnp.array(200), state.goals.kind, env_params)
+    timing = tally.timing(jnp.array(200), state.goals.kind, env_params)
 
     def after(state, thrust, landing, action):
         key_data = jax.random.key_data(jax.random.key(8))

@@ -1,0 +1,36 @@
+"""What an algorithm is: a module with five names."""
+
+from typing import Any, Protocol
+
+import jax
+
+from marljax.core.environment import Environment
+from marljax.core.types import EnvParams, TimeStep
+from marljax.learning.rollout import TrainState
+
+
+class Algorithm(Protocol):
+    """The interface of ``algos/mappo.py`` and of users' own algorithms; a module implements it.
+
+    Everything runs inside ``shard_map`` over the axes of ``marljax.utils.collectives``: means over samples go through
+    ``collectives.mean``, so that several devices compute what one would. An optional ``present(env)`` gives the environment as
+    the command line trains in it, as PPO takes all agents as one.
+    """
+
+    Config: type  # derives from ``marljax.learning.config.RolloutConfig``
+    __name__: str
+
+    def init(self, env: Environment, env_params: EnvParams, config: Any, key: jax.Array) -> TrainState:
+        """The state of a training run before its first update."""
+
+    def update(self, env: Environment, config: Any, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
+        """One iteration of ``config.steps_per_update`` environment steps; the metrics are scalars by name, with those of the
+        episodes that ``marljax.learning.rollout.collect`` gives."""
+
+    def initial_carry(self, env: Environment, config: Any) -> Any:
+        """The policy's recurrent state at the start of an episode of one environment; () where it has none."""
+
+    def act(
+        self, env: Environment, config: Any, params: Any, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
+    ) -> tuple[jax.Array, Any]:
+        """Actions [A, …] for one timestep of one environment, and the recurrent state after it; params are the learner's."""
