@@ -32,8 +32,8 @@ from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, TimeStep, flat_observation
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.learning import config as checks
 from marljax.learning.advantages import gae
+from marljax.learning.config import RolloutConfig, check_hidden
 from marljax.learning.optimizer import make_optimizer
 from marljax.learning.rollout import Learner, Step, TrainState, annealed, collect, start
 from marljax.nn.distributions import Categorical, Distribution, distribution, num_outputs
@@ -51,8 +51,8 @@ from marljax.utils.validation import divide
 WAITING = ("never", "ignored", "compared", "learnt")
 
 
-class Config(checks.RolloutConfig):
-    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
+class Config(RolloutConfig):
+    """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # Rollouts
     total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
@@ -93,7 +93,7 @@ class Config(checks.RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_hidden(self.hidden, "mlp")
+        check_hidden(self.hidden, "mlp")
         samples = self.num_envs * self.rollout_length
         divide(samples, self.num_minibatches, "steps (num_envs × rollout_length)", "minibatches (num_minibatches)")
 

@@ -6,7 +6,7 @@ One agent; ``python algos/ppo.py env=gymnax/CartPole-v1`` trains it. Several age
 
 Arrays have an axis of agents, A = 1 here, which makes this file IPPO too: see ``algos/ippo.py``.
 
-Axis letters: T time, E environments, A agents, O observation, F features, n actions.
+Axis letters: T time, E environments, A agents, H recurrent state, O observation, F features, n actions.
 """
 
 if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
@@ -31,8 +31,8 @@ from marljax.core.spaces import Box, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.learning import config as checks
 from marljax.learning.advantages import gae, with_death_masking
+from marljax.learning.config import RolloutConfig, check_hidden, check_minibatches
 from marljax.learning.diagnostics import explained_variance, largest
 from marljax.learning.optimizer import make_actor_critic_optimizer
 from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
@@ -47,8 +47,8 @@ from marljax.utils.validation import divide
 from marljax.wrappers.joint import joint
 
 
-class Config(checks.RolloutConfig):
-    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
+class Config(RolloutConfig):
+    """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # What a single agent needs no setting for; IPPO's ``Config`` has them.
     share_parameters: ClassVar[bool] = True
@@ -74,13 +74,13 @@ class Config(checks.RolloutConfig):
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
     reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
-    # False: the step limit ends an episode like any other end. For limits that belong to the task, and where observations at the
-    # limit are unlike those before it, so that nothing corrects the critic's extrapolation.
+    # False: an episode that reaches the step limit counts as terminated. For limits that belong to the task, and where the
+    # critic never learns what follows: its value at the limit is bootstrapped from, but never regressed on.
     bootstrap_limit: bool = static(True)
     # Where the step limit ends episodes, a critic with a network of its own sees the elapsed share of them.
     time_for_critic: bool = static(True)
     normalize_values: bool = static(True)  # the critic predicts returns standardised by running mean and deviation
-    value_horizon: int = static(0, low=0)  # updates that these look back on; 0: all
+    value_horizon: int = static(0, low=0)  # updates that this running mean and deviation cover; 0: all
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
     # Losses and gradient steps
     num_epochs: int = static(4, low=1)  # passes over each rollout
@@ -98,8 +98,8 @@ class Config(checks.RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_hidden(self.hidden, self.core)
-        checks.check_minibatches(self.num_envs, self.rollout_length, self.num_minibatches, self.core == "gru")
+        check_hidden(self.hidden, self.core)
+        check_minibatches(self.num_envs, self.rollout_length, self.num_minibatches, self.core == "gru")
         if self.encoder == "attention":
             divide(self.encoder_width, self.encoder_heads, "units (encoder_width)", "heads (encoder_heads)")
 
@@ -123,7 +123,7 @@ class Carry(NamedTuple):
 class Transition(NamedTuple):
     """One step of a rollout. Leading [T, E]."""
 
-    inputs: Inputs
+    inputs: Inputs  # obs, action_mask, first, alive, time
     last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
     sample: jax.Array  # [T, E, A, …] drawn action, before squashing
     log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
@@ -256,7 +256,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
 
     # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
-    samples = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch) if config.core == "mlp" else batch
+    samples = batch if config.core == "gru" else jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)  # [1, T E, …]
     optimizer = make_actor_critic_optimizer(config, learner.updates)
 
     def minibatch_step(trained: tuple[Any, Any], minibatch: tuple[Batch, Carry, jax.Array]) -> tuple[tuple[Any, Any], Any]:
@@ -275,14 +275,15 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
     after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        # The first rollout was collected with unnormalised observations: it only gives the statistics. These change after the
-        # gradient steps, which must see what the rollout saw.
+        # The first rollout was collected with unnormalised observations: its gradient steps are dropped, and it only gives the
+        # statistics. These change after the gradient steps, which must see what the rollout saw.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
         params = networks.update_stats(params, rollout.inputs, ~rollout.last)
     weights, opt_state = after
     learner = Learner(params._replace(**weights), opt_state, learner.updates + 1, key_next, learner.env_params)
-    metrics = jax.tree.map(jnp.mean, metrics) | largest(target - advantage, batch.value_mask, steps.reward)
-    metrics |= {"explained_variance": explained_variance(target, advantage, batch.value_mask)}
+    metrics = jax.tree.map(jnp.mean, metrics)
+    metrics["explained_variance"] = explained_variance(target, advantage, batch.value_mask)
+    metrics |= largest(target - advantage, batch.value_mask, steps.reward)  # max_value, max_reward
     return TrainState(learner, actors), metrics | episodes
 
 
@@ -298,7 +299,8 @@ def estimate_advantages(
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates and value targets [T, E, A] in reward units.
 
-    A terminated episode is worth nothing after its end, a truncated one what the critic says of its final observation.
+    The final timestep of an episode is a row of the rollout of its own (``last``), so the value of the final observation is the
+    next row's. ``gae`` bootstraps a truncated episode from it, with ``bootstrap_limit``; after a termination nothing follows.
     """
     value = rollout.value
     if config.normalize_values:
@@ -318,7 +320,10 @@ def loss_masks(env: Environment, config: Config, rollout: Transition) -> tuple[j
 
 
 def split_minibatches(config: Config, batch: Batch, carry: Carry, key: jax.Array) -> tuple[Batch, Carry]:
-    """Shuffles axis 1 of the batch and axis 0 of the recurrent states, and splits them: leading [num_minibatches]."""
+    """Shuffles axis 1 of the batch and axis 0 of the recurrent states, and splits them: leading [num_minibatches].
+
+    Both axes are environments for a GRU; an MLP shuffles samples and has no recurrent states.
+    """
     rows = batch.advantage.shape[1]
     size = divide(rows, config.num_minibatches, "samples of one device", "minibatches")
     order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
@@ -330,7 +335,7 @@ def ppo_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The clipped surrogate with value loss and entropy bonus (Schulman et al. 2017, eq. 7 and 9) of one minibatch.
 
-    Means are over the samples of all devices: the mean of the gradients is that of one big batch.
+    ``masked_mean`` divides by the mean count per device: the mean over devices of losses and gradients is that of one big batch.
     """
     params, old = params._replace(**weights), batch.transition
     _, pi, value = networks.policy_and_value(params, old.inputs, carry)
@@ -350,7 +355,8 @@ def ppo_loss(
         target = (target - params.value_stats.mean) / params.value_stats.std
     error = 0.5 * jnp.square(value - target)
     if config.clip_values:
-        # Around the critic's own output then, not around that in reward units and back: the statistics have changed since.
+        # Clipped around the critic's output in the rollout. That is on the scale of the statistics before this update, the target
+        # on the scale after it; converting the old output would move it, and clip samples before the critic has changed.
         near_old = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
         error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
     value_loss = collectives.masked_mean(error, batch.value_mask)

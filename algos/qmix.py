@@ -37,8 +37,8 @@ from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, Lasting, TimeStep
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
-from marljax.learning import config as checks
 from marljax.learning.advantages import gae
+from marljax.learning.config import RolloutConfig, check_hidden
 from marljax.learning.optimizer import make_optimizer
 from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
 from marljax.nn.distributions import MASKED, Categorical
@@ -52,8 +52,8 @@ from marljax.utils.batching import cond_any
 from marljax.utils.validation import divide
 
 
-class Config(checks.RolloutConfig):
-    """Hyperparameters. ``static`` ones shape the compiled program; ``traced`` ones can be swept with ``jax.vmap``."""
+class Config(RolloutConfig):
+    """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # Rollouts
     total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
@@ -77,9 +77,8 @@ class Config(checks.RolloutConfig):
     mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
     hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that compute its weights
     mixer_scale: float = static(0.01)  # of their initial weights
-    mixer_slope: float = static(
-        0.05, low=0.0, high=1.0
-    )  # least slope of the mixing network's hidden layer; 0: ELU as in the paper
+    # Least slope of the mixing network's hidden layer. 0: ELU as in the paper.
+    mixer_slope: float = static(0.05, low=0.0, high=1.0)
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
     td_lambda: float = traced(0.6, low=0.0, high=1.0)  # 0: one-step targets, 1: returns until the end of the rollout
@@ -101,7 +100,7 @@ class Config(checks.RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.check_hidden(self.hidden, self.core)
+        check_hidden(self.hidden, self.core)
         if self.buffer_size < self.steps_per_update:
             raise UserError(
                 f"buffer_size={self.buffer_size} holds no rollouts of {self.rollout_length} steps in {self.num_envs} "
@@ -158,15 +157,16 @@ class Rollout(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """Agents' values and the team's; ``weights`` are those in use or those of the target network."""
+    """Agents' values and the team's.
+
+    Weights {"agent": …, "mixer": …} are those that learn or those of the target network; of ``Params`` only the statistics count.
+    """
 
     init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of agents and mixer
-    action_values: Callable[
-        [Params, Any, Inputs, Any], tuple[Any, jax.Array]
-    ]  # recurrent state after the last step, Q [T, E, A, n]
-    mix: Callable[
-        [Params, Any, jax.Array, jax.Array], jax.Array
-    ]  # Q [T, E, A], state [T, E, G] → Q_tot [T, E, 1]; none: as it is
+    # Params, weights, inputs, recurrent state → recurrent state after the last step, Q [T, E, A, n].
+    action_values: Callable[[Params, Any, Inputs, Any], tuple[Any, jax.Array]]
+    # Params, weights, Q [T, E, A], state [T, E, G] → Q_tot [T, E, 1]; without a mixer Q as it is.
+    mix: Callable[[Params, Any, jax.Array, jax.Array], jax.Array]
     update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations and states, where mask [T, E]
 
 

@@ -105,7 +105,7 @@ Made by `python baselines/cartpole.py`; {versions}.
 gymnax's `{name}` with PPO at PureJaxRL's settings: {envs} environments × {length} steps, {steps:,} steps, learning rate {rate:g}
 annealed to 0, 4 epochs of 4 minibatches, γ 0.99, λ 0.95, clip 0.2 (values too), entropy 0.01, value 0.5, gradient norm 0.5, two
 tanh layers of {hidden} each for actor and critic. *PureJaxRL's loop*: the algorithm of its script, written anew
-(`baselines/purejaxrl_ppo.py`); the time limit of 500 steps counts as an end there, ours is bootstrapped.
+(`baselines/rivals/ppo.py`); the time limit of 500 steps counts as an end there, ours is bootstrapped.
 
 ## Returns
 

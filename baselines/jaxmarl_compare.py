@@ -146,7 +146,7 @@ MPE simple_spread (`jaxmarl/{name}`, three agents, 26 steps: JaxMARL tests its l
 IPPO at JaxMARL's settings: {envs} environments × {length} steps, {steps:,} steps, learning rate {rate:g} annealed to 0, 4 epochs
 of 4 minibatches, γ 0.99, λ 0.95, clip 0.2 (values too), entropy 0.01, value 0.5, gradient norm 0.5, two tanh layers of {hidden}
 (its configuration file has also had ten times as many steps at a tenth of the learning rate).
-*JaxMARL's loop*: the algorithm of its script, written anew against its API (`baselines/jaxmarl_ippo.py`). *Through the
+*JaxMARL's loop*: the algorithm of its script, written anew against its API (`baselines/rivals/ippo.py`). *Through the
 adapter*: `algos/ippo.py` on `marljax.make("jaxmarl/{name}", limit="truncate")`; the time limit is bootstrapped,
 and one step in 27 restarts an episode. *The limit as an end*: the same with `limit="end"`, the adapter's default: nothing is
 bootstrapped there, which is how JaxMARL's loop takes it.

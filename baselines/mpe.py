@@ -299,11 +299,11 @@ Four algorithms on three environments of JaxMARL through our adapter, with nothi
 against its API, with JaxMARL's own settings for MPE, and its recurrent networks in all but IPPO:
 
 - IPPO: `ippo_ff_mpe`, {ippo.num_envs} environments × {ippo.num_steps} steps, learning rate {ippo.lr:g}
-  (`baselines/jaxmarl_ippo.py`)
+  (`baselines/rivals/ippo.py`)
 - MAPPO: `mappo_homogenous_rnn_mpe`, {mappo.num_envs} × {mappo.rollout_length}, {mappo.learning_rate:g}, GRUs of {mappo.width}
-  (`baselines/jaxmarl_rnn.py`)
+  (`baselines/rivals/rnn_ppo.py`)
 - QMIX and VDN: `ql_rnn_mpe`, {qmix.num_envs} × {qmix.num_steps}, {qmix.lr:g}, GRUs of {qmix.hidden}, γ {qmix.gamma:g}
-  (`baselines/jaxmarl_qmix.py`)
+  (`baselines/rivals/qmix.py`)
 
 All take {steps:,} steps, over which learning rates and exploration fall. JaxMARL's files have changed: IPPO's has also had a
 tenth of this learning rate for ten times the steps, MAPPO's 128 environments; for MAPPO, QMIX and VDN they ask for 2 to 20 times
@@ -312,7 +312,7 @@ as many steps. An episode has 26 steps; ours count one more, which restarts it.
 - *simple_spread*: three agents cover three landmarks.
 - *simple_reference*: two agents tell each other where to go; 50 actions, of which each is a move and a word.
 - *simple_tag*: its cooperative side, three predators that share a reward of 10 for every touch of the prey. The prey follows a
-  script in both libraries (`baselines/jaxmarl_tag.py`): it flees from the nearest predator inside the arena, but for
+  script in both libraries (`baselines/rivals/simple_tag.py`): it flees from the nearest predator inside the arena, but for
   {random_share:.0%} of its actions, which are random. JaxMARL's own environment with a scripted prey, `MPE_simple_facmac_v1`,
   takes continuous actions only, which Q-learners cannot give.
 

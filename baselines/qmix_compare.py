@@ -130,7 +130,7 @@ Made by `python baselines/qmix_compare.py`; {versions}.
 MPE simple_spread (`jaxmarl/{name}`, three agents, 26 steps) at the settings of JaxMARL's `qmix_rnn` and `vdn_rnn`: {envs}
 environments × {length} steps between gradient steps on {batch} rollouts, {steps:,} steps, RAdam at {rate:g} annealed to 0,
 γ {gamma:g}, ε from 1 to 0.05 over a tenth of training, a GRU of {hidden}. *JaxMARL's loop*: the algorithm of its scripts, written
-anew against its API (`baselines/jaxmarl_qmix.py`). Four things differ: our mixing network begins near a sum of the agents'
+anew against its API (`baselines/rivals/qmix.py`). Four things differ: our mixing network begins near a sum of the agents'
 values, theirs near 0; ours learns from the last step of a rollout too; ours bootstraps the value of a final observation
 (`limit="truncate"`), theirs takes the step limit as an end; and replayed rollouts of ours begin with the memory that
 the GRU had then, theirs with none, because each begins with an episode.

@@ -69,6 +69,7 @@ class PlotOptions:
     trust: bool = False
 
 
+ALGO_TARGET = "algo.target"
 Options = TypeVar("Options", EvaluateOptions, ReplayOptions, PlotOptions)
 
 
@@ -76,12 +77,12 @@ def evaluate(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(EVALUATE_HELP, end="")
         return 0
-    folder, options, env_changes = folder_and_options(words, EvaluateOptions)
+    folder, options, changes = folder_and_options(words, EvaluateOptions)
     from marljax.reporting import report
     from marljax.training import evaluation, runner
     from marljax.training.progress import say
 
-    loaded = _load(folder, options, env_changes)
+    loaded = _load(folder, options, changes)
     wanted, screen = loaded.settings, terminal.screen()
     part = evaluation.fresh_part(options.suite)
     rows = report.compare(wanted, loaded.params, part, options.episodes, lambda line: say(screen, line))
@@ -96,7 +97,7 @@ def replay(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(REPLAY_HELP, end="")
         return 0
-    folder, options, env_changes = folder_and_options(words, ReplayOptions)
+    folder, options, changes = folder_and_options(words, ReplayOptions)
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
         raise UserError(f"out={path}: write a .gif or an .mp4 file")
@@ -109,7 +110,7 @@ def replay(words: Sequence[str]) -> int:
     from marljax.reporting import report
     from marljax.training import evaluation
 
-    loaded = _load(folder, options, env_changes)
+    loaded = _load(folder, options, changes)
     wanted, index = loaded.settings, loaded.index_of(options.seed, folder)
     key = evaluation.suite_key(evaluation.fresh_part(options.suite))
     charts = path.with_suffix(".png")
@@ -120,22 +121,22 @@ def replay(words: Sequence[str]) -> int:
     return 0
 
 
-def _load(folder: Path, options: EvaluateOptions | ReplayOptions, env_changes: dict[str, Any]) -> "Loaded":
+def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[str, Any]) -> "Loaded":
     """The members of a run, with changes to its environment."""
     enable_compilation_cache()
     from marljax.training import load
 
-    repeated = {f"env.{key}": value for key, value in env_changes.items()}
-    loaded = load.load_members(folder, options.which, options.trial, options.trust, repeated)
+    loaded = load.load_members(folder, options.which, options.trial, options.trust, changes)
     for line in loaded.warnings:
         print(f"warning: {line}", file=sys.stderr)
+    env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}
     if env_changes.get("target") == loaded.settings.tree["env"].get("target"):  # repeated, not changed
         env_changes = {key: value for key, value in env_changes.items() if key != "target"}
     return loaded._replace(settings=load.with_env(loaded.settings, env_changes))
 
 
 def folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
-    """The run folder, the command's own options, and the changes to the environment."""
+    """The run folder, the command's own options, and by key what it changes of the environment or repeats of the targets."""
     from marljax.config import compose, convert
     from marljax.io import run_folder
     from marljax.training import evaluation
@@ -145,10 +146,10 @@ def folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path,
     key = folder.partition("=")[0]
     if "=" in folder and (key in convert.names(kind) or key.startswith("env.")) and not Path(folder).is_dir():
         raise UserError(f"name the run folder first, then {folder}")
-    values, env_changes = {}, {}
+    values, changes = {}, {}
     for key, value in compose.parse(rest).items():
-        if key.startswith("env."):
-            env_changes[key.removeprefix("env.")] = value
+        if key.startswith("env.") or key == ALGO_TARGET:
+            changes[key] = value
         elif key in convert.names(kind):
             values[key] = value
         else:
@@ -158,4 +159,4 @@ def folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path,
         if not least <= getattr(options, key, least) <= most:
             raise UserError(f"{key}={getattr(options, key)} is out of range; it takes integers from {least} to {most}")
     run_folder.read_config(Path(folder))  # it is one, before what plays is imported
-    return Path(folder), options, env_changes
+    return Path(folder), options, changes

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marljax.cli.evaluate import PlotOptions, folder_and_options
+from marljax.cli.evaluate import ALGO_TARGET, PlotOptions, folder_and_options
 from marljax.errors import UserError
 from marljax.io import terminal
 
@@ -23,10 +23,10 @@ def plot(words: Sequence[str]) -> int:
     if not words or {"-h", "--help"} & set(words):
         print(PLOT_HELP, end="")
         return 0
-    folder, options, env_changes = folder_and_options(words, PlotOptions)
-    if changed := [f"env.{key}" for key in env_changes if key != "target"]:
+    folder, options, repeated = folder_and_options(words, PlotOptions)
+    if changed := [key for key in repeated if key not in ("env.target", ALGO_TARGET)]:
         raise UserError(f"plot draws a run as it was; leave out {', '.join(changed)}")
-    draw_again(folder, terminal.screen(), options.trust, {f"env.{key}": value for key, value in env_changes.items()})
+    draw_again(folder, terminal.screen(), options.trust, repeated)
     return 0
 
 

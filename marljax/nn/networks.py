@@ -146,8 +146,7 @@ class PerAgent:
     def __call__(self, params: Any, carry: Carry, *inputs: jax.Array, common: tuple = ()) -> tuple[Carry, Any]:
         """Applies the module; carry is [E, A, H] or ()."""
         if self.shared:
-            together: Any = self.module.apply(params, carry, *common, *inputs)
-            return together
+            return self.module.apply(params, carry, *common, *inputs)  # type: ignore[return-value]
 
         def one_agent(params: Any, carry: Carry, *inputs: jax.Array) -> tuple[Carry, Any]:
             carry = jax.tree.map(lambda x: x[:, None], carry)

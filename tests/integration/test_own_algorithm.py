@@ -11,6 +11,7 @@ import pytest
 import marljax
 from marljax import registry
 from marljax.cli import batches
+from marljax.cli.plot import plot
 from marljax.config import compose
 from marljax.io import program_cache
 from marljax.training.runner import Console
@@ -50,6 +51,7 @@ def test_a_run_of_it_is_resumed_and_loaded_only_where_it_is_trusted(target, tmp_
     with pytest.raises(marljax.UserError, match=r"algo.target=reinforce.*trust"):
         marljax.load(moved)
     assert marljax.load(moved, trust=True).config.hidden == (8,)
+    assert plot([str(moved), f"algo.target={target}"]) == 0
 
 
 def test_registered_names_are_taken(target, monkeypatch):

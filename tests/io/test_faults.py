@@ -214,7 +214,7 @@ def test_without_a_home_directory_programs_are_not_kept(monkeypatch, capsys):
 WIDE = """
 import sys, jax, importlib
 from toys import Corridor
-from marljax.train import make_train
+from marljax.training.trainer import make_train
 own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4, core="mlp")}
 for name in ("ppo", "ippo", "mappo", "ospo", "qmix"):
     algo = importlib.import_module(f"marljax.algos.{name}")

@@ -83,7 +83,7 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, m
     assert resumed.status == "finished"
     mine, whole = arrays(resumed.run), arrays(finished)
     assert mine.keys() == whole.keys()
-    assert any("carry.replay.value.seen" in name for name in whole)
+    assert any("carry.replay.value.inputs" in name for name in whole)
     for name in whole:
         np.testing.assert_array_equal(mine[name], whole[name], err_msg=name)
 
