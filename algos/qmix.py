@@ -350,9 +350,8 @@ def learn(
     numbers = learner.updates * count + jnp.arange(1, count + 1)  # those before learning starts included
     (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), numbers))
     opt_state = opt_state._replace(target=target, optimizer=optimizer_state)
-    return learner.replace(params=params._replace(**weights), opt_state=opt_state), jax.tree.map(
-        lambda x: jnp.mean(x, 0), metrics
-    )
+    metrics = {name: jnp.mean(values).astype(jnp.float32) for name, values in metrics.items()}  # as in ``skip_learning``
+    return learner.replace(params=params._replace(**weights), opt_state=opt_state), metrics
 
 
 METRICS = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
@@ -363,7 +362,7 @@ def skip_learning(
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """Instead of ``learn`` while the buffer is too empty."""
     del config, replay, key
-    return learner, dict.fromkeys(METRICS, jnp.zeros(()))
+    return learner, dict.fromkeys(METRICS, jnp.zeros((), jnp.float32))
 
 
 def td_loss(
