@@ -51,7 +51,6 @@ class SmaxParams(struct.PyTreeNode):
     opponent: Any = ()  # weights of a learned enemy
 
 
-TABLES = ("speed", "attack", "range", "sight", "radius", "health", "cooldown")
 LONGEST_STEP = 1.0  # s of a world step; in a longer one units run past what they should meet
 _RANGES = (
     dict.fromkeys(("speed", "attack", "range"), (0.0, math.inf))

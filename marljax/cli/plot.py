@@ -33,17 +33,14 @@ def plot(words: Sequence[str]) -> int:
 def draw_again(folder: Path, console: "Console", trusted: bool = False, repeated: Mapping[str, Any] | None = None) -> None:
     """The pictures of a run folder that need no training: the learning curve, and of a sweep its settings.
 
-    ``trusted`` and ``repeated``, settings by key as the user gave them, are for ``trust.check``.
+    ``trusted`` and ``repeated``, settings by key as the user gave them, are for ``trust.read_config``.
     """
     from marljax.config import trust
     from marljax.config.settings import from_tree
-    from marljax.io import run_folder
     from marljax.reporting import ranking
     from marljax.reporting.report import draw_curve, last_of, played
 
-    tree = run_folder.read_config(folder)
-    trust.check(folder, tree, repeated or {}, trusted)
-    settings = from_tree(tree)
+    settings = from_tree(trust.read_config(folder, repeated or {}, trusted))
     if settings.run.search.tried:
         draw_curve(settings, folder, console)
         ranking.draw_again(settings, folder, console)

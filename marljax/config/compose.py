@@ -156,7 +156,7 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
     folder = Path(str(changes["resume"]))
     tree = read_config(folder)
-    repeatable = trust.targets(tree)
+    repeatable = {"algo": tree["algo_name"], "env": tree["env_name"], **trust.targets(tree)}
     # What a stranger's configuration asks for is not sent anywhere.
     if not trust.is_marked(folder, trust.WANDB, tree.get(trust.WANDB)):
         tree[trust.WANDB] = run_defaults()[trust.WANDB]
@@ -165,18 +165,15 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")
     known = convert.key_paths(RunSettings)
     for key, value in changes.items():
-        if key in ("algo", "env"):
-            if value != tree[f"{key}_name"]:
-                raise UserError(f"{changes['resume']} was trained with {key}={tree[f'{key}_name']}, not with {value}")
-        elif key in repeatable:
-            if value != repeatable[key]:
-                raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {convert.shown(value)}")
-        elif key not in known and not key.startswith(("algo.", "env.", KEY)):
+        if key in repeatable and value == repeatable[key]:
+            continue
+        if key in repeatable:
+            raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {convert.shown(value)}")
+        if key not in known and not key.startswith(("algo.", "env.", KEY)):
             raise convert.unknown_setting(key, known)
-        elif key.split(".")[0] not in CHANGEABLE_ON_RESUME:
+        if key.split(".")[0] not in CHANGEABLE_ON_RESUME:
             raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")
-        else:
-            _put(tree, key, value)
+        _put(tree, key, value)
     trust.check(folder, tree, changes, tree["trust"] is True)
     return tree
 

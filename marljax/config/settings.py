@@ -92,8 +92,8 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     algo, env_name = tree.pop("algo_name"), tree.pop("env_name")
     written = tree.pop("env_params", {})  # for people to read; the numbers come from the environment and ``env``
     algo_tree = dict(tree.pop("algo"))
-    target = {key: algo_tree.pop(key) for key in ("target",) if key in algo_tree}
-    algorithm = registry.algorithm(algo, target.get("target"))
+    target = algo_tree.pop("target", None)
+    algorithm = registry.algorithm(algo, target)
     config = convert.build(algorithm.Config, "algo", algo_tree)
     bare_env, env_params = build_env(env_name, tree["env"])
     env = presented(algorithm, bare_env)
@@ -103,8 +103,8 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     if not isinstance(tree["sweep"], Mapping):
         raise UserError(f"sweep={convert.shown(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]")
     run = with_trials(check_run(convert.build(RunSettings, "", tree)), config, bare_env, env_params)
-    names = {"algo_name": algo, "env_name": env_name}
-    resolved = {**names, **convert.plain(run), "algo": target | convert.plain(config), "env": env_tree}
+    algo_tree = ({} if target is None else {"target": target}) | convert.plain(config)
+    resolved = {"algo_name": algo, "env_name": env_name, **convert.plain(run), "algo": algo_tree, "env": env_tree}
     resolved["env_params"] = convert.readable_leaves(env_params)
     training = training_env(env, env_params, run.failure_replay)
     name, members = algorithm.__name__.rpartition(".")[2] if algo == CUSTOM else algo, members_of(run)

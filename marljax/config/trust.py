@@ -20,6 +20,7 @@ from typing import Any
 from marljax import registry
 from marljax.config import convert
 from marljax.errors import UserError
+from marljax.io import run_folder
 
 WANDB = "wandb"
 NAMES = {"env": "env_name", "algo": "algo_name"}  # groups whose ``target`` is imported where their name is ``custom``
@@ -49,6 +50,13 @@ def check(folder: Path, tree: Mapping[str, Any], repeated: Mapping[str, Any], tr
     with nothing_from(folder):
         for target in wanted.values():
             registry.import_target(target)
+
+
+def read_config(folder: Path, repeated: Mapping[str, Any], trust: bool) -> dict[str, Any]:
+    """The configuration of a run folder, with what it names imported as ``check`` allows."""
+    tree = run_folder.read_config(folder)
+    check(folder, tree, repeated, trust)
+    return tree
 
 
 def mark(folder: Path, tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -44,12 +44,19 @@ class Actor(nn.Module):
 
     num_outputs: int
     sizes: Sizes
+    scale: float = 0.01  # of the output layer's initial weights
 
     @nn.compact
     def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """obs [T, …, O] → outputs [T, …, num_outputs]."""
         carry, x = Core(self.sizes)(carry, obs, first, alive)
-        return carry, mlp_head(x, self.sizes, self.num_outputs, 0.01)
+        return carry, mlp_head(x, self.sizes, self.num_outputs, self.scale)
+
+
+class QNetwork(Actor):
+    """Values of an agent's actions from its observations: an ``Actor`` whose outputs begin at the scale of values."""
+
+    scale: float = 1.0
 
 
 class ActorCritic(nn.Module):
@@ -78,19 +85,6 @@ class Critic(nn.Module):
         """x [T, …, F] → values [T, …]."""
         carry, x = Core(self.sizes)(carry, x, first, alive)
         return carry, mlp_head(x, self.sizes, 1, 1.0)[..., 0]
-
-
-class QNetwork(nn.Module):
-    """Values of an agent's actions from its observations."""
-
-    num_actions: int
-    sizes: Sizes
-
-    @nn.compact
-    def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
-        """obs [T, …, F] → values [T, …, n]."""
-        carry, x = Core(self.sizes)(carry, obs, first, alive)
-        return carry, mlp_head(x, self.sizes, self.num_actions, 1.0)
 
 
 class CentralCritic(nn.Module):

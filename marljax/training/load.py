@@ -20,8 +20,8 @@ from marljax.core.types import EnvParams, TimeStep
 from marljax.errors import UserError, in_short
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
-from marljax.training import mesh as parallel
 from marljax.training.evaluation import LearnedPolicy
+from marljax.training.mesh import make_mesh
 from marljax.training.runner import (
     ENV_PARAMS,
     Best,
@@ -127,13 +127,11 @@ def load_members(
     """Parameters of every seed of a run, of one setting where it is a sweep.
 
     A seed that was never evaluated has no best parameters; its last ones stand in. ``trust`` and ``repeated``, settings by key as
-    the user gave them, are for ``trust.check``.
+    the user gave them, are for ``trust.read_config``.
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
-    tree = run_folder.read_config(folder)
-    trusting.check(folder, tree, repeated or {}, trust)
-    whole = settings.from_tree(tree)
+    whole = settings.from_tree(trusting.read_config(folder, repeated or {}, trust))
     trial = chosen_trial(folder, whole, trial)
     found = [_load_batch(place, part, trial) for place, part in batches(folder, whole) if part.has_trial(trial)]
     if not found:
@@ -159,7 +157,7 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
     Raises ``UserError`` where the settings are not those that were trained; numbers of the environment alone may differ, with a
     warning, since they come from its code and may have other last digits on another machine.
     """
-    trainer = Trainer(part.algorithm, part.training_env, part.config, parallel.make_mesh())
+    trainer = Trainer(part.algorithm, part.training_env, part.config, make_mesh())
     parts = ("best", "members.state.learner.params")
     saved, shapes = folder / run_folder.CHECKPOINTS, saved_shapes(trainer, part)
     found = checkpoint.checkpoints(saved)
@@ -249,7 +247,7 @@ def _act_on_shapes(trained: Settings, changed: Settings) -> None:
         return policy(key, state, timestep, policy.initial_carry())
 
     everywhere = PartitionSpec()
-    mesh = parallel.make_mesh()
+    mesh = make_mesh()
     jax.eval_shape(
         jax.shard_map(decide, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False), jax.random.key(0)
     )

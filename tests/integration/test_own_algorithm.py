@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 import marljax
 from marljax import registry
@@ -14,7 +15,6 @@ from marljax.cli import batches
 from marljax.cli.plot import plot
 from marljax.config import compose
 from marljax.io import program_cache
-from marljax.training.runner import Console
 
 ROOT = Path(__file__).parents[2]
 WORDS = ["env=gymnax/CartPole-v1", "render=false", "eval.episodes=8", "eval.final_episodes=8", "checkpoint.every=1"]

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import kill_and_corrupt as fault_campaign
+import kill_and_corrupt
 import numpy as np
 import pytest
 
@@ -19,7 +19,7 @@ from marljax.io import checkpoint, program_cache
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "tests" / "support"
 ALGO = "qmix"  # whose checkpoints hold a replay
-WORDS = [*fault_campaign.SMALL, *fault_campaign.OWN[ALGO]]
+WORDS = [*kill_and_corrupt.SMALL, *kill_and_corrupt.OWN[ALGO]]
 
 
 def started(folder, *words, kib=None, **environment):
@@ -41,7 +41,7 @@ def run(folder, *words, status=0, **given):
 
 @pytest.mark.slow
 def test_a_short_campaign(tmp_path):
-    done = fault_campaign.campaign_of(tmp_path, kills=2, damages=2, seed=1, algorithms=("qmix",))
+    done = kill_and_corrupt.campaign_of(tmp_path, kills=2, damages=2, seed=1, algorithms=("qmix",))
     assert (done.kills, done.damages) == (2, 2)
 
 
@@ -55,7 +55,7 @@ def test_a_full_disk_costs_the_newest_checkpoint_only(tmp_path):
     running.send_signal(signal.SIGTERM)
     running.communicate()
     assert running.returncode == 128 + signal.SIGTERM
-    before = fault_campaign.newest(folder)
+    before = kill_and_corrupt.newest(folder)
     output = run(tmp_path, f"resume={folder}", kib=largest_kib(folder) // 2, status=2)
     lines = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, output
@@ -64,9 +64,9 @@ def test_a_full_disk_costs_the_newest_checkpoint_only(tmp_path):
     assert "Event loop" not in output
     assert output.splitlines()[-1] == lines[0]
     assert not list(folder.glob("**/.writing-*"))
-    assert fault_campaign.newest(folder) == before
+    assert kill_and_corrupt.newest(folder) == before
     assert f"{before} updates done already" in run(tmp_path, f"resume={folder}")
-    assert fault_campaign.newest(folder) == fault_campaign.UPDATES
+    assert kill_and_corrupt.newest(folder) == kill_and_corrupt.UPDATES
 
 
 def largest_kib(folder):
@@ -232,7 +232,7 @@ def test_every_algorithm_trains_in_64_bits(tmp_path):
     assert done.returncode == 0, done.stderr
     words = [*WORDS, f"runs={tmp_path}", "name=wide", "algo.total_steps=1280"]
     run(tmp_path, *words, JAX_ENABLE_X64="1")
-    assert fault_campaign.newest(tmp_path / f"{ALGO}_corridor" / "wide") == 20
+    assert kill_and_corrupt.newest(tmp_path / f"{ALGO}_corridor" / "wide") == 20
 
 
 def port():
@@ -283,14 +283,14 @@ def test_two_processes_of_four_devices_do_what_one_of_eight_does(tmp_path):
     assert all("exists already" in lines[-1] for lines in said), said
     run(tmp_path, *words, "name=one", JAX_NUM_CPU_DEVICES="8")
     two, one = (tmp_path / f"{ALGO}_corridor" / name for name in ("two", "one"))
-    mine, theirs = fault_campaign.arrays(two), fault_campaign.arrays(one)
+    mine, theirs = kill_and_corrupt.arrays(two), kill_and_corrupt.arrays(one)
     assert mine.keys() == theirs.keys()
     for name, array in theirs.items():
         np.testing.assert_allclose(mine[name].astype(float), array.astype(float), rtol=1e-4, atol=1e-5, err_msg=name)
-    rows = [fault_campaign.timeless(folder) for folder in (two, one)]
+    rows = [kill_and_corrupt.timeless(folder) for folder in (two, one)]
     assert [row["update"] for row in rows[0]] == [row["update"] for row in rows[1]]
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
     shutil.rmtree(checkpoint.checkpoints(two / "checkpoints")[0])
     output = run(tmp_path, f"resume={two}", "devices=1")
     assert "warning: going on on 1 × 1 devices (cpu) instead of 2 × 4 devices (cpu); numbers may differ" in output
-    assert fault_campaign.newest(two) == fault_campaign.newest(one)
+    assert kill_and_corrupt.newest(two) == kill_and_corrupt.newest(one)
