@@ -90,7 +90,7 @@ class Config(RolloutConfig):
     anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
     adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
     max_grad_norm: float = traced(0.5, low=0.0)  # global norm to which gradients are clipped
-    clip_apart: bool = static(True)  # gradients of actor and critic each; False: of both together
+    clip_actor_critic_separately: bool = static(True)  # gradients of actor and critic each; False: of both together
     clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
     clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
     value_coef: float = traced(0.5, low=0.0)  # weight of the value loss

@@ -34,7 +34,7 @@ from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBuffe
 from marljax.config import Scalar, static, traced
 from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
-from marljax.core.types import EnvParams, Lasting, TimeStep
+from marljax.core.types import EnvParams, PersistentState, TimeStep
 from marljax.core.vector import VecState, vectorize
 from marljax.errors import UserError
 from marljax.learning.advantages import gae
@@ -141,7 +141,7 @@ class Carry(NamedTuple):
     """What environments carry from one update to the next."""
 
     recurrent: Any  # recurrent states [E, A, H]; () without a GRU
-    replay: Lasting  # of a ``Rollout`` [E, N, …]
+    replay: PersistentState  # of a ``Rollout`` [E, N, …]
 
 
 class Rollout(NamedTuple):
@@ -259,7 +259,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     optimizer_state = make_optimizer(config, updates, config.optimizer).init(weights)
     opt_state = OptState(optimizer_state, jax.tree.map(jnp.copy, weights), replay.current_index, replay.is_full)
     learner = Learner(params, opt_state, updates, key_learner, env_params)
-    return TrainState(learner, actors.replace(carry=Carry(recurrent, Lasting(replay.experience))))
+    return TrainState(learner, actors.replace(carry=Carry(recurrent, PersistentState(replay.experience))))
 
 
 def check_environment(env: Environment, config: Config) -> None:
@@ -319,7 +319,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     learner = learner.replace(updates=learner.updates + 1)
     if config.normalize_observations:
         learner = learner.replace(params=networks.update_stats(learner.params, inputs, ~last))
-    actors = actors.replace(carry=Carry(actors.carry, Lasting(replay.experience)))
+    actors = actors.replace(carry=Carry(actors.carry, PersistentState(replay.experience)))
     max_reward = collectives.largest(jnp.max(jnp.abs(steps.reward * config.reward_scale)))
     return TrainState(learner, actors), metrics | {"epsilon": epsilon, "max_reward": max_reward} | episodes
 
@@ -483,7 +483,7 @@ def empty_rollout(config: Config, inputs: Inputs, recurrent: Any) -> Rollout:
     return Rollout(empty, never, reward.astype(jnp.int32), reward, never, never, jax.tree.map(lambda x: x[0], recurrent))
 
 
-def add_to_replay(config: Config, opt_state: OptState, replay: Lasting, rollout: Rollout) -> TrajectoryBufferState:
+def add_to_replay(config: Config, opt_state: OptState, replay: PersistentState, rollout: Rollout) -> TrajectoryBufferState:
     """The buffer with a rollout [T, E] in the slot of the oldest."""
     rows = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
     before = TrajectoryBufferState(experience=replay.value, current_index=opt_state.insert_index, is_full=opt_state.is_full)

@@ -15,7 +15,7 @@ from typing import Any
 from marljax.baselines.harness import tables
 from marljax.baselines.harness.result_cache import Cells, Figures, learned_cell, scripted_cell
 from marljax.baselines.harness.tables import markdown_table, mean_interval
-from marljax.baselines.policies.collective import UNCONTROLLED, rivals
+from marljax.baselines.policies.collective import UNCONTROLLED, scripted_policies
 from marljax.core.types import EnvParams
 from marljax.envs.collective import Collective
 
@@ -87,7 +87,7 @@ def order_cell(cells: Cells, coupling: float) -> Figures | None:
 
 
 def without_control(cells: Cells, name: str, env: Collective, env_params: EnvParams) -> Figures | None:
-    rival = rivals(env, env_params)[UNCONTROLLED]
+    rival = scripted_policies(env, env_params)[UNCONTROLLED]
     return scripted_cell(cells, name, {}, rival, FLOCKS)
 
 
@@ -96,7 +96,7 @@ def scripted_table(cells: Cells) -> str:
     rows = []
     for setting, options in SETTINGS.items():
         env = Collective(**options)
-        for name, rival in rivals(env, env.default_params).items():
+        for name, rival in scripted_policies(env, env.default_params).items():
             title = f"scripted {setting} {name}"
             cell = scripted_cell(cells, title, {"policy": name}, rival, EPISODES, AT_ONCE)
             rows.append((f"{setting}: {name}", cell))

@@ -162,7 +162,7 @@ GRADIENTS = (
     "algo.num_envs=64",
     "algo.rollout_length=4",
     "algo.learning_rate=1e-3",
-    "algo.clip_apart=false",
+    "algo.clip_actor_critic_separately=false",
     "algo.clip_values=false",
 )
 LEARNERS = {

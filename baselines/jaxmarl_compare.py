@@ -46,7 +46,7 @@ def our_config(plan: Plan) -> ippo.Config:
         value_coef=theirs.vf_coef,
         normalize_values=False,
         clip_values=True,
-        clip_apart=False,
+        clip_actor_critic_separately=False,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from marljax.baselines.harness import result_cache, tables
 from marljax.baselines.harness.result_cache import Cells, Figures
 from marljax.baselines.harness.tables import markdown_table, mean_interval, rate_spread
-from marljax.baselines.policies.merge import HUMAN, rivals
+from marljax.baselines.policies.merge import HUMAN, scripted_policies
 from marljax.config import compose
 from marljax.envs.merge import Merge
 from marljax.utils import stats
@@ -52,7 +52,7 @@ def scripted_table(cells: Cells) -> str:
     rows = [
         (f"{density}: {name}", scripted_cell(cells, density, name))
         for density in DENSITIES
-        for name in rivals(env, env.default_params)
+        for name in scripted_policies(env, env.default_params)
     ]
     return tables.by_row("policy", COLUMNS, columns, rows)
 
@@ -60,7 +60,7 @@ def scripted_table(cells: Cells) -> str:
 def scripted_cell(cells: Cells, density: str, name: str) -> Figures | None:
     """One scripted policy at one density."""
     env = Merge(density=density)
-    rival = rivals(env, env.default_params)[name]
+    rival = scripted_policies(env, env.default_params)[name]
     about = {"density": density, "policy": name}
     return result_cache.scripted_cell(cells, f"scripted {density} {name}", about, rival, EPISODES)
 
@@ -71,7 +71,7 @@ COLUMNS = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "
 def columns(figures: Figures) -> list[str]:
     """One policy's cells under ``COLUMNS``."""
     return [
-        mean_interval(figures["own_return"]),
+        mean_interval(figures["return"]),
         rate_spread(figures["crash"]),
         mean_interval(figures["crashed_cavs"], places=2, scale=100),
         mean_interval(figures["speed"]),
@@ -104,7 +104,7 @@ def over_densities(learned: Mapping[str, Figures | None], human: Mapping[str, Fi
         pairs = [(learned[f"{density}: {algo}"], human[density]) for density in DENSITIES]
         if any(figures is None for pair in pairs for figures in pair):
             return "Over all densities: not all cells are computed yet."
-        relative = [np.divide(own["own_return"]["mean"], rival["own_return"]["mean"]) for own, rival in pairs if own and rival]
+        relative = [np.divide(own["return"]["mean"], rival["return"]["mean"]) for own, rival in pairs if own and rival]
         scores[algo] = np.stack(relative, axis=-1)
     lines = [[algo, interval(stats.iqm_interval(score, np.random.default_rng(0)))] for algo, score in scores.items()]
     ours, theirs = ALGORITHMS

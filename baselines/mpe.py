@@ -28,7 +28,7 @@ from marljax.baselines.rivals import rnn_ppo, simple_tag
 from marljax.core.environment import Environment
 from marljax.errors import UserError
 from marljax.training import mesh
-from marljax.training.evaluation import Evaluator, RandomPolicy, Rival
+from marljax.training.evaluation import Evaluator, RandomPolicy, ScriptedPolicy
 from marljax.training.trainer import Trainer
 from marljax.utils import stats
 
@@ -178,7 +178,7 @@ def untrained_cell(cells: Cells, plan: Plan, env: str, algo: str) -> Figures | N
 def random_cell(cells: Cells, plan: Plan, env: str) -> Figures | None:
     """Uniform actions on the frozen episodes."""
     own = our_env(env)
-    rival = Rival(own, own.default_params, RandomPolicy(own))
+    rival = ScriptedPolicy(own, own.default_params, RandomPolicy(own))
     return scripted_cell(cells, f"{env} random", {}, rival, plan.episodes)
 
 

@@ -25,7 +25,7 @@ from marljax.baselines import smax_selfplay as selfplay
 from marljax.baselines.harness import result_cache, tables
 from marljax.baselines.harness.result_cache import Cells, Figures
 from marljax.baselines.harness.tables import markdown_table, mean_interval, rate_interval, rate_spread
-from marljax.baselines.policies.smax import rivals
+from marljax.baselines.policies.smax import scripted_policies
 from marljax.envs.smax import Smax
 from marljax.envs.smax.units import PUBLISHED
 from marljax.utils import stats
@@ -72,7 +72,7 @@ RIVALS = (SCRIPT, "script (random target)", "random")
 def scripted_cell(cells: Cells, scenario: str, name: str) -> Figures | None:
     """One scripted policy in one battle."""
     env = Smax(scenario)
-    rival = rivals(env, env.default_params)[name]
+    rival = scripted_policies(env, env.default_params)[name]
     episodes = COMPARED_EPISODES if name == SCRIPT else EPISODES
     about = {"scenario": scenario, "policy": name}
     return result_cache.scripted_cell(cells, f"scripted {scenario} {name}", about, rival, episodes)

@@ -14,7 +14,7 @@ from typing import Any
 from marljax.baselines.harness import tables
 from marljax.baselines.harness.result_cache import Cells, learned_apart, scripted_cell
 from marljax.baselines.harness.tables import mean_interval
-from marljax.baselines.policies.swarm import rivals
+from marljax.baselines.policies.swarm import scripted_policies
 from marljax.envs.swarm import Swarm
 
 RUNS = Path(__file__).parents[1] / "runs" / "tables"
@@ -44,7 +44,7 @@ def scripted_table(cells: Cells) -> str:
     rows = []
     for setting, options in SETTINGS.items():
         env = Swarm(**options)
-        for name, rival in rivals(env, env.default_params).items():
+        for name, rival in scripted_policies(env, env.default_params).items():
             title = f"scripted {setting} {name}"
             cell = scripted_cell(cells, title, {"policy": name}, rival, EPISODES, AT_ONCE)
             rows.append((f"{setting}: {name}", cell))

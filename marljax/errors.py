@@ -12,7 +12,7 @@ class UserError(ValueError):
     """
 
 
-def in_short(value: object) -> str:
+def short_repr(value: object) -> str:
     """What somebody gave, short enough for a line."""
     return " ".join(reprlib.repr(value).split())
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from marljax.core.environment import Environment
-from marljax.errors import UserError, in_short, unknown
+from marljax.errors import UserError, short_repr, unknown
 
 CUSTOM = "custom"  # env=custom env.target=package.module:Class, algo=custom algo.target=package.module
 OWN_FOLDERS: list[str] = []  # where command lines find the modules of targets, after everything that is installed
@@ -126,7 +126,7 @@ def make(name: str, /, **options: Any) -> Environment:
     ``env.default_params`` and are changed there, with ``.replace(…)``.
     """
     if not isinstance(name, str):
-        raise UserError(f"{in_short(name)} is not the name of an environment; give one, such as make('merge')")
+        raise UserError(f"{short_repr(name)} is not the name of an environment; give one, such as make('merge')")
     if name in SUITES:
         options = dict(options)
         name = full_name(name, options.pop("name", None))
@@ -152,9 +152,9 @@ def build(cls: type[Environment], name: str, options: dict[str, Any]) -> Environ
         for field in dataclasses.fields(cls):
             if field.name in options and not isinstance(options[field.name], Hashable):
                 usual = "" if field.default is dataclasses.MISSING else f", such as {field.name}={field.default!r}"
-                given = f"{field.name}={in_short(options[field.name])}"
+                given = f"{field.name}={short_repr(options[field.name])}"
                 raise UserError(f"{name} does not take {given}; give text, numbers or a tuple of them{usual}") from error
-        given = ", ".join(f"{option}={in_short(value)}" for option, value in options.items()) or "its defaults"
+        given = ", ".join(f"{option}={short_repr(value)}" for option, value in options.items()) or "its defaults"
         raise UserError(f"{name} does not take {given}: {error or type(error).__name__}") from error
 
 

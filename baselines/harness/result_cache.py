@@ -21,7 +21,7 @@ from marljax.io import run_folder
 from marljax.io.files import replacing
 from marljax.io.run_folder import Which
 from marljax.training import load, runner
-from marljax.training.evaluation import Evaluator, Rival
+from marljax.training.evaluation import Evaluator, ScriptedPolicy
 from marljax.training.progress import say
 
 Figures = dict[
@@ -95,7 +95,7 @@ def suite_key() -> jax.Array:
     return jax.random.key(SUITE_SEED)
 
 
-def stands_for(rival: Rival, episodes: int) -> dict[str, Any]:
+def stands_for(rival: ScriptedPolicy, episodes: int) -> dict[str, Any]:
     """What a scripted policy's figures depend on besides its name."""
     numbers = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), serialization.to_state_dict(rival.env_params))
     return {"env": str(rival.env), "env_params": numbers, "episodes": episodes, "env_version": rival.env.version}
@@ -111,7 +111,7 @@ def in_parts(play: Callable[[jax.Array, int], Any], episodes: int, at_once: int,
     return summarise({name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]})
 
 
-def play_scripted(rival: Rival, episodes: int, at_once: int = AT_ONCE, key: jax.Array | None = None) -> Figures:
+def play_scripted(rival: ScriptedPolicy, episodes: int, at_once: int = AT_ONCE, key: jax.Array | None = None) -> Figures:
     """A scripted policy on the frozen scenarios, or on those that ``key`` fixes, ``at_once`` of them in one program."""
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
@@ -159,7 +159,7 @@ def play_learned(
 
 
 def scripted_cell(
-    cells: Cells, name: str, about: Mapping[str, Any], rival: Rival, episodes: int, at_once: int = AT_ONCE
+    cells: Cells, name: str, about: Mapping[str, Any], rival: ScriptedPolicy, episodes: int, at_once: int = AT_ONCE
 ) -> Figures | None:
     """A scripted policy's cell; ``about`` is what its figures depend on besides what the rival itself says."""
     return cells.get(name, {**about, **stands_for(rival, episodes)}, lambda: play_scripted(rival, episodes, at_once))

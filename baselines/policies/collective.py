@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from marljax.core.types import EnvParams, TimeStep
 from marljax.envs.collective import Collective
 from marljax.envs.collective.kuramoto import natural
-from marljax.training.evaluation import RandomPolicy, Rival
+from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 
 UNCONTROLLED = "uncontrolled"
 
@@ -82,7 +82,7 @@ def _no_longer(action: jax.Array) -> jax.Array:
     return action / jnp.maximum(jnp.hypot(action[0], action[1]), 1.0)
 
 
-def rivals(env: Collective, env_params: EnvParams) -> dict[str, Rival]:
+def scripted_policies(env: Collective, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
     """By name: particles left to themselves, random actions, and rules for the task that need no more than is seen."""
     rules: dict[str, Rule] = {UNCONTROLLED: nothing}
     if env.task == "vicsek":
@@ -93,5 +93,5 @@ def rivals(env: Collective, env_params: EnvParams) -> dict[str, Rival]:
     else:
         rules |= {"to the neighbours": to_neighbours}
         rules |= {"to the middle": to_middle} if env.absolute else {}
-    known = {name: Rival(env, env_params, Partial(Scripted(env, rule), env_params)) for name, rule in rules.items()}
-    return known | {"random": Rival(env, env_params, RandomPolicy(env))}
+    known = {name: ScriptedPolicy(env, env_params, Partial(Scripted(env, rule), env_params)) for name, rule in rules.items()}
+    return known | {"random": ScriptedPolicy(env, env_params, RandomPolicy(env))}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from marljax.core.types import EnvParams, TimeStep
 from marljax.envs.merge import IDLE, LEFT, Merge
-from marljax.training.evaluation import RandomPolicy, Rival
+from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 
 HUMAN = "human drivers (IDM + MOBIL)"
 
@@ -25,12 +25,12 @@ def always_left(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> t
     return jnp.full(timestep.alive.shape, LEFT), carry
 
 
-def rivals(env: Merge, env_params: EnvParams) -> dict[str, Rival]:
+def scripted_policies(env: Merge, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
     """By name: human drivers in the CAVs' place, and simple rules."""
     env, supervised = (dataclasses.replace(env, safety=safety) for safety in (False, True))
     return {
-        HUMAN: Rival(env, env_params.replace(cavs_drive_as_humans=True), idle),
-        "random": Rival(env, env_params, RandomPolicy(env)),
-        "always left": Rival(env, env_params, always_left),
-        "random, supervised": Rival(supervised, env_params, RandomPolicy(env)),
+        HUMAN: ScriptedPolicy(env, env_params.replace(cavs_drive_as_humans=True), idle),
+        "random": ScriptedPolicy(env, env_params, RandomPolicy(env)),
+        "always left": ScriptedPolicy(env, env_params, always_left),
+        "random, supervised": ScriptedPolicy(supervised, env_params, RandomPolicy(env)),
     }

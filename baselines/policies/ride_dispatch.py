@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 
 from marljax.core.types import TimeStep
 from marljax.envs.ride_dispatch import RideDispatch, RideParams
-from marljax.training.evaluation import Rival
+from marljax.training.evaluation import ScriptedPolicy
 from marljax.utils.assignment import match
 
 
@@ -58,7 +58,7 @@ def price_of(name: str, preset: str) -> float:
     return PRICES[preset] if name == PRICED else 0.0
 
 
-def rivals(env: RideDispatch, env_params: RideParams) -> dict[str, Rival]:
+def scripted_policies(env: RideDispatch, env_params: RideParams) -> dict[str, ScriptedPolicy]:
     """By name; they choose among all pairs, whatever view the agents have. The price of a minute is the preset's."""
     return {titled(name, env.preset): rival(env, env_params, name) for name in RULES}
 
@@ -69,13 +69,13 @@ def titled(name: str, preset: str) -> str:
     return f"{name} ({price:g}/min)" if price else name
 
 
-def rival(env: RideDispatch, env_params: RideParams, name: str) -> Rival:
+def rival(env: RideDispatch, env_params: RideParams, name: str) -> ScriptedPolicy:
     """One of ``RULES``."""
     env = dataclasses.replace(env, view="pairs")
     return matching(env, env_params, RULES[name]._replace(busy=-price_of(name, env.preset)))
 
 
-def matching(env: RideDispatch, env_params: RideParams, worth: Worth, method: str = "exact") -> Rival:
+def matching(env: RideDispatch, env_params: RideParams, worth: Worth, method: str = "exact") -> ScriptedPolicy:
     """A rule as a policy; where a vehicle's time has a price vehicles decline what is worth less than nothing."""
     numbers = jax.tree.map(jnp.asarray, (env_params, worth))
-    return Rival(env, env_params, Partial(Matcher(env, worth.busy < 0, method), numbers))
+    return ScriptedPolicy(env, env_params, Partial(Matcher(env, worth.busy < 0, method), numbers))

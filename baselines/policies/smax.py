@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from marljax.core.types import TimeStep
 from marljax.envs.smax import Smax, SmaxParams, script
 from marljax.envs.smax.battle import stats_of
-from marljax.training.evaluation import RandomPolicy, Rival
+from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 from marljax.utils.random import flat
 
 
@@ -43,13 +43,15 @@ def _sides(num_allies: int) -> tuple[slice, slice]:
     return slice(None, num_allies), slice(num_allies, None)
 
 
-def rivals(env: Smax, env_params: SmaxParams) -> dict[str, Rival]:
+def scripted_policies(env: Smax, env_params: SmaxParams) -> dict[str, ScriptedPolicy]:
     """By name: the enemies' own script outside self-play and with discrete actions, and random actions."""
-    known = {"random": Rival(env, env_params, RandomPolicy(env))}
+    known = {"random": ScriptedPolicy(env, env_params, RandomPolicy(env))}
     if env.mode == "self_play" or env.action_type != "discrete":
         return known
     for targets in script.TARGETS:
         policy = Script(env, targets)
         name = f"script ({targets} target)"
-        known[name] = Rival(env, env_params, Partial(policy, jax.tree.map(jnp.asarray, env_params)), policy.initial_carry())
+        known[name] = ScriptedPolicy(
+            env, env_params, Partial(policy, jax.tree.map(jnp.asarray, env_params)), policy.initial_carry()
+        )
     return known

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from marljax.core.types import EnvParams, TimeStep
 from marljax.envs.swarm import Swarm, SwarmState
 from marljax.envs.swarm.quadrotor import MOTOR_X, MOTOR_Y, YAW, Body, cross, dot, norm, to_drone, unit
-from marljax.training.evaluation import RandomPolicy, Rival
+from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 
 
 class Gains(struct.PyTreeNode):
@@ -30,7 +30,7 @@ class Gains(struct.PyTreeNode):
     aside: Any = 0.5  # of a push that goes to the right, so that two that meet head on do not stay
 
 
-def rivals(env: Swarm, env_params: EnvParams) -> dict[str, Rival]:
+def scripted_policies(env: Swarm, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
     """By name: random actions, a cascaded PD controller that flies to the goal, and one that keeps its distance as well.
 
     With the task ``landmarks``: each drone to the landmark nearest to it, and the same while keeping its distance.
@@ -38,9 +38,9 @@ def rivals(env: Swarm, env_params: EnvParams) -> dict[str, Rival]:
     name = "nearest landmark" if env.task == "landmarks" else "PD"
     alone = Gains(drone_push=0.0, obstacle_push=0.0)
     return {
-        "random": Rival(env, env_params, RandomPolicy(env)),
-        name: Rival(env, env_params, Partial(Pilot(env), env_params, alone)),
-        f"{name}, with repulsion": Rival(env, env_params, Partial(Pilot(env), env_params, Gains())),
+        "random": ScriptedPolicy(env, env_params, RandomPolicy(env)),
+        name: ScriptedPolicy(env, env_params, Partial(Pilot(env), env_params, alone)),
+        f"{name}, with repulsion": ScriptedPolicy(env, env_params, Partial(Pilot(env), env_params, Gains())),
     }
 
 

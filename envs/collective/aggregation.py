@@ -20,7 +20,7 @@ from marljax.envs.collective import scene as pictures
 from marljax.envs.collective.neighbours import Search, settled
 from marljax.envs.collective.task import LARGE, Task
 from marljax.utils.random import flat
-from marljax.utils.validation import ABOVE_0
+from marljax.utils.validation import POSITIVE
 
 FINER = 2  # centres of places for each of ``grid``: nothing but places is to be seen
 
@@ -55,8 +55,8 @@ class Aggregation(Task):
 
     components: ClassVar[int] = 2
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "half": (ABOVE_0, LARGE),
-        "radius": (ABOVE_0, LARGE),
+        "half": (POSITIVE, LARGE),
+        "radius": (POSITIVE, LARGE),
         "max_speed": (0.0, LARGE),
         "cost": (0.0, LARGE),
     }

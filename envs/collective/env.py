@@ -8,15 +8,14 @@ Axis letters: N particles, C components of an action, O observation, G global st
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import ClassVar
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.environment import LIMITS, Environment
-from marljax.core.scene import Colour, Scene
+from marljax.core.environment import LIMITS, Display, Environment
+from marljax.core.scene import Scene
 from marljax.core.spaces import Box
 from marljax.core.types import Outcome, View
 from marljax.envs.collective.aggregation import Aggregation, AggregationParams
@@ -139,10 +138,6 @@ class Collective(Environment):
     bins: int = 8
     grid: int = 4
     limit: str = "end"
-
-    figures: ClassVar[tuple[str, ...]] = ("polarisation", "order", "distance", "local_polarisation", "effort")
-    alarms: ClassVar[Mapping[str, str]] = {"overflow": "particles near one another found no room; raise env.window"}
-    units: ClassVar[Mapping[str, str]] = {"time": "steps"}
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, Collection[str]]] = {
@@ -270,5 +265,10 @@ class Collective(Environment):
         return self._task.draw(state.particles, env_params, state.step)
 
     @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return self._task.legend
+    def display(self) -> Display:
+        return Display(
+            metrics=("polarisation", "order", "distance", "local_polarisation", "effort"),
+            warnings={"overflow": "particles near one another found no room; raise env.window"},
+            units={"time": "steps"},
+            legend=self._task.legend,
+        )

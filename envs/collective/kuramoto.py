@@ -20,7 +20,7 @@ from marljax.envs.collective import scene as pictures
 from marljax.envs.collective.task import LARGE, Task
 from marljax.envs.collective.vicsek import polarisation
 from marljax.utils.random import flat
-from marljax.utils.validation import ABOVE_0
+from marljax.utils.validation import POSITIVE
 
 FREQUENCIES = ("lorentzian", "normal")
 RAREST = 1e-5  # ranks closer than this to 0 or 1 are not drawn: a Lorentzian has no largest frequency
@@ -55,7 +55,7 @@ class Kuramoto(Task):
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
         "coupling": (0.0, LARGE),
         "width": (0.0, LARGE),
-        "timestep": (ABOVE_0, LARGE),
+        "timestep": (POSITIVE, LARGE),
         "max_rate": (0.0, LARGE),
         "cost": (0.0, LARGE),
     }

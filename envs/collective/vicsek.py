@@ -19,7 +19,7 @@ from marljax.envs.collective import scene as pictures
 from marljax.envs.collective.neighbours import Search, settled
 from marljax.envs.collective.task import LARGE, Task
 from marljax.utils.random import flat, row
-from marljax.utils.validation import ABOVE_0
+from marljax.utils.validation import POSITIVE
 
 DENSITY = 4.0  # particles per unit of area, where the box is left as it is
 CONTROLS = ("add", "replace")
@@ -60,9 +60,9 @@ class Vicsek(Task):
 
     components: ClassVar[int] = 1
     ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "box": (ABOVE_0, LARGE),
+        "box": (POSITIVE, LARGE),
         "speed": (0.0, LARGE),
-        "radius": (ABOVE_0, LARGE),
+        "radius": (POSITIVE, LARGE),
         "noise": (0.0, 2.0 * math.pi),
         "max_turn": (0.0, math.pi),
         "cost": (0.0, LARGE),

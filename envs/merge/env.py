@@ -6,19 +6,19 @@ Traffic", 2023), with the driver mixes of iPLAN (Wu et al., 2023) and MAPPO-PIS 
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.environment import Environment
-from marljax.core.scene import Colour, Scene
+from marljax.core.environment import Display, Environment
+from marljax.core.fields import option
+from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, Part, available
 from marljax.core.types import Outcome, View
-from marljax.envs.merge import params, road, safety, traffic
 from marljax.envs.merge import reward as rewards
+from marljax.envs.merge import road, safety, traffic
 from marljax.envs.merge import scene as merge_scene
 from marljax.envs.merge.actions import FASTER, IDLE, LEFT, NUM_ACTIONS, RIGHT, SLOWER, action_mask, command
 from marljax.envs.merge.params import (
@@ -32,13 +32,14 @@ from marljax.envs.merge.params import (
     RAMP_SLOTS,
     REWARDS,
     MergeParams,
+    check_consistency,
     physics_of,
     preset_params,
 )
 from marljax.envs.merge.reward import Tally
 from marljax.envs.merge.spawn import flow, is_cav, spawn
 from marljax.envs.merge.traffic import Physics, Vehicles
-from marljax.errors import UserError, unknown
+from marljax.errors import unknown
 
 __all__ = [
     "FASTER",
@@ -74,22 +75,8 @@ class MergeState(struct.PyTreeNode):
 class Merge(Environment):
     """On-ramp merging in mixed traffic: six CAV slots, six slots for human-driven vehicles.
 
-    Options that choose numbers only, so that one compiled program serves them all:
-
-    - ``density``: how many vehicles; ``easy``, ``medium``, ``hard`` as in MARL_CAVs, ``pis_…`` as in MAPPO-PIS.
-    - ``drivers``: who the human drivers are; ``homogeneous``, ``mild``, ``chaotic``, ``very_hard`` (iPLAN's types), ``linear``.
-
-    Options that choose the program:
-
-    - ``physics``: ``marl_cavs``, or ``highway_env`` for the rules of version 1.12.1. With ``marl_cavs`` the physics stops in the
-      sub-step in which an episode ends: that of the crash, or the first one of the last decision.
-    - ``connected_lanes``: drivers see across the joins of segments.
-    - ``reward``: how rewards are shared; ``local``, ``regional`` as in the paper, ``global``.
-    - ``intents``: observations hold where neighbouring CAVs intend to be (MAPPO-PIS).
-    - ``safety``: a supervisor replaces decisions of CAVs that it foresees to end in a collision.
-    - ``horizon``: decisions that intents and supervisor look ahead.
-    - ``continue_after_crash``: a crashed CAV leaves the game, its wreck stays; the episode ends when all have crashed.
-    - ``open_inflow``: vehicles that reach the road's end leave, and others come in at both entries.
+    With ``physics="marl_cavs"`` the physics stops in the sub-step in which an episode ends: that of the crash, or the first of
+    the last decision.
 
     Actions, 5 per second: 0 left, 1 idle, 2 right (never available), 3 faster, 4 slower; the last two set the target speed
     one level above or below the level nearest to the present speed. Physics runs at 15 Hz. An episode ends when a CAV
@@ -112,43 +99,19 @@ class Merge(Environment):
     Global state: 12 × (present, is CAV, x, y, vx, vy, heading), scaled alike. Metrics: see ``merge_reward.metrics``.
     """
 
-    density: str = dataclasses.field(default="hard", compare=False)
-    drivers: str = dataclasses.field(default="homogeneous", compare=False)
-    physics: str = "marl_cavs"
-    connected_lanes: bool = True
-    reward: str = "regional"
-    intents: bool = False
-    safety: bool = False
-    horizon: int = 5
-    continue_after_crash: bool = False
-    open_inflow: bool = False
+    density: str = option("hard", choices=DENSITIES, preset=True, help="number of vehicles, as in MARL_CAVs or MAPPO-PIS (pis_…)")
+    drivers: str = option("homogeneous", choices=MIXES, preset=True, help="mix of human drivers: iPLAN's types, or linear")
+    physics: str = option("marl_cavs", choices=PHYSICS, help="MARL_CAVs' simulator, or highway-env 1.12.1")
+    connected_lanes: bool = option(True, help="drivers see across the joins of segments")
+    reward: str = option("regional", choices=REWARDS, help="how rewards are shared among CAVs")
+    intents: bool = option(False, help="observations hold the intended courses of neighbouring CAVs (MAPPO-PIS)")
+    safety: bool = option(False, help="a supervisor replaces decisions that it predicts to end in a collision")
+    horizon: int = option(5, low=1, high=20, help="decisions that intents and supervisor look ahead")
+    continue_after_crash: bool = option(False, help="crashed CAVs leave and their wrecks stay; the episode ends when all crashed")
+    open_inflow: bool = option(False, help="vehicles leave at the road's end, others enter at both entries")
 
     version: ClassVar[str] = "2"  # 2: linear drivers steer linearly; with physics=marl_cavs, ends within a decision
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
-    figures: ClassVar[tuple[str, ...]] = ("own_return", "crash", "crashed_cavs", "speed", "throughput", "merged")
-    units: ClassVar[Mapping[str, str]] = dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%") | {
-        "speed": "m/s",
-        "throughput": "1/s",
-        "min_ttc": "s",
-        "time": "s",
-        "distance": "m",
-    }
-
-    def __post_init__(self) -> None:
-        choices: dict[str, tuple[str, Collection[str]]] = {
-            "density": (self.density, DENSITIES),
-            "drivers": (self.drivers, MIXES),
-            "physics": (self.physics, PHYSICS),
-            "reward": (self.reward, REWARDS),
-        }
-        for option, (value, known) in choices.items():
-            if value not in known:
-                raise unknown(f"{option} of merge", str(value), known)
-        for option in ("connected_lanes", "intents", "safety", "continue_after_crash", "open_inflow"):
-            if not isinstance(getattr(self, option), bool):
-                raise UserError(f"{option} of merge is {getattr(self, option)!r}; give true or false")
-        if not isinstance(self.horizon, int) or isinstance(self.horizon, bool) or not 1 <= self.horizon <= 20:
-            raise UserError(f"horizon of merge is {self.horizon!r}; give a number of decisions from 1 to 20")
 
     @property
     def num_agents(self) -> int:
@@ -178,12 +141,12 @@ class Merge(Environment):
     def preset_params(self, preset: str) -> MergeParams:
         """The numbers of another density, with this environment's drivers and physics."""
         if preset not in DENSITIES:
-            raise unknown("density of merge", preset, DENSITIES)
+            raise unknown("density", preset, DENSITIES)
         return preset_params(preset, self.drivers, self.physics)
 
     def check_params(self, env_params: MergeParams) -> None:
-        """Raises ``UserError`` for counts, speeds or shares that no episode can have."""
-        params.check(env_params)
+        super().check_params(env_params)
+        check_consistency(env_params)
 
     @property
     def _rules(self) -> Physics:
@@ -253,8 +216,13 @@ class Merge(Environment):
         return merge_scene.draw(state.vehicles, is_cav(), counted, end, self._seconds(state))
 
     @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return merge_scene.LEGEND
+    def display(self) -> Display:
+        return Display(
+            metrics=("return", "crash", "crashed_cavs", "speed", "throughput", "merged"),
+            units=dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%")
+            | {"speed": "m/s", "throughput": "1/s", "min_ttc": "s", "time": "s", "distance": "m"},
+            legend=merge_scene.LEGEND,
+        )
 
     def _present(self, vehicles: Vehicles) -> jax.Array:
         """[6] bool: the CAVs that are agents."""

@@ -1,18 +1,20 @@
 """The numbers of ``merge``: densities, driver mixes, physics presets, reward weights."""
 
-import math
+import dataclasses
 from typing import Any
 
 import numpy as np
 from flax import struct
 
+from marljax.core.fields import check_order, param
 from marljax.envs.merge import road, traffic
-from marljax.envs.merge.traffic import Physics
+from marljax.envs.merge.traffic import MAX_SPEED, Physics
 from marljax.errors import UserError
-from marljax.utils.validation import ABOVE_0, check_numbers, check_order, check_ranges
 
 NUM_CAVS = 6
 NUM_VEHICLES = 12
+NUM_HDVS = NUM_VEHICLES - NUM_CAVS
+MAX_HDVS_WITH_PAIR = 4  # besides MAPPO-PIS' pair
 MAIN_SLOTS = (10.0, 50.0, 90.0, 130.0, 170.0, 210.0)
 RAMP_SLOTS = (5.0, 45.0, 85.0, 125.0, 165.0, 205.0)
 PAIR_X = (100.0, 120.0)  # the linear drivers of MAPPO-PIS: aggressive on the ramp, defensive on the through lane
@@ -35,7 +37,7 @@ MIXES: dict[str, tuple[float, ...]] = {
     "very_hard": (0.0, 0.5, 0.5, 0.0, 0.0, 0.0),
     "linear": (0.0, 0.0, 0.0, 0.0, 0.5, 0.5),
 }
-CRASH_PENALTY = 200.0  # as published; ``own_return`` counts crashes so whatever a run trains with
+CRASH_PENALTY = 200.0  # as published; the metric ``return`` counts crashes so, whatever a run trains with
 PHYSICS = ("marl_cavs", "highway_env")
 REWARDS = ("local", "regional", "global")
 
@@ -43,37 +45,43 @@ REWARDS = ("local", "regional", "global")
 class MergeParams(struct.PyTreeNode):
     """The numbers of ``merge``: take ``default_params`` and change them with ``.replace(…)``, nothing is compiled again."""
 
-    driver_shares: Any  # [6] of the types base, normal, aggressive, defensive, linear_aggressive, linear_defensive; any sum
-    drivers: Any  # DriverTable, [6] per quantity
-    cavs_min: Any = 4  # CAVs per episode, uniform; at most 6
-    cavs_max: Any = 6  # at most so many
-    hdvs_min: Any = 3  # human-driven vehicles per episode, uniform; at most 6
-    hdvs_max: Any = 5  # at most so many
-    linear_pair: Any = False  # adds MAPPO-PIS' aggressive and defensive driver; leaves room for 4 other human drivers
-    cavs_drive_as_humans: Any = False  # CAVs ignore their actions and drive by IDM and MOBIL, as the base driver
-    spawn_speed_min: Any = 25.0  # m/s, of all vehicles
-    spawn_speed_max: Any = 27.0  # m/s
-    position_noise: Any = 1.5  # m either way
-    cav_target_speed: Any = 25.0  # m/s, at the start
-    speed_lowest: Any = 10.0  # m/s, first of the CAVs' target speeds
-    speed_interval: Any = 5.0  # m/s between them
-    speed_levels: Any = 5  # how many
-    duration: Any = 100  # decisions of 0.2 s
-    crash_penalty: Any = CRASH_PENALTY  # reward of a crash, negated
-    speed_weight: Any = 1.0  # reward at reward_speed_high
-    merging_weight: Any = 4.0  # cost of standing at the ramp's end
-    headway_weight: Any = 4.0  # of ln(headway / (headway_time · speed)) where it is negative
-    headway_time: Any = 1.2  # s
-    reward_speed_low: Any = 10.0  # m/s, where the speed term is 0
-    reward_speed_high: Any = 30.0  # m/s, where it is 1
-    merging_scale: Any = 1000.0  # m², of the cost near the ramp's end
-    forecast_noise: Any = 0.05  # the supervisor's: relative error of its forecast of human drivers, either way
-    collision_room: Any = 0.0  # m, the supervisor's: taken off the room of a replacement that collides too; 0 as published
-    inflow_probability: Any = 0.6  # open inflow: per entry and decision
-    inflow_cav_share: Any = 0.5  # of the vehicles that enter
-    inflow_speed: Any = 26.0  # m/s
-    inflow_speed_noise: Any = 1.5  # m/s either way
-    inflow_clearance: Any = 15.0  # m from the entry without a vehicle
+    # [6], of the types base, normal, aggressive, defensive, linear_aggressive, linear_defensive
+    driver_shares: Any = param(low=0.0, help="shares of the driver types; any sum")
+    drivers: Any = dataclasses.field()  # DriverTable, [6] per quantity
+    cavs_min: Any = param(4, low=1, high=NUM_CAVS, integer=True, help="CAVs per episode, uniform: lower bound")
+    cavs_max: Any = param(6, low=1, high=NUM_CAVS, integer=True, help="upper bound")
+    hdvs_min: Any = param(3, low=0, high=NUM_HDVS, integer=True, help="human-driven vehicles per episode, uniform: lower bound")
+    hdvs_max: Any = param(5, low=0, high=NUM_HDVS, integer=True, help="upper bound")
+    linear_pair: Any = param(False, help="adds MAPPO-PIS' aggressive and defensive driver, which leaves room for 4 other drivers")
+    cavs_drive_as_humans: Any = param(False, help="CAVs ignore their actions and drive by IDM and MOBIL, as the base driver")
+    spawn_speed_min: Any = param(25.0, low=0.0, high=MAX_SPEED, unit="m/s", help="initial speed of all vehicles: lower bound")
+    spawn_speed_max: Any = param(27.0, high=MAX_SPEED, unit="m/s", help="upper bound")
+    position_noise: Any = param(1.5, low=0.0, unit="m", help="of initial positions, either way")
+    cav_target_speed: Any = param(25.0, low=0.0, high=MAX_SPEED, unit="m/s", help="initial target speed of CAVs")
+    speed_lowest: Any = param(10.0, low=0.0, unit="m/s", help="lowest of the CAVs' target speeds")
+    speed_interval: Any = param(5.0, above=0.0, unit="m/s", help="between target speeds")
+    speed_levels: Any = param(5, low=1, help="number of target speeds")
+    duration: Any = param(100, above=0, help="decisions of 0.2 s")
+    crash_penalty: Any = param(CRASH_PENALTY, low=0.0, help="of a CAV that crashes")
+    speed_weight: Any = param(1.0, help="reward at reward_speed_high")
+    merging_weight: Any = param(4.0, help="cost of standing at the ramp's end")
+    headway_weight: Any = param(4.0, help="of ln(headway / (headway_time · speed)) where it is negative")
+    headway_time: Any = param(1.2, above=0.0, unit="s")
+    reward_speed_low: Any = param(10.0, unit="m/s", help="at which the speed term is 0")
+    reward_speed_high: Any = param(30.0, unit="m/s", help="at which it is 1")
+    merging_scale: Any = param(1000.0, above=0.0, unit="m²", help="of the cost near the ramp's end")
+    forecast_noise: Any = param(0.05, low=0.0, high=1.0, help="relative error of the supervisor's forecast of human drivers")
+    collision_room: Any = param(
+        0.0,
+        low=0.0,
+        unit="m",
+        help="subtracted by the supervisor from the room of a replacement that collides too; 0 as published",
+    )
+    inflow_probability: Any = param(0.6, low=0.0, high=1.0, help="open inflow: per entry and decision")
+    inflow_cav_share: Any = param(0.5, low=0.0, high=1.0, help="CAVs among entering vehicles")
+    inflow_speed: Any = param(26.0, low=0.0, high=MAX_SPEED, unit="m/s", help="of entering vehicles")
+    inflow_speed_noise: Any = param(1.5, low=0.0, unit="m/s", help="either way")
+    inflow_clearance: Any = param(15.0, low=0.0, unit="m", help="free road that an entering vehicle needs")
 
 
 def physics_of(preset: str, connected_lanes: bool) -> Physics:
@@ -88,63 +96,22 @@ def physics_of(preset: str, connected_lanes: bool) -> Physics:
     )
 
 
-# What each number may be, where it is bounded.
-_COUNTS = {"cavs_min": 1, "cavs_max": 1, "hdvs_min": 0, "hdvs_max": 0}  # the least; at most 6
-_POSITIVE = ("speed_interval", "speed_levels", "duration", "headway_time", "merging_scale")
-_NOT_NEGATIVE = (
-    "position_noise",
-    "speed_lowest",
-    "spawn_speed_min",
-    "cav_target_speed",
-    "crash_penalty",
-    "collision_room",
-    "inflow_speed",
-    "inflow_speed_noise",
-    "inflow_clearance",
-)
-_SPEEDS = ("spawn_speed_min", "spawn_speed_max", "cav_target_speed", "inflow_speed")
-_SHARES = ("forecast_noise", "inflow_probability", "inflow_cav_share")
-_RANGES = (
-    dict.fromkeys(_POSITIVE, (ABOVE_0, math.inf))
-    | dict.fromkeys(_NOT_NEGATIVE, (0.0, math.inf))
-    | dict.fromkeys(_SHARES, (0.0, 1.0))
-)
-_ORDERED = (
-    ("cavs_min", "cavs_max"),
-    ("hdvs_min", "hdvs_max"),
-    ("spawn_speed_min", "spawn_speed_max"),
-)
-PAIR_ROOM = 4  # human drivers beside MAPPO-PIS' pair
-
-
-def check(env_params: MergeParams) -> None:
-    """Raises ``UserError`` for concrete numbers that no episode can have."""
-    check_numbers(env_params, preset_params("hard", "homogeneous", "marl_cavs"), "merge")
-    check_ranges(env_params, _RANGES, "merge")
-    number = {name: float(getattr(env_params, name)) for name in (*_COUNTS, *_SPEEDS, "position_noise")}
-    for name, least in _COUNTS.items():
-        if not least <= number[name] <= NUM_CAVS or number[name] % 1:
-            raise UserError(f"{name}={number[name]:g} of merge is out of range; it takes an integer from {least} to {NUM_CAVS}")
-    room = spawn_room(bool(env_params.linear_pair))
-    for names, allowed, fits in (
-        (_SPEEDS, f"m/s up to {traffic.MAX_SPEED:g}, which no vehicle exceeds", lambda x: x <= traffic.MAX_SPEED),
-        (("position_noise",), f"m up to {room:g}, or vehicles start in one another", lambda x: x <= room),
-    ):
-        wrong = [name for name in names if not fits(number[name])]
-        if wrong:
-            raise UserError(f"{wrong[0]}={number[wrong[0]]:g} of merge is out of range; it takes {allowed}")
-    check_order(env_params, _ORDERED, "merge")
+def check_consistency(env_params: MergeParams) -> None:
+    """Raises ``UserError`` for numbers that do not fit together."""
+    check_order(env_params, ("cavs_min", "cavs_max"), ("hdvs_min", "hdvs_max"), ("spawn_speed_min", "spawn_speed_max"))
     low, high = env_params.reward_speed_low, env_params.reward_speed_high
     if not low < high:
-        raise UserError(f"reward_speed_low={low:g} of merge must lie below reward_speed_high={high:g}")
-    if env_params.linear_pair and env_params.hdvs_max > PAIR_ROOM:
-        raise UserError(f"hdvs_max={env_params.hdvs_max:g} of merge leaves no room for linear_pair; give at most {PAIR_ROOM}")
+        raise UserError(f"reward_speed_low={low:g} must be less than reward_speed_high={high:g}")
+    room = spawn_room(bool(env_params.linear_pair))
+    if env_params.position_noise > room:
+        raise UserError(f"position_noise={env_params.position_noise:g} lets vehicles overlap; give at most {room:g}")
+    if env_params.linear_pair and env_params.hdvs_max > MAX_HDVS_WITH_PAIR:
+        raise UserError(f"hdvs_max={env_params.hdvs_max:g} leaves no room for linear_pair; give at most {MAX_HDVS_WITH_PAIR}")
     for name in ("acceleration", "braking", "delay"):
         if not (np.asarray(getattr(env_params.drivers, name)) > 0).all():
-            raise UserError(f"drivers.{name} of merge has an entry that is not above 0")
-    shares = np.asarray(env_params.driver_shares)
-    if (shares < 0).any() or not shares.sum() > 0:
-        raise UserError(f"driver_shares={shares.tolist()} of merge are no shares; give six numbers of at least 0, not all 0")
+            raise UserError(f"drivers.{name} has an entry that is not positive")
+    if not np.sum(env_params.driver_shares) > 0:
+        raise UserError("driver_shares are all 0; make at least one positive")
 
 
 def spawn_room(linear_pair: bool) -> float:

@@ -174,7 +174,7 @@ def metrics(tally: Tally, merged_now: jax.Array, seconds: jax.Array) -> dict[str
     decisions. ``throughput``: vehicles of any kind past the ramp's end (x = 420), per second. ``merged``: fraction of the
     CAVs that entered on the ramp which are now uncrashed on ``bc0`` or ``cd``, or left the road so. ``min_ttc``: s, least
     time to collision of a CAV with the vehicle in front at constant speeds, at most 10. ``intervened``: fraction of CAV
-    decisions that the supervisor replaced. ``own_return``: sum over decisions of the mean over CAVs of their own rewards, with
+    decisions that the supervisor replaced. ``return``: sum over decisions of the mean over CAVs of their own rewards, with
     the published penalty of 200 for a crash; it compares ways of sharing and penalties, and is the episode reward that
     MARL_CAVs reports.
     """
@@ -187,5 +187,5 @@ def metrics(tally: Tally, merged_now: jax.Array, seconds: jax.Array) -> dict[str
         "merged": (tally.ramp_merged + merged_now) / jnp.maximum(tally.ramp_cavs, 1.0),
         "min_ttc": tally.min_ttc,
         "intervened": tally.intervened / decisions,
-        "own_return": tally.own_return,
+        "return": tally.own_return,
     }

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.core.environment import Environment
-from marljax.core.scene import Colour, Scene
+from marljax.core.environment import Display, Environment
+from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete
 from marljax.core.types import Outcome, View
 from marljax.envs.ride_dispatch import charts as ride_dispatch_charts
@@ -144,13 +144,6 @@ class RideDispatch(Environment):
     times_file: str = dataclasses.field(default="", compare=False)  # minutes between the zones for travel=table; none: free flow
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
-    figures: ClassVar[tuple[str, ...]] = ("reward", "service", "pickup", "delivery", "detour", "confirmation")
-    alarms: ClassVar[Mapping[str, str]] = {"overflow": "orders found no place in the table; raise env.orders"}
-    units: ClassVar[Mapping[str, str]] = {
-        "service": "%",
-        **dict.fromkeys(("pickup", "delivery", "detour", "confirmation", "time"), "min"),
-        "distance": "km",
-    }
 
     def __post_init__(self) -> None:
         for option, choices in CHOICES.items():
@@ -334,12 +327,19 @@ class RideDispatch(Environment):
     def scene(self, state: RideState, env_params: RideParams) -> Scene:
         return ride_dispatch_scene.draw(state, env_params, self._present(env_params))
 
-    def charts(self, states: RideState, env_params: RideParams) -> Any:
-        return ride_dispatch_charts.draw(states, env_params, np.asarray(self._present(env_params)))
-
     @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return ride_dispatch_scene.LEGEND
+    def display(self) -> Display:
+        def charts(states: RideState, env_params: RideParams) -> Any:
+            return ride_dispatch_charts.draw(states, env_params, np.asarray(self._present(env_params)))
+
+        return Display(
+            metrics=("reward", "service", "pickup", "delivery", "detour", "confirmation"),
+            warnings={"overflow": "orders found no place in the table; raise env.orders"},
+            units={"service": "%", "distance": "km"}
+            | dict.fromkeys(("pickup", "delivery", "detour", "confirmation", "time"), "min"),
+            legend=ride_dispatch_scene.LEGEND,
+            charts=charts,
+        )
 
     # --- parts ----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marljax.envs.ride_dispatch.demand import GRAVITY_KM, MINUTES, Demand, Zones, manhattan_zones, of_shares, read_times
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, short_repr
 
 # by the kind of taxi: yellow, green, others for hire; the first that a file has
 COLUMNS = {
@@ -46,7 +46,7 @@ def demand_from_trips(
         if choice not in choices:
             raise UserError(f"{name}={choice!r} of demand_from_trips is not known; give {' or '.join(map(repr, choices))}")
     if not isinstance(path, str | Path):
-        raise UserError(f"{in_short(path)} is no path; give the name of a file of trips")
+        raise UserError(f"{short_repr(path)} is no path; give the name of a file of trips")
     table = zones_of(zones)
     time, origin, destination = _within(table, Path(path), _read(Path(path)), elsewhere)
     usual, number_of_days = _usual_days(time.astype("datetime64[D]"), days)

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from marljax.envs.smax.units import NUM_KINDS, SUBSTEPS, SmaxParams
-from marljax.utils.batching import beside
+from marljax.utils.batching import expand_trailing_dims
 
 Kinds = jax.Array | np.ndarray  # [N, …] int32 unit types, static where the scenario fixes them
 UNROLL = 4  # units per turn of a loop: all of them at once take 57 units seven times as long to compile, and run no faster
@@ -98,7 +98,7 @@ def damage(target: jax.Array, force: jax.Array, num_allies: int) -> jax.Array:
     num_units = target.shape[0]
     taken = []
     for first, last, victims in ((num_allies, num_units, num_allies), (0, num_allies, num_units - num_allies)):
-        number = jnp.asarray(beside(np.arange(victims, dtype=np.int32), target))
+        number = jnp.asarray(expand_trailing_dims(np.arange(victims, dtype=np.int32), target))
 
         def shoot(shooter: int, total: jax.Array, number: jax.Array = number) -> jax.Array:
             return total + jnp.where(target[shooter] == number, force[shooter], 0.0)

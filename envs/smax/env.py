@@ -1,16 +1,15 @@
 """``smax``: micromanagement battles in the manner of StarCraft II, JaxMARL's SMAX (Rutherford et al. 2023)."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.core.environment import Environment
-from marljax.core.scene import Colour, Scene
+from marljax.core.environment import Display, Environment
+from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, Part, Space
 from marljax.core.types import Outcome, View
 from marljax.envs.smax import actions, script, spawn, view
@@ -33,7 +32,7 @@ from marljax.envs.smax.units import (
     scenario_names,
 )
 from marljax.errors import UserError, unknown
-from marljax.utils.batching import batch_last, beside
+from marljax.utils.batching import batch_last, expand_trailing_dims
 from marljax.utils.random import row
 
 __all__ = [
@@ -126,11 +125,6 @@ class Smax(Environment):
     enemy_target: str = "closest"
     dead: str = "stay"
     opponent: Any = None  # an Opponent, which only Python can give
-
-    figures: ClassVar[tuple[str, ...]] = ("won", "return", "lost", "allies_dead", "enemies_dead")
-    units: ClassVar[Mapping[str, str]] = dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {
-        "time": "decisions"
-    }
 
     def __post_init__(self) -> None:
         scenario = smax_units.find_scenario(self.scenario)
@@ -244,8 +238,12 @@ class Smax(Environment):
         return smax_scene.draw(state.units, stats, kind, state.step, self.battle.num_allies, env_params)
 
     @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return smax_scene.LEGEND
+    def display(self) -> Display:
+        return Display(
+            metrics=("won", "return", "lost", "allies_dead", "enemies_dead"),
+            units=dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {"time": "decisions"},
+            legend=smax_scene.LEGEND,
+        )
 
     # --- their parts: arrays may have trailing axes ---------------------------------------------------------------------
 
@@ -255,7 +253,7 @@ class Smax(Environment):
 
     def _kind(self, kind: Any, like: jax.Array) -> Kinds:
         """[N, …] int32; static where the scenario fixes the types."""
-        return beside(self._types, like) if kind is None else kind
+        return expand_trailing_dims(self._types, like) if kind is None else kind
 
     @property
     def _draws(self) -> tuple[int, int, int]:
@@ -292,7 +290,7 @@ class Smax(Environment):
         order = self._order(chosen, units, action, enemies)
         free = self._continuous
         if not free.all():
-            order = actions.available_only(order, units, stats, num_allies, beside(free, units.x))
+            order = actions.available_only(order, units, stats, num_allies, expand_trailing_dims(free, units.x))
         low, high = env_params.cooldown_noise_low, env_params.cooldown_noise_high
         reload = stats.cooldown + env_params.time_step * (low + (high - low) * noise)
         after = fight(units, order, stats, reload, num_allies, env_params)
@@ -334,7 +332,7 @@ class Smax(Environment):
         if self.mode == "self_play":
             reward = jnp.where(won, bonus, 0.0) - jnp.where(lost, bonus, 0.0)
             sign = np.where(np.array(self.teams) == 0, 1.0, -1.0).astype(np.float32)
-            reward = jnp.asarray(beside(sign, before.x)) * reward
+            reward = jnp.asarray(expand_trailing_dims(sign, before.x)) * reward
         else:
             loss = self._sides((before.health - state.units.health) / stats.health)[1]
             reward = jnp.sum(loss, axis=0) / self.battle.num_enemies + jnp.where(won, bonus, 0.0)

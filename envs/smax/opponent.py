@@ -19,7 +19,7 @@ from marljax.core.types import Outcome, TimeStep, timestep
 from marljax.envs.smax.actions import CONTINUOUS_SIZE, FIRST_ATTACK, mirrored, mirrored_continuous
 from marljax.envs.smax.battle import Units
 from marljax.envs.smax.units import Scenario
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, short_repr
 
 LONGEST_REASON = 400  # characters of another library's error in a message
 
@@ -56,7 +56,7 @@ class Opponent:
         """
         if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
             raise UserError(
-                f"Opponent.of got {in_short(algorithm)} as its algorithm; give the module, such as marljax.algos.ippo"
+                f"Opponent.of got {short_repr(algorithm)} as its algorithm; give the module, such as marljax.algos.ippo"
             )
         return cls(env, _Act(algorithm, env, config, greedy), _InitialCarry(algorithm, env, config))
 
@@ -94,7 +94,7 @@ def check(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:
             raise UserError(f"opponent of smax is for mode=learned; with mode={mode} leave it out")
         return
     if not isinstance(opponent, Opponent):
-        got = "" if opponent is None else f", not {in_short(opponent)}"
+        got = "" if opponent is None else f", not {short_repr(opponent)}"
         raise UserError(
             f"mode=learned of smax needs a policy, which only Python can give: opponent=Opponent.of(algorithm, env, config){got}"
         )

@@ -11,7 +11,7 @@ from flax import struct
 from marljax.envs.smax.actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
 from marljax.envs.smax.battle import Stats, Units
 from marljax.envs.smax.units import SmaxParams
-from marljax.utils.batching import beside
+from marljax.utils.batching import expand_trailing_dims
 
 TARGETS = ("closest", "random")
 
@@ -50,7 +50,7 @@ def act(
     squared = (x - own.x) ** 2 + (y - own.y) ** 2
     seen = opponents.alive[:, None] & own.alive & (squared < stats.sight**2)
     reached = seen & (squared < stats.range**2)
-    number = beside(np.arange(x.shape[0], dtype=np.int32), x)
+    number = expand_trailing_dims(np.arange(x.shape[0], dtype=np.int32), x)
 
     new = _closest(reached, squared) if targets == "closest" else _drawn(reached, draws[1])
     kept = jnp.any(reached & (memory.target == number), axis=0)

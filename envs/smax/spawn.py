@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.envs.smax.units import NUM_KINDS, Scenario, SmaxParams
-from marljax.utils.batching import beside
+from marljax.utils.batching import expand_trailing_dims
 
 CORNERS = 4
 START_ALLIES, START_ENEMIES = 0.25, 0.75  # of the map's width
@@ -39,7 +39,7 @@ def spawn(draws: jax.Array, scenario: Scenario, env_params: SmaxParams) -> tuple
 
 
 def _is_ally(scenario: Scenario, like: jax.Array) -> np.ndarray:
-    return beside(np.arange(scenario.num_units) < scenario.num_allies, like)
+    return expand_trailing_dims(np.arange(scenario.num_units) < scenario.num_allies, like)
 
 
 def _group_and_type(lot: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from marljax.errors import UserError, unknown
-from marljax.utils.validation import ABOVE_0, check_numbers, check_order, check_ranges
+from marljax.utils.validation import POSITIVE, check_numbers, check_order, check_ranges
 
 MARINE, MARAUDER, STALKER, ZEALOT, ZERGLING, HYDRALISK = range(6)
 UNIT_NAMES = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
@@ -54,8 +54,8 @@ class SmaxParams(struct.PyTreeNode):
 LONGEST_STEP = 1.0  # s of a world step; in a longer one units run past what they should meet
 _RANGES = (
     dict.fromkeys(("speed", "attack", "range"), (0.0, math.inf))
-    | dict.fromkeys(("sight", "radius", "health", "cooldown", "map_width", "map_height", "duration"), (ABOVE_0, math.inf))
-    | {"time_step": (ABOVE_0, LONGEST_STEP)}
+    | dict.fromkeys(("sight", "radius", "health", "cooldown", "map_width", "map_height", "duration"), (POSITIVE, math.inf))
+    | {"time_step": (POSITIVE, LONGEST_STEP)}
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from marljax.envs.smax.actions import FIRST_ATTACK
 from marljax.envs.smax.battle import UNROLL, Kinds, Stats, Units
 from marljax.envs.smax.units import NUM_KINDS, SmaxParams
-from marljax.utils.batching import beside
+from marljax.utils.batching import expand_trailing_dims
 
 OTHER_FEATURES = 7 + NUM_KINDS
 OWN_FEATURES = 4 + NUM_KINDS
@@ -51,7 +51,7 @@ def board(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> Board:
         health=units.health / stats.health,
         move_x=units.move_x,
         move_y=units.move_y,
-        shot=units.shot / beside(largest.astype(np.float32), units.x),
+        shot=units.shot / expand_trailing_dims(largest.astype(np.float32), units.x),
         cooldown=jnp.clip(units.cooldown / stats.cooldown, 0.0, 1.0),
         kind=jnp.asarray(kind),
     )
@@ -64,7 +64,7 @@ def reverse(seen: Board) -> Board:
 
 def hide_actions(seen: Board, own: np.ndarray, env_params: SmaxParams) -> Board:
     """The board without the opponents' last actions, unless those may be seen; ``own`` is static [N] bool."""
-    shown = env_params.see_opponents_actions | beside(own, seen.x)
+    shown = env_params.see_opponents_actions | expand_trailing_dims(own, seen.x)
     hidden = {name: jnp.where(shown, getattr(seen, name), 0.0) for name in ("move_x", "move_y", "shot")}
     return seen._replace(**hidden)
 
@@ -73,7 +73,7 @@ def others(part: jax.Array, num_observers: int) -> jax.Array:
     """[M, N - 1, …]: for each of the first M units the row of all units but itself."""
     number = np.arange(part.shape[0] - 1)
     before = number < np.arange(num_observers)[:, None]
-    return jnp.where(beside(before, part), part[:-1], part[1:])
+    return jnp.where(expand_trailing_dims(before, part), part[:-1], part[1:])
 
 
 def type_bits(kind: Kinds) -> list[jax.Array]:
@@ -129,10 +129,10 @@ def conic(seen: Board, first: int, last: int, env_params: SmaxParams) -> jax.Arr
     me = Board(*(part[first:last, None] for part in seen))
     dx, dy = (seen.x - me.x) / me.sight, (seen.y - me.y) / me.sight
     not_self = np.arange(size) != np.arange(first, last)[:, None]
-    visible = (dx * dx + dy * dy < 1.0) & me.alive & beside(not_self, seen.x)
+    visible = (dx * dx + dy * dy < 1.0) & me.alive & expand_trailing_dims(not_self, seen.x)
     section = jnp.floor((jnp.arctan2(dy, dx) / (2 * jnp.pi) + 0.5) * SECTIONS).astype(jnp.int32)
     section = jnp.where(visible, jnp.minimum(section, SECTIONS - 1), -1)
-    number = beside(np.arange(size), seen.x)
+    number = expand_trailing_dims(np.arange(size), seen.x)
 
     def count(unit: int, earlier: jax.Array) -> jax.Array:
         return earlier + ((section[:, unit, None] == section) & (unit < number))
@@ -140,7 +140,7 @@ def conic(seen: Board, first: int, last: int, env_params: SmaxParams) -> jax.Arr
     earlier = jax.lax.fori_loop(0, size, count, jnp.zeros_like(section), unroll=UNROLL)
     slot = jnp.where((section >= 0) & (earlier < SLOTS), section * SLOTS + earlier, -1)
     features = jnp.stack(_features(seen, dx, dy, lambda part: jnp.broadcast_to(part, dx.shape)), axis=2)
-    place = beside(np.arange(SECTIONS * SLOTS), seen.x)
+    place = expand_trailing_dims(np.arange(SECTIONS * SLOTS), seen.x)
     chosen = (slot[:, :, None] == place).astype(features.dtype)
     shown = jnp.einsum("mus...,muf...->msf...", chosen, features, precision=jax.lax.Precision.HIGHEST)
     own = own_features(Board(*(part[first:last] for part in seen)), last - first, env_params)
@@ -163,6 +163,8 @@ def global_state(units: Units, stats: Stats, kind: Kinds, num_allies: int) -> ja
     """[12·N, …]: ten features of each unit (0 for the dead), then all team numbers, then all types."""
     changing = units.health / stats.health, units.x, units.y, units.cooldown
     living = shown_where(units.alive, (changing, type_bits(kind)), axis=1)
-    team = jnp.broadcast_to(beside(np.arange(units.x.shape[0]) >= num_allies, units.x), units.x.shape).astype(units.x.dtype)
+    team = jnp.broadcast_to(expand_trailing_dims(np.arange(units.x.shape[0]) >= num_allies, units.x), units.x.shape).astype(
+        units.x.dtype
+    )
     kinds = jnp.broadcast_to(kind, units.x.shape).astype(units.x.dtype)
     return jnp.concatenate([living.reshape(-1, *units.x.shape[1:]), team, kinds])

@@ -6,15 +6,15 @@ The task is that of "Collision Avoidance and Navigation for a Quadrotor Swarm Us
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.environment import LIMITS, Environment
-from marljax.core.scene import Colour, Scene
+from marljax.core.environment import LIMITS, Display, Environment
+from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Part
 from marljax.core.types import Outcome, View
 from marljax.envs.swarm import contacts, point_mass, quadrotor, scenarios
@@ -96,13 +96,6 @@ class Swarm(Environment):
     integrator: str = "euler"  # of a quadrotor's attitude and spin: euler or rk4
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
-    figures: ClassVar[tuple[str, ...]] = ("success", "return", "distance", "collision", "crash", "deadlock")
-    units: ClassVar[Mapping[str, str]] = dict.fromkeys(("success", "collision", "crash", "deadlock"), "%") | {
-        "distance": "m",
-        "floor": "s",
-        "time": "s",
-    }
-    pace: ClassVar[float] = 20.0
 
     def __post_init__(self) -> None:
         if self.preset not in tuple(PRESETS):
@@ -193,7 +186,7 @@ class Swarm(Environment):
         costs = {name: getattr(weights, name) * grown for name in ("collision", "near", "obstacle")}
         return env_params.replace(weights=weights.replace(**costs))
 
-    def resumed(self, state: SwarmState, env_params: SwarmParams) -> SwarmState:
+    def reset_episode_counters(self, state: SwarmState, env_params: SwarmParams) -> SwarmState:
         return state.replace(tally=nothing(self.drones))
 
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
@@ -361,5 +354,11 @@ class Swarm(Environment):
         return draw(state, env_params, self.task == "landmarks")
 
     @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return LEGEND
+    def display(self) -> Display:
+        return Display(
+            metrics=("success", "return", "distance", "collision", "crash", "deadlock"),
+            units=dict.fromkeys(("success", "collision", "crash", "deadlock"), "%")
+            | {"distance": "m", "floor": "s", "time": "s"},
+            legend=LEGEND,
+            frames_per_second=20.0,
+        )

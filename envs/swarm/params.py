@@ -12,7 +12,7 @@ from marljax.envs.swarm.point_mass import PointMass
 from marljax.envs.swarm.quadrotor import Quadrotor, Room
 from marljax.envs.swarm.scenarios import AMONG_OBSTACLES, CELLS, HIGHEST, OPEN, SCENARIOS, WALL, Ranges, obstacle_count
 from marljax.errors import UserError
-from marljax.utils.validation import ABOVE_0, check_numbers, check_order, check_ranges, rounded_down
+from marljax.utils.validation import POSITIVE, check_numbers, check_order, check_ranges, rounded_down
 
 
 class RewardWeights(struct.PyTreeNode):
@@ -96,7 +96,7 @@ def preset_params(name: str, dynamics: str) -> SwarmParams:
 
 
 LARGE = 1e6
-_ABOVE, _NOT_BELOW = (ABOVE_0, LARGE), (0.0, LARGE)
+_ABOVE, _NOT_BELOW = (POSITIVE, LARGE), (0.0, LARGE)
 MARGIN = 0.05  # m that are left of a room beside what has to fit in
 AWAY, UP = {"lissajous": 1.0, "bezier": 2.0}, {"lissajous": 0.5, "bezier": 2.0}  # m that the centre of the goals moves at most
 WINDOW = 5  # steps over which the mean distance says that a drone has arrived
@@ -113,7 +113,7 @@ _RANGES = {
     "collision_anneal": (0.0, 1.0),
     "density": (0.0, (CELLS**2 - 1) / CELLS**2),
     "ranges.density_high": (0.0, (CELLS**2 - 1) / CELLS**2),
-    "drone.timestep": (ABOVE_0, LONGEST_STEP),
+    "drone.timestep": (POSITIVE, LONGEST_STEP),
 }
 _QUADROTOR = {
     **dict.fromkeys((f"drone.{name}" for name in ("mass", "inertia_x", "inertia_y", "inertia_z", "offset", "gravity")), _ABOVE),

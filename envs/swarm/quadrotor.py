@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.utils.batching import beside
+from marljax.utils.batching import expand_trailing_dims
 
 MOTORS = 4  # front right, back right, back left, front left
 MOTOR_X, MOTOR_Y = np.array([1.0, -1.0, -1.0, 1.0]), np.array([-1.0, -1.0, 1.0, 1.0])  # signs of their places
@@ -183,7 +183,7 @@ def _runge_kutta(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> tuple[
 
 def _angular_acceleration(spin: jax.Array, thrust: jax.Array, drone: Quadrotor) -> jax.Array:
     """[3, N] by Euler's equations."""
-    signs = (beside(part, thrust) for part in (MOTOR_X, MOTOR_Y, YAW))
+    signs = (expand_trailing_dims(part, thrust) for part in (MOTOR_X, MOTOR_Y, YAW))
     along, aside, yaw = (dot(sign, thrust) for sign in signs)
     p, q, r = spin
     inertia = drone.inertia_x, drone.inertia_y, drone.inertia_z

@@ -6,7 +6,7 @@ import numpy as np
 
 from marljax.envs.swarm.contacts import Obstacles
 from marljax.envs.swarm.quadrotor import dot, norm
-from marljax.utils.batching import beside
+from marljax.utils.batching import expand_trailing_dims
 
 OWN, FIELD = 19, 9  # numbers of a quadrotor's own part, and of the distance field
 FARTHEST, FASTEST = 10.0, 6.0  # m and m/s, of what is seen of a neighbour
@@ -22,7 +22,7 @@ def neighbours(place: jax.Array, velocity: jax.Array, most: int) -> jax.Array:
     apart, faster = place[:, None] - place[:, :, None], velocity[:, None] - velocity[:, :, None]
     distance = norm(apart)
     rank = distance + dot(apart, faster) / jnp.maximum(distance, 1e-6)
-    rank = jnp.where(beside(np.eye(place.shape[1], dtype=bool), place[0]), jnp.inf, rank)
+    rank = jnp.where(expand_trailing_dims(np.eye(place.shape[1], dtype=bool), place[0]), jnp.inf, rank)
     seen = jnp.concatenate([jnp.clip(apart, -FARTHEST, FARTHEST), jnp.clip(faster, -FASTEST, FASTEST)])
     return _first(seen, rank, most)
 
@@ -32,7 +32,7 @@ def landmarks(place: jax.Array, marks: jax.Array, most: int) -> jax.Array:
     drone, the nearest landmark first."""
     apart = marks[:, None] - place[:, :, None]  # [D, N, L]
     distance = norm(apart)
-    own = beside(np.eye(place.shape[1], dtype=bool), place[0])[:, :, None]
+    own = expand_trailing_dims(np.eye(place.shape[1], dtype=bool), place[0])[:, :, None]
     others = jnp.min(jnp.where(own, jnp.inf, distance[None]), axis=1) if place.shape[1] > 1 else jnp.full_like(distance, FARTHEST)
     return _first(jnp.concatenate([apart, jnp.minimum(others, FARTHEST)[None]]), distance, most)
 
@@ -41,7 +41,7 @@ def _first(seen: jax.Array, rank: jax.Array, most: int) -> jax.Array:
     """[F most, N] of ``seen`` [F, N, M] those of least ``rank`` [N, M], that first."""
     number, chosen = np.arange(rank.shape[1]), []
     for _ in range(most):
-        is_best = jnp.argmin(rank, axis=1)[:, None] == beside(number[None], rank[0])
+        is_best = jnp.argmin(rank, axis=1)[:, None] == expand_trailing_dims(number[None], rank[0])
         chosen.append(jnp.sum(jnp.where(is_best, seen, 0.0), axis=2))
         rank = jnp.where(is_best, jnp.inf, rank)
     return jnp.concatenate(chosen)

@@ -37,7 +37,7 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
     numbers = f"env.* ({env_name}): numbers\n  needs {', '.join(missing)}"
     if not missing:
         wanted = settings.from_tree(tree)
-        tree, options = wanted.tree, {name: convert.plain(getattr(wanted.env, name)) for name in options}
+        tree, options = wanted.tree, {name: convert.to_builtin(getattr(wanted.env, name)) for name in options}
         values = convert.readable_leaves(wanted.env_params)
         numbers = _section(f"env.* ({env_name}): numbers", "env.", values, _leaf_notes(wanted.env_params))
     name = compose.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None
@@ -53,7 +53,7 @@ def settings_text(algo: str, words: Sequence[str]) -> str:
 
 
 def _section(title: str, prefix: str, values: Mapping[str, Any], notes: Mapping[str, str]) -> str:
-    rows = [(f"{prefix}{name}={convert.shown(value)}", notes.get(name, "")) for name, value in values.items()]
+    rows = [(f"{prefix}{name}={convert.format_value(value)}", notes.get(name, "")) for name, value in values.items()]
     return "\n".join([title, *(f"  {row:<{NOTE_COLUMN}}  {note}".rstrip() for row, note in rows)])
 
 
@@ -81,7 +81,7 @@ def _field_notes(cls: type) -> dict[str, str]:
     comments = _comments(cls)
     notes = {}
     for field in dataclasses.fields(cls):
-        choices = " | ".join(map(convert.shown, field.metadata.get("choices") or ()))
+        choices = " | ".join(map(convert.format_value, field.metadata.get("choices") or ()))
         notes[field.name] = "; ".join(filter(None, [choices, comments.get(field.name, "")]))
     return notes
 

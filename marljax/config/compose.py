@@ -15,7 +15,7 @@ from marljax.config.schema import RunSettings, check_run, config_folder, run_def
 from marljax.config.settings import Settings, environment_class, from_tree
 from marljax.config.sweep import KEY
 from marljax.core.environment import Environment
-from marljax.errors import UserError, in_short, unknown
+from marljax.errors import UserError, short_repr, unknown
 
 STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
 FILLED_IN = ("search.batch", "search.tried")  # by the run
@@ -45,7 +45,7 @@ def tuned(algo: str, env: str, *words: str) -> Settings:
     """
     for given in (algo, env, *words):
         if not isinstance(given, str):
-            raise UserError(f"tuned got {in_short(given)}; give text, such as tuned('mappo', 'merge', 'algo.total_steps=1e6')")
+            raise UserError(f"tuned got {short_repr(given)}; give text, such as tuned('mappo', 'merge', 'algo.total_steps=1e6')")
     return compose(algo, [f"env={env}", *words])
 
 
@@ -63,7 +63,7 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"choose an environment, such as env=merge; known: {known_environments()}")
     if isinstance(changes["env"], Mapping | list):
         raise UserError(
-            f"env={convert.shown(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
+            f"env={convert.format_value(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
         )
     env_name = str(changes["env"])
     _check_keys(algo, env_name, changes)
@@ -168,7 +168,7 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         if key in repeatable and value == repeatable[key]:
             continue
         if key in repeatable:
-            raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {convert.shown(value)}")
+            raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {convert.format_value(value)}")
         if key not in known and not key.startswith(("algo.", "env.", KEY)):
             raise convert.unknown_setting(key, known)
         if key.split(".")[0] not in CHANGEABLE_ON_RESUME:
@@ -183,9 +183,8 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     for group in groups:
         tree = tree.setdefault(group, {})
         if not isinstance(tree, dict):
-            raise UserError(
-                f"{key}={convert.shown(value)}: {group}={convert.shown(convert.plain(tree))} stands before it; leave that out"
-            )
+            given = f"{group}={convert.format_value(convert.to_builtin(tree))}"
+            raise UserError(f"{key}={convert.format_value(value)} conflicts with {given}; remove one of them")
     tree[last] = value
 
 

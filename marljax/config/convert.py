@@ -40,7 +40,7 @@ def key_paths(cls: type, prefix: str = "") -> list[str]:
 def defaults(cls: type) -> dict[str, Any]:
     """The fields that have a default, as plain values."""
     found = {field.name: _default(field) for field in dataclasses.fields(cls) if field.init}
-    return {name: plain(value) for name, value in found.items() if value is not dataclasses.MISSING}
+    return {name: to_builtin(value) for name, value in found.items() if value is not dataclasses.MISSING}
 
 
 def required(cls: type) -> list[str]:
@@ -48,14 +48,14 @@ def required(cls: type) -> list[str]:
     return [field.name for field in dataclasses.fields(cls) if field.init and _default(field) is dataclasses.MISSING]
 
 
-def plain(value: Any) -> Any:
+def to_builtin(value: Any) -> Any:
     """Records and arrays as dictionaries, lists and numbers that YAML and JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in names(type(value))}
+        return {name: to_builtin(getattr(value, name)) for name in names(type(value))}
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): to_builtin(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
+        return [to_builtin(entry) for entry in value]
     if isinstance(value, jax.core.Tracer) or (isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)):
         return " ".join(str(value).split())
     if isinstance(value, jax.Array | np.ndarray | np.generic):
@@ -144,14 +144,14 @@ def replace_leaves(tree: Any, prefix: str, numbers: Mapping[str, Any], known: Se
     return jax.tree.unflatten(structure, leaves)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A plain value as one would write it on the command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(shown, value))}]"
+        return f"[{','.join(map(format_value, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -182,7 +182,7 @@ def unknown_setting(key: str, known: Sequence[str]) -> UserError:
 def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number and abs(value) > LARGEST and (kind is int or (kind is float and isinstance(value, int))):
-        raise UserError(f"{key}={shown(value)} is out of range; it takes numbers up to {LARGEST}")
+        raise UserError(f"{key}={format_value(value)} is out of range; it takes numbers up to {LARGEST}")
     if kind is bool and isinstance(value, bool):
         return value
     if kind is int and number and float(value).is_integer():
@@ -198,13 +198,13 @@ def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
 
 def _literal(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     if value not in allowed:
-        raise UserError(f"{key}={shown(value)} is not known; choose {' or '.join(map(shown, allowed))}")
+        raise UserError(f"{key}={format_value(value)} is not known; choose {' or '.join(map(format_value, allowed))}")
     return value
 
 
 def _entries(key: str, value: Any, kind: Any, default: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        example = shown(plain(default)) if isinstance(default, tuple) and default else "[1,2]"
+        example = format_value(to_builtin(default)) if isinstance(default, tuple) and default else "[1,2]"
         raise _wrong_type(key, value, f"a list, such as {example}")
     hints = [hint for hint in typing.get_args(kind) if hint is not Ellipsis]
     sample = default[0] if isinstance(default, tuple) and default else dataclasses.MISSING
@@ -217,13 +217,13 @@ def _leaf(key: str, value: Any, leaf: Any) -> Any:
     if len(shape) > 1 or math.prod(shape) > LONGEST_LIST:
         raise UserError(f"{key} is a table of shape {shape}; set it in Python, in env_params")
     if shape and (not isinstance(value, list | tuple) or len(value) != shape[0]):
-        given = f"{len(value)} were given" if isinstance(value, list | tuple) else f"{shown(value)} was given"
+        given = f"{len(value)} were given" if isinstance(value, list | tuple) else f"{format_value(value)} was given"
         raise UserError(f"{key} takes a list of {shape[0]} numbers; {given}")
     kind = bool if dtype.kind == "b" else int if np.issubdtype(dtype, np.integer) else float
     entries = [_scalar(key, entry, kind, None) for entry in (value if shape else [value])]
     most = 1 if kind is bool else np.iinfo(dtype).max if kind is int else float(np.finfo(dtype).max)
     if any(abs(entry) > most for entry in entries):
-        raise UserError(f"{key}={shown(value)} is out of range; it takes numbers up to {shown(most)}")
+        raise UserError(f"{key}={format_value(value)} is out of range; it takes numbers up to {format_value(most)}")
     if not isinstance(leaf, jax.Array | np.ndarray):
         return entries[0]
     return jnp.asarray(entries if shape else entries[0], dtype)
@@ -257,12 +257,16 @@ def _kind(choices: tuple[Any, ...], default: Any) -> Any:
 def _expected(hint: Any, default: Any) -> str:
     words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
     kind = _kind(_alternatives(hint), default)
-    example = f", such as {shown(plain(default))}" if default not in (None, dataclasses.MISSING) and kind is not bool else ""
+    example = (
+        f", such as {format_value(to_builtin(default))}"
+        if default not in (None, dataclasses.MISSING) and kind is not bool
+        else ""
+    )
     return words.get(kind, "a value") + example
 
 
 def _wrong_type(key: str, value: Any, expected: str) -> UserError:
-    return UserError(f"{key}={shown(plain(value))} has the wrong type; it takes {expected}")
+    return UserError(f"{key}={format_value(to_builtin(value))} has the wrong type; it takes {expected}")
 
 
 def _readable(array: np.ndarray) -> Any:

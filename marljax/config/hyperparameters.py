@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Self, dataclass_transform
 
 import jax
@@ -10,22 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.config import convert
+from marljax.core import fields
+from marljax.core.fields import MAX_INT
 from marljax.errors import UserError, unknown
 
 Scalar = float | jax.Array  # a traced number: float where the user writes it, an array inside programs
-LARGEST = 2**31 - 1  # sizes and counters are int32 inside programs
-FLOAT32_MAX = float(np.finfo(np.float32).max)  # as traced numbers are
 
 
-def static(default: Any, *, choices: Sequence[Any] | None = None, low: float | None = None, high: float = LARGEST) -> Any:
-    """A field that shapes the program: changing it compiles again. ``low`` and ``high`` bound numbers, ``choices`` lists what is
-    allowed."""
-    return dataclasses.field(default=default, metadata={"static": True, "choices": choices, "low": low, "high": high})
-
-
-def traced(default: float, *, low: float = -math.inf, high: float = math.inf) -> Any:
-    """A number that the program takes as input: changing or sweeping it compiles nothing."""
-    return dataclasses.field(default=default, metadata={"static": False, "low": low, "high": high})
+# A hyperparameter that shapes the program, so changing it compiles again; and a number that the program takes as input.
+static, traced = fields.option, fields.param
 
 
 def is_static(field: dataclasses.Field) -> bool:
@@ -65,11 +58,11 @@ class Hyperparameters:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             normal = (_static_value if is_static(field) else _traced_value)(field, getattr(self, field.name))
             object.__setattr__(self, field.name, normal)
-        if self.steps_per_update > LARGEST:
+        if self.steps_per_update > MAX_INT:
             steps = f"{self.steps_per_update:g} environment steps"
-            raise UserError(f"an update of {steps} is too large; take fewer environments or shorter rollouts, {LARGEST} at most")
-        if self.num_updates > LARGEST:
-            raise UserError(f"a run of {self.num_updates:g} updates is too long; lower total_steps, to {LARGEST} updates at most")
+            raise UserError(f"an update of {steps} is too large; take fewer environments or shorter rollouts, {MAX_INT} at most")
+        if self.num_updates > MAX_INT:
+            raise UserError(f"a run of {self.num_updates:g} updates is too long; lower total_steps, to {MAX_INT} updates at most")
 
     @property
     def steps_per_update(self) -> int:
@@ -108,32 +101,21 @@ class Hyperparameters:
 
 def _static_value(field: dataclasses.Field, value: Any) -> Any:
     """The value as its field's type; a default says the type."""
-    name, choices, low, high = field.name, field.metadata["choices"], field.metadata["low"], field.metadata["high"]
-    value = convert.convert(name, convert.plain(value), Any, field.default)
-    if choices is not None and value not in choices:
-        raise UserError(f"{name}={value!r} is not known; choose {' or '.join(map(repr, choices))}")
-    entries = value if isinstance(value, tuple) else (value,)
-    kind = "numbers" if isinstance(field.default, float) else "integers"
-    if low is not None and not all(entry >= low for entry in entries):
-        raise UserError(f"{name}={convert.shown(value)} is out of range; it takes {kind} of at least {low:g}")
-    if low is not None and not all(entry <= high for entry in entries):
-        raise UserError(f"{name}={convert.shown(value)} is out of range; it takes {kind} up to {high}")
+    value = convert.convert(field.name, convert.to_builtin(value), Any, field.default)
+    fields.check_option(field, value)
     return value
 
 
 def _traced_value(field: dataclasses.Field, value: Any) -> Any:
-    """A Python float where a single number is given; arrays of numbers, and what a program traces, stay what they are."""
-    name, low, high = field.name, field.metadata["low"], field.metadata["high"]
+    """A Python float where a single number is given; arrays of numbers and tracers stay as they are."""
     if not is_number(value):
-        given = convert.shown(convert.plain(value))
-        raise UserError(f"{name}={given} has the wrong type; it takes a number, such as {field.default:g}")
+        given = convert.format_value(convert.to_builtin(value))
+        raise UserError(f"{field.name}={given} has the wrong type; it takes a number, such as {field.default:g}")
     if isinstance(value, jax.core.Tracer):
         return value
-    too_large = isinstance(value, int) and abs(value) > FLOAT32_MAX  # perhaps for a float64 too
+    too_large = isinstance(value, int) and abs(value) > fields.MAX_FLOAT  # perhaps for a float64 too
     numbers = np.asarray(math.inf if too_large else value).astype(np.float64)
-    if not ((numbers >= low) & (numbers <= high) & (np.abs(numbers) <= FLOAT32_MAX)).all():
-        bounds = f" from {low:g}" * (low > -math.inf) + f" to {high:g}" * (high < math.inf)
-        raise UserError(f"{name}={' '.join(str(value).split())} is out of range; it takes a finite number{bounds}")
+    fields.check_number(field.name, field.metadata, numbers)
     return value if numbers.ndim else float(numbers)
 
 

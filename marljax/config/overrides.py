@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from marljax.config.hyperparameters import is_static
 from marljax.core.types import EnvParams
-from marljax.errors import UserError, in_short, unknown
-from marljax.utils.pytrees import shape_difference, strong
+from marljax.errors import UserError, short_repr, unknown
+from marljax.utils.pytrees import shape_difference, strongly_typed
 
 ENV = "env."  # before the name of a number of the environment
 Overrides = Mapping[str, Any]
@@ -19,7 +19,7 @@ Overrides = Mapping[str, Any]
 def overridden(config: Any, env_params: EnvParams, overrides: Overrides) -> tuple[Any, EnvParams]:
     """The config and env_params with some of their numbers replaced; static fields cannot be."""
     if not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides):
-        raise UserError(f"overrides are {in_short(overrides)}; give numbers by name, such as {{'learning_rate': 1e-3}}")
+        raise UserError(f"overrides are {short_repr(overrides)}; give numbers by name, such as {{'learning_rate': 1e-3}}")
     mine = {name: value for name, value in overrides.items() if not name.startswith(ENV)}
     theirs = {name.removeprefix(ENV): value for name, value in overrides.items() if name.startswith(ENV)}
     for name in mine:
@@ -77,9 +77,9 @@ def known_numbers(env_params: EnvParams) -> set[str]:
 def _check_shape(name: str, value: Any, current: Any) -> None:
     """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a leaf or a tree of env_params."""
     try:
-        given, usual = strong(value), strong(current)
+        given, usual = strongly_typed(value), strongly_typed(current)
     except (TypeError, ValueError) as error:
-        raise UserError(f"'{ENV}{name}' is {in_short(value)}; give numbers or arrays") from error
+        raise UserError(f"'{ENV}{name}' is {short_repr(value)}; give numbers or arrays") from error
     if jax.tree_util.all_leaves([given, usual]):
         if given.shape != usual.shape:
             shapes = f"of shape {list(given.shape)}; it takes shape {list(usual.shape)}"

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import marljax.configs
 from marljax.config import convert
-from marljax.config.hyperparameters import LARGEST
 from marljax.config.sweep import Method
+from marljax.core.fields import MAX_INT
 from marljax.errors import UserError
 from marljax.io.run_folder import check_name
 from marljax.utils.distributed import Hosts
@@ -34,7 +34,7 @@ class Checkpointing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Replaying:
+class FailureReplaySettings:
     """The options and numbers of ``marljax.wrappers.failure_replay``."""
 
     failures: tuple[str, ...]
@@ -98,7 +98,7 @@ class RunSettings:
     chunk: int | None
     render: bool
     search: Search
-    failure_replay: Replaying
+    failure_replay: FailureReplaySettings
     devices: int | str | None
     distributed: bool
     hosts: Hosts
@@ -136,9 +136,9 @@ def check_run(run: RunSettings) -> RunSettings:
     for key, value in at_least_one.items():
         if value is not None and value < 1:
             raise UserError(f"{key}={value} is out of range; it takes integers of at least 1")
-        if value is not None and value > MOST.get(key, LARGEST):
-            raise UserError(f"{key}={value} is out of range; it takes integers up to {MOST.get(key, LARGEST)}")
-    if not 0 <= (run.checkpoint.minutes or 0) < LARGEST:
+        if value is not None and value > MOST.get(key, MAX_INT):
+            raise UserError(f"{key}={value} is out of range; it takes integers up to {MOST.get(key, MAX_INT)}")
+    if not 0 <= (run.checkpoint.minutes or 0) < MAX_INT:
         raise UserError(f"checkpoint.minutes={run.checkpoint.minutes} is out of range; it takes minutes from 0 on")
     if run.name is not None:
         check_name(run.name)
@@ -147,6 +147,6 @@ def check_run(run: RunSettings) -> RunSettings:
             raise UserError(f"{key}={fraction} is out of range; it is a fraction of training, from 0 to 1")
     if run.seed < 0 or run.seed + run.seeds > 2**31:
         raise UserError(f"seed={run.seed} with seeds={run.seeds} is out of range; every seed lies between 0 and 2147483647")
-    if run.devices not in ("all", None) and (not isinstance(run.devices, int) or not 1 <= run.devices <= LARGEST):
-        raise UserError(f"devices={convert.shown(run.devices)} is out of range; it takes an integer of at least 1, or all")
+    if run.devices not in ("all", None) and (not isinstance(run.devices, int) or not 1 <= run.devices <= MAX_INT):
+        raise UserError(f"devices={convert.format_value(run.devices)} is out of range; it takes an integer of at least 1, or all")
     return run

@@ -15,14 +15,14 @@ import numpy as np
 from marljax import registry
 from marljax.config import convert, sweep
 from marljax.config.overrides import ENV
-from marljax.config.schema import Replaying, RunSettings, check_run, run_defaults
+from marljax.config.schema import FailureReplaySettings, RunSettings, check_run, run_defaults
 from marljax.config.sweep import Member
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams
 from marljax.errors import UserError
 from marljax.registry import CUSTOM
 from marljax.testing.static import own_code
-from marljax.utils.pytrees import strong
+from marljax.utils.pytrees import strongly_typed
 from marljax.utils.validation import divide
 from marljax.wrappers.base import Wrapper
 
@@ -60,7 +60,7 @@ class Settings:
         return self._stacked(tuple(self.members[0].values))
 
     @property
-    def judged_by(self) -> dict[str, np.ndarray]:
+    def evaluation_overrides(self) -> dict[str, np.ndarray]:
         """Those of ``overrides`` that members are evaluated with."""
         own = self.run.search.judge == "own"
         return self._stacked(tuple(name for name in self.members[0].values if own or not name.startswith(ENV)))
@@ -96,15 +96,17 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     algorithm = registry.algorithm(algo, target)
     config = convert.build(algorithm.Config, "algo", algo_tree)
     bare_env, env_params = build_env(env_name, tree["env"])
-    env = presented(algorithm, bare_env)
+    env = adapt_env(algorithm, bare_env)
     env_tree = tree.pop("env")
     for group in ("failure_replay", "sweep", "search", "devices", "distributed", "hosts"):  # a run of before there were such
         tree.setdefault(group, run_defaults()[group])
     if not isinstance(tree["sweep"], Mapping):
-        raise UserError(f"sweep={convert.shown(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]")
+        raise UserError(
+            f"sweep={convert.format_value(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]"
+        )
     run = with_trials(check_run(convert.build(RunSettings, "", tree)), config, bare_env, env_params)
-    algo_tree = ({} if target is None else {"target": target}) | convert.plain(config)
-    resolved = {"algo_name": algo, "env_name": env_name, **convert.plain(run), "algo": algo_tree, "env": env_tree}
+    algo_tree = ({} if target is None else {"target": target}) | convert.to_builtin(config)
+    resolved = {"algo_name": algo, "env_name": env_name, **convert.to_builtin(run), "algo": algo_tree, "env": env_tree}
     resolved["env_params"] = convert.readable_leaves(env_params)
     training = training_env(env, env_params, run.failure_replay)
     name, members = algorithm.__name__.rpartition(".")[2] if algo == CUSTOM else algo, members_of(run)
@@ -115,7 +117,7 @@ def batch_of(settings: Settings, batch: int | None, batches: int | None) -> Sett
     """The settings of one of several equal parts of all members; of the whole for None."""
     search = dataclasses.replace(settings.run.search, batch=batch, batches=batches)
     run = dataclasses.replace(settings.run, search=search)
-    tree = settings.tree | {"search": convert.plain(search)}
+    tree = settings.tree | {"search": convert.to_builtin(search)}
     return dataclasses.replace(settings, run=run, tree=tree, members=members_of(run))
 
 
@@ -166,22 +168,22 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
             env.check_params(env_params)
     except UserError as error:
         raise convert.prefixed("env", error, known) from error
-    return env, strong(env_params)
+    return env, strongly_typed(env_params)
 
 
-def presented(algorithm: ModuleType, env: Environment) -> Environment:
+def adapt_env(algorithm: ModuleType, env: Environment) -> Environment:
     """``env`` as the algorithm takes it, where its module says so by ``present(env)``; else as it is."""
     with own_code(type(env), "its description"):
         return algorithm.present(env) if hasattr(algorithm, "present") else env
 
 
-def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> tuple[Environment, EnvParams]:
+def training_env(env: Environment, env_params: EnvParams, wanted: FailureReplaySettings) -> tuple[Environment, EnvParams]:
     """What the rollouts of a run play in: the environment itself, or one that replays its failures."""
     from marljax.wrappers.failure_replay import FailureReplay
 
     if not wanted.failures:
         return env, env_params
-    options = convert.names(Replaying)
+    options = convert.names(FailureReplaySettings)
     structure = {name: getattr(wanted, name) for name in convert.names(FailureReplay) if name in options}
     given = {f"replay_{name}": getattr(wanted, name) for name in options if name not in structure}
     numbers = {name: value for name, value in given.items() if value is not None}
@@ -191,7 +193,7 @@ def training_env(env: Environment, env_params: EnvParams, wanted: Replaying) -> 
         replaying.check_params(training_params)
     except UserError as error:
         raise convert.prefixed("failure_replay", UserError(str(error).removeprefix("replay_")), options) from error
-    return replaying, strong(training_params)
+    return replaying, strongly_typed(training_params)
 
 
 def environment_class(env_name: str, target: Any) -> type[Environment]:

@@ -160,11 +160,11 @@ def axis(name: str, value: Any) -> Choices | Interval:
     values = value if isinstance(value, list | tuple) else [value]
     wrong = [each for each in values if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each)]
     if wrong or not values:
-        given = convert.shown(convert.plain(value))
+        given = convert.format_value(convert.to_builtin(value))
         raise UserError(f"{KEY}{name}={given} has the wrong type; it takes a list of numbers, such as [0.1,0.2]")
     if len({*values}) < len(values):
         raise UserError(
-            f"{KEY}{name}={convert.shown(convert.plain(value))} names a value twice; for several seeds there is seeds=4"
+            f"{KEY}{name}={convert.format_value(convert.to_builtin(value))} contains duplicates; use seeds=4 for several seeds"
         )
     return Choices(tuple(map(float, values)))
 

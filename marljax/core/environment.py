@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from marljax.core import fields
 from marljax.core.scene import Colour, Scene
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, Part, Space
 from marljax.core.types import EnvParams, Outcome, State, TimeStep, View, timestep
@@ -21,6 +22,21 @@ from marljax.errors import UserError, unknown
 # policy(key, state, timestep, carry) -> (action [A, …], carry) for one environment; learned policies ignore the state.
 Policy = Callable[[jax.Array, Any, TimeStep, Any], tuple[jax.Array, Any]]
 LIMITS = ("end", "truncate")  # what an option ``limit`` makes of a step limit: the task ends there, or is only cut off
+
+
+@dataclasses.dataclass(frozen=True)
+class Display:
+    """How an environment is presented; nothing in it changes an episode."""
+
+    metrics: tuple[str, ...] = ()  # metrics that tables show first, the most informative one before the others
+    warnings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it means where it is not 0
+    units: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # of metrics, of a scene's "time" and "distance"; "%": a rate
+    legend: tuple[tuple[str, Colour], ...] = ()  # (name, RGBA) of a scene's colours
+    frames_per_second: float = 0.0  # of an animation in real time, where a scene's time is in seconds; 0: a frame per decision
+    # a matplotlib figure of an episode, from its states [T + 1] on the host and env_params
+    charts: Callable[[State, EnvParams], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +51,9 @@ class Environment(abc.ABC):
 
     version: ClassVar[str] = "1"  # raised when the same actions no longer give the same episode; stands in checkpoints
     presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
-    figures: ClassVar[tuple[str, ...]] = ()  # metrics that a table shows first, the most telling before the others
-    alarms: ClassVar[Mapping[str, str]] = {}  # metrics that are 0 where all is well: what it means that one is not
-    own_return: ClassVar[bool] = False  # the metrics hold ``return``, which is not the sum of the rewards
-    # units of metrics by name, and of a scene's "time" and "distance"; "%" for what lies from 0 to 1
-    units: ClassVar[Mapping[str, str]] = {}
-    # frames per second of an animation that plays in real time, where a scene's time is in seconds and decisions are many; 0:
-    # every decision is a frame
-    pace: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        fields.check_options(self)
 
     @property
     @abc.abstractmethod
@@ -73,12 +84,12 @@ class Environment(abc.ABC):
 
         ``vectorize`` calls it for all instances once the episode of any has ended, and takes its result for those whose has; by
         default it is ``initial``. What has to outlive episodes is handed over here: a difficulty that follows from how the last
-        ones went, states worth playing again (for big parts see ``Lasting``).
+        ones went, states worth playing again (for big parts see ``PersistentState``).
         """
         del state
         return self.initial(key, env_params)
 
-    def resumed(self, state: State, env_params: EnvParams) -> State:
+    def reset_episode_counters(self, state: State, env_params: EnvParams) -> State:
         """A state from the middle of an episode as the first of another, for wrappers that start episodes from earlier states.
 
         Whatever says how the episode has gone so far begins anew: tallies behind the metrics, above all of failures. What drives
@@ -88,7 +99,7 @@ class Environment(abc.ABC):
         del env_params
         return state
 
-    def longest(self, env_params: EnvParams) -> Any:
+    def max_episode_steps(self, env_params: EnvParams) -> Any:
         """Steps of the longest episode: ``env_params.duration``; None where there is no such number."""
         return getattr(env_params, "duration", None)
 
@@ -122,25 +133,20 @@ class Environment(abc.ABC):
         """The shapes that a renderer draws."""
         raise UserError(f"{type(self).__name__} has no scene to render; implement scene(state, env_params)")
 
-    def charts(self, states: State, env_params: EnvParams) -> Any:
-        """A matplotlib figure of what is worth knowing of an episode, from its states [T + 1] on the host; None: nothing."""
-        del states, env_params
-        return None
-
-    def rivals(self, env_params: EnvParams) -> Mapping[str, Any]:
+    def scripted_policies(self, env_params: EnvParams) -> Mapping[str, Any]:
         """Scripted policies that a learned one is compared with in every final table, by name; none by default.
 
         Each is ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` for one environment, which may read the whole
         state and begins with the carry ``()``; a ``jax.tree_util.Partial`` where it depends on numbers. One that remembers, or
-        plays in another environment, is a ``marljax.training.evaluation.Rival`` instead. Random actions are always compared with.
+        plays in another environment, is a ``ScriptedPolicy`` instead. Random actions are always compared with.
         """
         del env_params
         return {}
 
     @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        """Static text for a scene's colours: (name, RGBA) pairs."""
-        return ()
+    def display(self) -> Display:
+        """How tables, progress and pictures present this environment."""
+        return Display()
 
     def preset_params(self, preset: str) -> EnvParams:
         """The numbers of another preset, for the same shapes."""
@@ -148,7 +154,7 @@ class Environment(abc.ABC):
             raise unknown("preset", preset, self.presets)
         raise UserError(f"{type(self).__name__} lists presets but does not implement preset_params")
 
-    def numbers(self, env_params: EnvParams | None) -> EnvParams:
+    def resolve_params(self, env_params: EnvParams | None) -> EnvParams:
         """``env_params``, or the default ones for None; raises ``UserError`` for another kind of record."""
         usual = self.default_params
         if env_params is not None and not isinstance(env_params, type(usual)):
@@ -157,8 +163,13 @@ class Environment(abc.ABC):
         return usual if env_params is None else env_params
 
     def check_params(self, env_params: EnvParams) -> None:
-        """Raises ``UserError`` for numbers that make no sense; called with concrete ones only, before a run starts."""
-        del env_params
+        """Checks concrete ``env_params`` before a run starts; extend it where numbers depend on each other.
+
+        Raises:
+            UserError: for a number of another shape or type than in ``default_params``, not finite, or out of the range that
+                ``param`` declares.
+        """
+        fields.check_params(env_params, self.default_params)
 
     @property
     def teams(self) -> tuple[int, ...]:
@@ -198,7 +209,7 @@ class Environment(abc.ABC):
 
     def reset(self, key: jax.Array, env_params: EnvParams | None = None) -> tuple[State, TimeStep]:
         """The first state of an episode and what is seen in it; compiled once for environments of equal structure."""
-        return self._reset(key, self.numbers(env_params))
+        return self._reset(key, self.resolve_params(env_params))
 
     def step(
         self, key: jax.Array, state: State, action: jax.Array, env_params: EnvParams | None = None
@@ -208,7 +219,7 @@ class Environment(abc.ABC):
         Raises:
             UserError: for actions that are not [A] integers (discrete) or [A, …] numbers (continuous).
         """
-        return self._step(key, state, checked_action(self, action), self.numbers(env_params))
+        return self._step(key, state, checked_action(self, action), self.resolve_params(env_params))
 
     @functools.partial(jax.jit, static_argnums=0)
     def _reset(self, key: jax.Array, env_params: EnvParams) -> tuple[State, TimeStep]:
@@ -222,7 +233,7 @@ class Environment(abc.ABC):
         return state, timestep(self.observe(state, env_params), outcome, first=jnp.array(False))
 
 
-class Rival(NamedTuple):
+class ScriptedPolicy(NamedTuple):
     """A scripted policy and what it plays in: what a learned one is measured beside."""
 
     env: Environment

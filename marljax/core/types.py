@@ -32,7 +32,7 @@ class View(NamedTuple):
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
 
 
-class Lasting(struct.PyTreeNode):
+class PersistentState(struct.PyTreeNode):
     """A part of a state that outlives its episode and is too big to be copied at every step, such as a store of earlier states.
     Learners, too, keep such parts beside their environments: a replay goes on where the rest of a diverged run is frozen.
 
@@ -45,25 +45,25 @@ class Lasting(struct.PyTreeNode):
     value: Any
 
 
-def without_lasting(state: Any) -> Any:
+def without_persistent(state: Any) -> Any:
     """``state`` with None for its lasting parts."""
     return jax.tree.map(lambda part: None if _lasts(part) else part, state, is_leaf=_lasts)
 
 
-def with_lasting(state: Any, moved: Any) -> Any:
+def with_persistent(state: Any, moved: Any) -> Any:
     """``state`` with the lasting parts of ``moved``, in the place of its own or of None."""
     return jax.tree.map(
         lambda part, other: other if _lasts(other) else part, state, moved, is_leaf=lambda part: part is None or _lasts(part)
     )
 
 
-def lasting_parts(state: Any) -> list[Lasting]:
+def persistent_parts(state: Any) -> list[PersistentState]:
     """The parts of ``state`` that last."""
     return [part for part in jax.tree.leaves(state, is_leaf=_lasts) if _lasts(part)]
 
 
 def _lasts(part: Any) -> bool:
-    return isinstance(part, Lasting)
+    return isinstance(part, PersistentState)
 
 
 class TimeStep(struct.PyTreeNode):

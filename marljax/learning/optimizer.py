@@ -30,7 +30,7 @@ class ActorCriticConfig(AdamConfig, Protocol):
     @property
     def critic_learning_rate(self) -> Scalar: ...
     @property
-    def clip_apart(self) -> bool: ...
+    def clip_actor_critic_separately(self) -> bool: ...
 
 
 SCALING = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}
@@ -48,14 +48,14 @@ def make_optimizer(config: AdamConfig, updates: jax.Array, name: str = "adam") -
 
 def make_actor_critic_optimizer(config: ActorCriticConfig, updates: jax.Array) -> optax.GradientTransformation:
     """The same for parameters {"actor": …, "critic": …}, with a learning rate of the critic's own where it has one, and gradients
-    clipped together or, with ``clip_apart``, each part on its own."""
+    clipped together or, with ``clip_actor_critic_separately``, each part on its own."""
     own = jnp.asarray(config.critic_learning_rate)
     rates = {"actor": config.learning_rate, "critic": jnp.where(own > 0.0, own, config.learning_rate)}
     labels = {part: part for part in rates}
     remaining = _remaining(config, updates)
     scale = optax.partition({part: optax.scale_by_learning_rate(rate * remaining) for part, rate in rates.items()}, labels)
     clip, adam = optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps)
-    if not config.clip_apart:
+    if not config.clip_actor_critic_separately:
         return optax.chain(optax.flatten(optax.chain(clip, adam)), scale)
     return optax.chain(optax.partition(dict.fromkeys(rates, clip), labels), optax.flatten(adam), scale)
 

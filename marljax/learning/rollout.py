@@ -9,7 +9,7 @@ from flax import struct
 
 from marljax.core.environment import Environment
 from marljax.core.types import REPLAYED, EnvParams, TimeStep, flat_observation
-from marljax.core.vector import NEVER, VecEnv, VecState
+from marljax.core.vector import NO_LIMIT, VecEnv, VecState
 from marljax.errors import UserError
 from marljax.utils import collectives
 
@@ -82,7 +82,7 @@ def episode_figures(timestep: TimeStep, env_state: VecState) -> jax.Array:
     are those of the task as it is. The first episodes of staggered instances count nowhere, for those cut off would be missing.
     """
     values = jnp.stack([jnp.ones(timestep.last.shape), *(timestep.metrics[name] for name in sorted(timestep.metrics))])
-    counted = ends = timestep.last & (env_state.limit == NEVER)
+    counted = ends = timestep.last & (env_state.limit == NO_LIMIT)
     if REPLAYED in timestep.metrics:
         row = 1 + sorted(timestep.metrics).index(REPLAYED)
         fresh = timestep.metrics[REPLAYED] == 0
@@ -101,7 +101,7 @@ def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagge
     env_params = vec.env.anneal(env_params, jnp.zeros(()))
     if not stagger:
         return Actors(*vec.reset(key, env_params), carry)
-    longest = vec.env.longest(env_params)
+    longest = vec.env.max_episode_steps(env_params)
     if longest is None:
         raise UserError(f"stagger=true needs to know how long an episode of {type(vec.env).__name__} lasts; leave it out")
     key_reset, key_stagger = jax.random.split(key)
@@ -133,7 +133,7 @@ class Inputs(NamedTuple):
         Reinforcement Learning"). A critic that does not see it reads it off whatever changes in the course of an episode, such
         as how far agents have gone, and advantages bootstrapped from its values then reward that change.
         """
-        longest = env.longest(env_params)
+        longest = env.max_episode_steps(env_params)
         if longest is None or REPLAYED in timestep.metrics:  # where episodes begin anywhere, their length is not the time
             return self
         share = (timestep.metrics["length"] / longest)[None, :, None, None]

@@ -165,7 +165,9 @@ def table(settings: Settings, ranks: Sequence[Ranked], references: Mapping[str, 
     metric, env = settings.run.search.metric, settings.env
     seeds = convert.counted(settings.run.seeds, "seed")
     title = f"{metric}, interquartile mean and 95 % interval over {seeds} × {settings.run.eval.final_episodes} frozen episodes"
-    others = [name for name in (*env.figures, "return", "length") if name in ranks[0].metrics and name != metric][:FIGURES]
+    others = [name for name in (*env.display.metrics, "return", "length") if name in ranks[0].metrics and name != metric][
+        :FIGURES
+    ]
     diverged = any(rank.diverged for rank in ranks)
     lasts = any(rank.last != rank.score.value for rank in ranks)
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, min_width=len(title), pad_edge=False)
@@ -178,13 +180,13 @@ def table(settings: Settings, ranks: Sequence[Ranked], references: Mapping[str, 
     for rank in ranks[:SHOWN]:
         score = rank.score
         interval = f"{score.low:.4g} … {score.high:.4g}" if np.isfinite(score.low) else "–"
-        figures = [_figure(rank.metrics[name], env.units.get(name, "")) for name in others]
+        figures = [_figure(rank.metrics[name], env.display.units.get(name, "")) for name in others]
         cells = [str(rank.trial), described(rank.values), f"{score.value:.4g}", interval, *[f"{rank.last:.4g}"] * lasts, *figures]
         made.add_row(*cells, *[f"{rank.diverged} of {len(rank.scores)}"] * diverged)
     if len(ranks) > SHOWN:
         made.add_row("", f"… {len(ranks) - SHOWN} more")
     for name, reached in references.items():
-        cells = [_figure(reached[each], env.units.get(each, "")) if each in reached else "–" for each in others]
+        cells = [_figure(reached[each], env.display.units.get(each, "")) if each in reached else "–" for each in others]
         made.add_row("", name, f"{reached[metric]:.4g}" if metric in reached else "–", "", *[""] * lasts, *cells)
     return made
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from marljax.config.settings import Settings
 from marljax.config.sweep import KEY
-from marljax.core.environment import Environment, Rival
+from marljax.core.environment import Environment, ScriptedPolicy
 from marljax.errors import UserError, first_line
 from marljax.io import cache, run_folder
 from marljax.io.files import replacing
@@ -56,7 +56,7 @@ def table(settings: Settings, rows: list[tuple[str, Metrics]], episodes: int, ki
     """The rows of ``compare``, over that many ``kind`` episodes (frozen, fresh), for a screen of that width."""
     env, seeds = settings.env, len(settings.members)
     caption = caveat(seeds, env.competitive)
-    return comparison(pooled(episodes, kind, seeds), rows, width, env.figures, env.units, caption)
+    return comparison(pooled(episodes, kind, seeds), rows, width, env.display.metrics, env.display.units, caption)
 
 
 def about_best(settings: Settings, updates: np.ndarray) -> list[str]:
@@ -108,8 +108,8 @@ def compare(
         rows += [] if same else [(last_of(settings.algo), played_last)]
     keep(rows)
     rows += scripted(settings, part, episodes, tell)
-    for alarm in alarms(settings.env, rows):
-        tell(f"warning: {alarm}")
+    for warning in display_warnings(settings.env, rows):
+        tell(f"warning: {warning}")
     return rows
 
 
@@ -130,7 +130,7 @@ def scripted(settings: Settings, part: int, episodes: int, tell: Callable[[str],
     return rows
 
 
-def _of_rival(rival: Rival, part: int, episodes: int) -> Metrics:
+def _of_rival(rival: ScriptedPolicy, part: int, episodes: int) -> Metrics:
     """Metrics [episodes] of a scripted policy, from the user's cache or played."""
     evaluator = Evaluator(rival.env, _together(episodes))
     keys = [suite_key(each) for each in _parts(part, episodes)]
@@ -155,10 +155,10 @@ def _together(episodes: int) -> int:
     return min(episodes, PART_EPISODES)
 
 
-def alarms(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
+def display_warnings(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
     """A line for each metric that should be 0 and is not, with the policy that it is largest for."""
     lines = []
-    for metric, meaning in env.alarms.items():
+    for metric, meaning in env.display.warnings.items():
         reached = [(name, float(metrics[metric].mean())) for name, metrics in rows if metric in metrics]
         name, most = max(reached, key=lambda row: row[1], default=("", 0.0))
         if most > 0:
@@ -166,20 +166,21 @@ def alarms(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
     return lines
 
 
-def scripted_policies(settings: Settings) -> dict[str, Rival]:
-    """What a learned policy is compared with: the rivals of ``marljax.baselines.policies.<env>``, of the environment's own
+def scripted_policies(settings: Settings) -> dict[str, ScriptedPolicy]:
+    """What a learned policy is compared with: those of ``marljax.baselines.policies.<env>``, of the environment's own
     class, and random actions where none of these are.
 
-    Such a module has ``rivals(env, env_params)``, which gives a ``Rival`` by name; a class has ``Environment.rivals``.
+    Such a module has ``scripted_policies(env, env_params)``, which gives a ``ScriptedPolicy`` by name; a class has
+    ``Environment.scripted_policies``.
     """
     env, env_params, found = settings.bare_env, settings.env_params, {}
     module = f"marljax.baselines.policies.{settings.env_name}"
     if settings.env_name.isidentifier() and importlib.util.find_spec(module) is not None:
-        rivals = getattr(importlib.import_module(module), "rivals", None)
-        found = dict(rivals(env, env_params)) if rivals else {}
+        offered = getattr(importlib.import_module(module), "scripted_policies", None)
+        found = dict(offered(env, env_params)) if offered else {}
     found |= rivals_of(env, env_params)
     if not any(name.startswith(RANDOM) for name in found):
-        found[RANDOM] = Rival(env, env_params, RandomPolicy(env))
+        found[RANDOM] = ScriptedPolicy(env, env_params, RandomPolicy(env))
     return found
 
 
@@ -219,7 +220,7 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
     has_scene = not scene_fault(settings.bare_env, settings.env_params)
     if has_scene:
         say(console, f"drawing an episode of {whose}: {path}")
-    elif type(settings.bare_env).charts is Environment.charts:
+    elif settings.bare_env.display.charts is None:
         return
     try:
         animate(settings, params, suite_key(FINAL_PART), path if has_scene else None, charts)
@@ -238,7 +239,7 @@ def draw_curve(
     path = folder / run_folder.CURVE
     say(console, f"drawing the learning curve: {path}")
     rows = curve_rows(settings, folder)
-    learning_curve(rows, path, references=references, title=settings.label, units=settings.env.units)
+    learning_curve(rows, path, references=references, title=settings.label, units=settings.env.display.units)
 
 
 def curve_rows(settings: Settings, folder: Path) -> list[Row]:
@@ -283,7 +284,7 @@ def animate(settings: Settings, params: Any, key: jax.Array, path: Path | None, 
 
 
 def _draw_charts(settings: Settings, states: Any, path: Path) -> None:
-    figure = settings.env.charts(jax.device_get(states), jax.device_get(settings.env_params))
+    figure = settings.env.display.charts and settings.env.display.charts(*jax.device_get((states, settings.env_params)))
     if figure is None:
         return
     with replacing(path) as draft:
@@ -295,7 +296,7 @@ def _draw_scenes(settings: Settings, states: Any, path: Path) -> None:
 
     draw = jax.jit(jax.vmap(settings.env.scene, in_axes=(0, None)))
     times = jax.jit(lambda *of: draw(*of).time)(states, settings.env_params)  # the compiler drops the shapes
-    shown, fps = animation.frames(np.asarray(times), settings.env.pace)
+    shown, fps = animation.frames(np.asarray(times), settings.env.display.frames_per_second)
     states = jax.tree.map(lambda leaf: leaf[shown], states)
     animation.animate(settings.env, draw(states, settings.env_params), path, fps=fps)
 

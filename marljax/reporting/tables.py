@@ -1,13 +1,13 @@
 """The table at the end of a run."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from marljax.core.environment import Environment
 from marljax.training.progress import SHOWN
 from marljax.utils import stats
 
@@ -26,7 +26,7 @@ def comparison(
     rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     width: int = 100,
     figures: Sequence[str] = (),
-    units: Mapping[str, str] = Environment.units,
+    units: Mapping[str, str] = MappingProxyType({}),
     caption: str | None = None,
 ) -> Table:
     """A table with a row per policy: the means of the key figures, their 95 % intervals below.

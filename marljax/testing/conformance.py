@@ -28,7 +28,7 @@ from marljax.testing.static import (
     require,
     space_parts,
 )
-from marljax.utils.pytrees import first_infinite, first_nan, first_unlike, named_leaves, strong, to_host
+from marljax.utils.pytrees import first_infinite, first_nan, first_unlike, named_leaves, strongly_typed, to_host
 
 
 class Seen(NamedTuple):
@@ -58,8 +58,8 @@ def check_env(
     once; the spaces hold the observations; ``obs_layout`` describes all of their columns, or none; everything is finite;
     unavailable actions and the actions of absent agents act as the noop; absent agents get no reward; episodes end, restart on
     the next step and nowhere else; the same key gives the same bits; ``global_state`` and ``scene`` (if there is one) have fixed
-    sizes; ``anneal`` gives numbers of the same tree, shapes and dtypes, so that one program takes them all; ``resumed`` and
-    ``restart`` give states like any other.
+    sizes; ``anneal`` gives numbers of the same tree, shapes and dtypes, so that one program takes them all; ``restart`` and
+    ``reset_episode_counters`` give states like any other.
 
     Args:
         env: the environment.
@@ -244,7 +244,7 @@ def _run_presets(programs: Programs, key: jax.Array, check: Check) -> None:
     env = programs.env
     key_reset, key_action, key_step = jax.random.split(key, 3)
     for preset in env.presets:
-        env_params = strong(env.preset_params(preset))
+        env_params = strongly_typed(env.preset_params(preset))
         now = programs.reset(key_reset, env_params)
         action = programs.sample(key_action, now.timestep.action_mask)
         _check_seen(env, programs.step(key_step, now.state, action, env_params), check)

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.core import layout
-from marljax.core.environment import Environment, Rival
+from marljax.core.environment import Display, Environment, ScriptedPolicy
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, num_actions
 from marljax.core.types import EnvParams, TimeStep, is_shared
 from marljax.core.vector import vectorize
-from marljax.errors import UserError, first_line, in_short
-from marljax.utils.pytrees import first_nan, shape_difference, strong
+from marljax.errors import UserError, first_line, short_repr
+from marljax.utils.pytrees import first_nan, shape_difference, strongly_typed
 from marljax.wrappers.base import Wrapper
 
 NUM_ENVS = 4  # instances stepped side by side: few, so that the check stays cheap
@@ -45,7 +45,7 @@ def scene_fault(env: Environment, env_params: EnvParams) -> str:
     """Why no episode of an environment can be drawn, before anything runs: it has no scene, or one that is broken. Empty where
     nothing speaks against it."""
     try:
-        has_scene = check_scene(env, strong(env_params), jax.random.key(0), functools.partial(require, env))
+        has_scene = check_scene(env, strongly_typed(env_params), jax.random.key(0), functools.partial(require, env))
     except UserError as error:
         return str(error)
     return "" if has_scene else f"{type(env).__name__} has no scene; implement scene(state, env_params)"
@@ -71,7 +71,7 @@ def require(env: Environment, condition: Any, sentence: str) -> None:
 # --- what can be seen without running anything ------------------------------------------------------------------------
 
 SPACES = ("num_agents", "teams", "action_space", "observation_space", "noop", "items", "obs_layout")
-DESCRIPTION = (*SPACES, "default_params", "limit_ends", "own_return", "presets", "figures", "alarms", "units")
+DESCRIPTION = (*SPACES, "default_params", "limit_ends", "presets", "display")
 
 
 def check_statically(env: Environment, env_params: EnvParams | None = None, weak_types: bool = False) -> EnvParams:
@@ -87,7 +87,7 @@ def check_statically(env: Environment, env_params: EnvParams | None = None, weak
     with own_code(type(env), "its description"):
         _check_structure(env, check)
         _check_told(env, check)
-        env_params = strong(env.numbers(env_params))
+        env_params = strongly_typed(env.resolve_params(env_params))
     check(not first_nan(env_params), f"env_params hold NaN in {first_nan(env_params)}")
     with own_code(type(env), "its functions"):
         _check_shapes(env, env_params, jax.random.key(0), check, weak_types)
@@ -128,15 +128,15 @@ def _check_structure(env: Environment, check: Check) -> None:
 
 def _check_told(env: Environment, check: Check) -> None:
     """What an environment tells algorithms and tables about itself is of the right type."""
-    check(isinstance(env.limit_ends, bool), f"limit_ends is {in_short(env.limit_ends)}, not True or False")
-    for name in ("presets", "figures"):
-        names = getattr(env, name)
+    check(isinstance(env.limit_ends, bool), f"limit_ends is {short_repr(env.limit_ends)}, not True or False")
+    display = env.display
+    check(isinstance(display, Display), f"display is {short_repr(display)}, not a marljax.core.environment.Display")
+    for name, names in (("presets", env.presets), ("display.metrics", display.metrics)):
         listed = isinstance(names, tuple | list) and all(isinstance(entry, str) for entry in names)
-        check(listed, f"{name} is {in_short(names)}, not a tuple of names")
-    for name in ("alarms", "units"):
-        texts = getattr(env, name)
+        check(listed, f"{name} is {short_repr(names)}, not a tuple of names")
+    for name, texts in (("display.warnings", display.warnings), ("display.units", display.units)):
         given = isinstance(texts, Mapping) and all(isinstance(part, str) for pair in texts.items() for part in pair)
-        check(given, f"{name} is {in_short(texts)}, not a dictionary of texts by the name of a metric")
+        check(given, f"{name} is {short_repr(texts)}, not a dictionary of texts by the name of a metric")
 
 
 def _is_cached(cls: type, name: str) -> bool:
@@ -153,16 +153,15 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, check
     check(not difference, f"the timestep does not follow the spaces: {difference}")
     sized = isinstance(reset.metrics, dict) and all(leaf.shape == () for leaf in jax.tree.leaves(reset.metrics))
     check(sized, "metrics is not a dictionary of scalars")
-    own = {"return"} if env.own_return else set()
-    taken = [name for name in reset.metrics if (name == "length" or name.startswith("return")) and name not in own]
+    taken = [name for name in reset.metrics if name == "length" or name.startswith(("return_", "reward_sum"))]
     check(not taken, f"metrics named {taken} would hide those of vectorize; rename them")
     next_state, step = abstract("step", env.step, key, state, action, env_params)
     for name, before, after in (("state", state, next_state), ("timestep", reset, step)):
         difference = shape_difference(before, after)
         check(not difference, f"the {name} of step is not like that of reset: {difference}")
     _check_shapes_vectorized(env, env_params, key, check, abstract)
-    difference = shape_difference(state, abstract("resumed", env.resumed, state, env_params))
-    check(not difference, f"the state of resumed is not like that of reset: {difference}")
+    difference = shape_difference(state, abstract("reset_episode_counters", env.reset_episode_counters, state, env_params))
+    check(not difference, f"the state of reset_episode_counters is not like that of reset: {difference}")
     next_start = abstract("restart", env.restart, key, state, env_params)
     difference = shape_difference(state, next_start)
     check(not difference, f"the state of restart is not like that of reset: {difference}")
@@ -184,9 +183,9 @@ def check_scene(env: Environment, env_params: EnvParams, key: jax.Array, check: 
     except UserError:  # it has none
         return False
     check(isinstance(scene, Scene), f"scene gives a {type(scene).__name__}, not a marljax.core.scene.Scene")
-    with own_code(type(env), "legend"):
-        coloured = isinstance(env.legend, tuple | list) and all(_is_coloured(entry) for entry in env.legend)
-    check(coloured, "legend is not a tuple of (name, RGBA) pairs")
+    legend = env.display.legend
+    coloured = isinstance(legend, tuple | list) and all(_is_coloured(entry) for entry in legend)
+    check(coloured, "display.legend is not a tuple of (name, RGBA) pairs")
     return True
 
 
@@ -196,24 +195,24 @@ def _is_coloured(entry: Any) -> bool:
 
 
 def _check_longest(env: Environment, env_params: EnvParams, check: Check) -> None:
-    """``longest`` gives one number or None, and can be compiled."""
-    with own_code(type(env), "longest"):
-        longest = env.longest(env_params)
+    """``max_episode_steps`` gives one number or None, and can be compiled."""
+    with own_code(type(env), "max_episode_steps"):
+        longest = env.max_episode_steps(env_params)
     number = np.ndim(longest) == 0 and np.asarray(longest).dtype.kind in "iuf"
-    check(longest is None or number, f"longest gives {in_short(longest)}, not a number or None")
-    _abstract(env, "longest", env.longest, env_params)
+    check(longest is None or number, f"max_episode_steps gives {short_repr(longest)}, not a number or None")
+    _abstract(env, "max_episode_steps", env.max_episode_steps, env_params)
 
 
-def rivals_of(env: Environment, env_params: EnvParams) -> dict[str, Rival]:
+def rivals_of(env: Environment, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
     """The scripted policies of an environment's class by name; raises ``UserError`` where it gives something else."""
-    with own_code(type(env), "rivals"):
-        given = env.rivals(env_params)
-    require(env, isinstance(given, Mapping), f"rivals gives {in_short(given)}, not a dictionary of policies by name")
+    with own_code(type(env), "scripted_policies"):
+        given = env.scripted_policies(env_params)
+    require(env, isinstance(given, Mapping), f"rivals gives {short_repr(given)}, not a dictionary of policies by name")
     found = {}
     for name, policy in given.items():
-        rival = policy if isinstance(policy, Rival) else Rival(env, env_params, policy)
-        require(env, isinstance(name, str), f"rivals has a policy named {in_short(name)}; give it a text as its name")
-        require(env, callable(rival.policy), f"the scripted policy '{name}' is {in_short(rival.policy)}, not a function")
+        rival = policy if isinstance(policy, ScriptedPolicy) else ScriptedPolicy(env, env_params, policy)
+        require(env, isinstance(name, str), f"rivals has a policy named {short_repr(name)}; give it a text as its name")
+        require(env, callable(rival.policy), f"the scripted policy '{name}' is {short_repr(rival.policy)}, not a function")
         found[name] = rival
     return found
 
@@ -226,15 +225,15 @@ def _check_rivals(env: Environment, env_params: EnvParams, key: jax.Array, check
         check(isinstance(decision, tuple) and len(decision) == 2, f"{what} does not give a pair (action, carry)")
         action, carry = decision
         wanted, array = _action_shape(rival.env), isinstance(action, jax.ShapeDtypeStruct)
-        given = f"{action.dtype}{list(action.shape)}" if array else in_short(action)
+        given = f"{action.dtype}{list(action.shape)}" if array else short_repr(action)
         kind = jnp.number if isinstance(rival.env.action_space, Box) else jnp.integer
         fits = array and action.shape == wanted.shape and jnp.issubdtype(action.dtype, kind)
         check(fits, f"{what} gives the actions {given}, not {wanted.dtype}{list(wanted.shape)}")
-        difference = shape_difference(*(jax.eval_shape(strong, of) for of in (rival.carry, carry)))
+        difference = shape_difference(*(jax.eval_shape(strongly_typed, of) for of in (rival.carry, carry)))
         check(not difference, f"{what} gives another carry than it began with: {difference}")
 
 
-def _first_decision(rival: Rival, key: jax.Array) -> Any:
+def _first_decision(rival: ScriptedPolicy, key: jax.Array) -> Any:
     """What a scripted policy does at the start of an episode."""
     start = vectorize(rival.env, 1).reset(key, rival.env_params)
     state, timestep = jax.tree.map(lambda leaf: leaf[0], start)
@@ -271,8 +270,8 @@ def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.A
     after = abstract("vectorize's step", vec.step, key, before[0], actions, env_params)
     difference = shape_difference(before, after)
     check(not difference, f"a vectorised step is not like a vectorised reset: {difference}")
-    silent = [name for name in env.alarms if name not in before[1].metrics]
-    check(not silent, f"alarms names {silent}, which are no metrics; observe reports {sorted(before[1].metrics)}")
+    silent = [name for name in env.display.warnings if name not in before[1].metrics]
+    check(not silent, f"display.warnings names {silent}, which are no metrics; observe reports {sorted(before[1].metrics)}")
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), env_params)
     abstract("reset over a batch of env_params", jax.vmap(env.reset, (None, 0), axis_size=2), key, several)
 
@@ -280,7 +279,7 @@ def _check_shapes_vectorized(env: Environment, env_params: EnvParams, key: jax.A
 def check_presets(env: Environment, env_params: EnvParams, key: jax.Array, check: Check) -> None:
     """Presets give numbers of one shape, and only a field that changes shapes changes equality."""
     for preset in env.presets:
-        other = strong(env.preset_params(preset))
+        other = strongly_typed(env.preset_params(preset))
         difference = shape_difference(env_params, other)
         check(not difference, f"the env_params of preset '{preset}' need another program: {difference}")
         check(not first_nan(other), f"the env_params of preset '{preset}' hold NaN in {first_nan(other)}")
@@ -290,7 +289,7 @@ def check_presets(env: Environment, env_params: EnvParams, key: jax.Array, check
     for name in chosen:
         for preset in env.presets:
             other_env = dataclasses.replace(env, **{name: preset})
-            others = jax.eval_shape(vectorize(other_env, 1).reset, key, strong(other_env.default_params))
+            others = jax.eval_shape(vectorize(other_env, 1).reset, key, strongly_typed(other_env.default_params))
             alike = not shape_difference(shapes, others)
             equal = other_env == env and hash(other_env) == hash(env)
             check(alike or not equal, f"{name}='{preset}' changes shapes, but not equality; drop compare=False")

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from marljax.config.overrides import Overrides, overridden
 from marljax.core.environment import Environment, Policy, without_padding
-from marljax.core.environment import Rival as Rival
+from marljax.core.environment import ScriptedPolicy as ScriptedPolicy
 from marljax.core.spaces import Discrete, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import VecState, vectorize

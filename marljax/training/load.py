@@ -17,7 +17,7 @@ from marljax.config.overrides import ENV, overridden
 from marljax.config.settings import Settings
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams, TimeStep
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, short_repr
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
 from marljax.training.evaluation import LearnedPolicy
@@ -77,7 +77,7 @@ def load(
     evaluation beat them.
     """
     if not isinstance(run, str | Path):
-        raise UserError(f"{in_short(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
+        raise UserError(f"{short_repr(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
     members = load_members(Path(run), which, trial, trust)
     for line in members.warnings:
         warnings.warn(line, stacklevel=2)
@@ -197,9 +197,9 @@ def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
 def of_trial(whole: Settings, trial: int) -> Settings:
     """The settings of one setting's members alone, as runs of their own would have them; the environment as they are judged."""
     mine = [index for index, member in enumerate(whole.members) if member.trial == trial]
-    values = {name: numbers[mine[0]] for name, numbers in whole.judged_by.items()}
+    values = {name: numbers[mine[0]] for name, numbers in whole.evaluation_overrides.items()}
     config, env_params = overridden(whole.config, whole.env_params, values)
-    numbers = {name.removeprefix(ENV): convert.plain(value) for name, value in values.items() if name.startswith(ENV)}
+    numbers = {name.removeprefix(ENV): convert.to_builtin(value) for name, value in values.items() if name.startswith(ENV)}
     tree = whole.tree | {"env": whole.tree["env"] | numbers}
     members = tuple(whole.members[index]._replace(trial=0, values={}) for index in mine)
     return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, members=members)
@@ -214,7 +214,7 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
         return trained
     tree = dict(trained.tree["env"]) | dict(changes)
     bare_env, env_params = settings.build_env(trained.env_name, tree)
-    env = settings.presented(trained.algorithm, bare_env)
+    env = settings.adapt_env(trained.algorithm, bare_env)
     changed = dataclasses.replace(trained, env=env, bare_env=bare_env, env_params=env_params, tree=trained.tree | {"env": tree})
     words = " ".join(f"env.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changes.items())
     before, after = _spaces(trained.env), _spaces(env)

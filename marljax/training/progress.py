@@ -2,15 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
-
-from marljax.core.environment import Environment
 
 SHOWN = (
     "return",
@@ -85,7 +83,7 @@ def clock(seconds: float) -> str:
 
 
 def headline(
-    figures: Mapping[str, float], first: Sequence[str] = (), units: Mapping[str, str] = Environment.units, count: int = 2
+    figures: Mapping[str, float], first: Sequence[str] = (), units: Mapping[str, str] = MappingProxyType({}), count: int = 2
 ) -> str:
     """The figures that say most, at most ``count``: those of ``first`` (an environment's ``figures``), then common ones."""
     known = [name for name in dict.fromkeys([*first, *SHOWN]) if np.isfinite(figures.get(name, np.nan))]

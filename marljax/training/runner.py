@@ -20,7 +20,7 @@ from marljax.config import convert, trust
 from marljax.config.overrides import ENV
 from marljax.config.schema import run_defaults
 from marljax.config.settings import CUSTOM, Settings
-from marljax.core.types import lasting_parts
+from marljax.core.types import persistent_parts
 from marljax.errors import UserError
 from marljax.io import checkpoint, metrics_log, provenance, run_folder
 from marljax.io.checkpoint import Purpose
@@ -263,7 +263,7 @@ def ahead_of(folder: Path, settings: Settings, members: Members, found: Sequence
         return f"{folder} had a checkpoint of update {saved}, and {there}"
     if not found and (folder / run_folder.RESULTS).exists():
         return f"{folder} has results of a run that has ended, but no checkpoint"
-    if saved is not None or settings.run.checkpoint.minutes or lasting_parts(members.state):
+    if saved is not None or settings.run.checkpoint.minutes or persistent_parts(members.state):
         return None
     rows = max((row["update"] for row in metrics_log.read_rows(folder)), default=0)
     total = settings.config.num_updates
@@ -336,7 +336,7 @@ def announce(run: Run, console: Console) -> None:
     device = jax.devices()[0].device_kind + (f" × {trainer.mesh.size}" if trainer.mesh.size > 1 else "")
     updates = convert.counted(trainer.num_updates, "update")
     say(console, f"{settings.label}: {steps:,} steps in {updates}{rounded}{members}, on {device}")
-    if replayed := sum(map(memory.size, lasting_parts(run.members.state))):
+    if replayed := sum(map(memory.size, persistent_parts(run.members.state))):
         each = memory.shown(replayed // len(settings.members))
         say(console, f"kept to be replayed: {each} per seed, in memory and in checkpoints")
     say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
@@ -369,7 +369,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if run.update - before in compiled:
             speed = (run.update - before) * trainer.steps_per_update / seconds
         compiled.add(run.update - before)
-        figures = headline(mean_row(rows), trainer.env.figures, trainer.env.units)
+        figures = headline(mean_row(rows), trainer.env.display.metrics, trainer.env.display.units)
         progress.update(run.update * trainer.steps_per_update, speed, figures)
         if run.diverged.all():
             save(run)  # frozen members are the last good ones, perhaps of a run that has no checkpoint yet
@@ -394,7 +394,7 @@ def minutes_between_checkpoints(run: Run) -> float:
     """At least so many; a replay is saved whole each time, and that takes long."""
     asked = run.settings.run.checkpoint.minutes
     if asked is None:
-        return MINUTES_WITH_REPLAY if lasting_parts(run.members.state) else 0.0
+        return MINUTES_WITH_REPLAY if persistent_parts(run.members.state) else 0.0
     return asked
 
 
@@ -466,7 +466,7 @@ def same_parameters(one: Any, other: Any) -> bool:
 def play_suite(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:
     """Metrics [S, episodes] of greedy policies with parameters [S, …] in one part of the frozen suite."""
     results = evaluator.learned(
-        settings.algorithm, settings.config, params, settings.env_params, suite_key(part), overrides=settings.judged_by
+        settings.algorithm, settings.config, params, settings.env_params, suite_key(part), overrides=settings.evaluation_overrides
     )
     return jax.device_get(results)
 

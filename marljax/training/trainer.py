@@ -22,13 +22,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from marljax.config.hyperparameters import as_traced, is_static
 from marljax.config.overrides import Overrides, check_single, overridden
 from marljax.core.environment import Environment
-from marljax.core.types import EnvParams, with_lasting, without_lasting
-from marljax.errors import UserError, in_short
+from marljax.core.types import EnvParams, with_persistent, without_persistent
+from marljax.errors import UserError, short_repr
 from marljax.learning.rollout import TrainState
 from marljax.testing.static import check_before_training
 from marljax.training.mesh import make_mesh
 from marljax.utils import collectives, memory
-from marljax.utils.pytrees import first_nan, named_leaves, strong
+from marljax.utils.pytrees import first_nan, named_leaves, strongly_typed
 
 Metrics = dict[str, jax.Array]
 LONGEST = 64  # updates of a chunk; the host has to look now and then
@@ -142,7 +142,7 @@ def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any,
             own, own_params = overridden(config, env_params, overrides)
             state = trainer.algorithm.init(trainer.env, own_params, own, key)
             # A weakly typed leaf would become strong in the first chunk and trace the second one anew.
-            return strong(Members(state, own, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
+            return strongly_typed(Members(state, own, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
 
         return of_each(member)((keys, overrides))
 
@@ -213,7 +213,7 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
     """One update of one member, undone and remembered where a number stops being finite; a frozen member reports NaN."""
     state, metrics = algorithm.update(env, member.config, member.state)
     # The state keeps its dtypes; with JAX_ENABLE_X64 an update may mix 32 and 64 bits.
-    state = jax.tree.map(lambda new, old: new.astype(old.dtype), strong(state), member.state)
+    state = jax.tree.map(lambda new, old: new.astype(old.dtype), strongly_typed(state), member.state)
     names = by_cause(metrics)
     values = jnp.stack([metrics[name] for name in names])
     broken = jnp.append(~jnp.isfinite(values), ~all_finite(state.learner.params))
@@ -221,10 +221,10 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
     frozen = fails | (member.diverged_at >= 0)
     # What lasts, such as a replay, goes on: to choose between two of it would copy it in every update.
     chosen = jax.lax.cond(
-        frozen, lambda new, old: old, lambda new, old: new, without_lasting(state), without_lasting(member.state)
+        frozen, lambda new, old: old, lambda new, old: new, without_persistent(state), without_persistent(member.state)
     )
     kept = Members(
-        state=with_lasting(chosen, state),
+        state=with_persistent(chosen, state),
         config=member.config,
         diverged_at=jnp.where(fails, member.state.learner.updates, member.diverged_at),
         diverged_in=jnp.where(fails, jnp.argmax(broken).astype(jnp.int32), member.diverged_in),
@@ -259,7 +259,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
     """
     _check_given(algorithm, env, config)
-    mesh, numbers = make_mesh(), env.numbers(env_params)
+    mesh, numbers = make_mesh(), env.resolve_params(env_params)
     check_known(numbers)
     check_before_training(env, numbers)
 
@@ -305,7 +305,7 @@ def _check_key(key: Any) -> None:
     is_array = isinstance(key, jax.Array | np.ndarray)
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not is_array or not (typed or key.dtype == np.uint32) or key.ndim != (0 if typed else 1):
-        given = f"{key.dtype}{list(key.shape)}" if is_array else in_short(key)
+        given = f"{key.dtype}{list(key.shape)}" if is_array else short_repr(key)
         raise UserError(f"train got {given}; give one key, such as jax.random.key(0), and jax.vmap(train) for several")
 
 
@@ -314,10 +314,10 @@ def _check_given(algorithm: ModuleType, env: Environment, config: Any) -> None:
     needs = [name for name in ("Config", "init", "update") if not hasattr(algorithm, name)]
     if needs:
         raise UserError(
-            f"{in_short(algorithm)} is no algorithm; give its module, such as mappo after: from marljax.algos import mappo"
+            f"{short_repr(algorithm)} is no algorithm; give its module, such as mappo after: from marljax.algos import mappo"
         )
     if not isinstance(env, Environment):
-        raise UserError(f"{in_short(env)} is no environment; make one, such as marljax.make('merge')")
+        raise UserError(f"{short_repr(env)} is no environment; make one, such as marljax.make('merge')")
     if not isinstance(config, algorithm.Config):
         given = f"{type(config).__module__}.{type(config).__qualname__}"
         raise UserError(f"config is a {given}; give a {algorithm.__name__}.Config")

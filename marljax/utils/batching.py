@@ -83,7 +83,7 @@ def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operand
     return alone(predicate, *operands)
 
 
-def beside(values: np.ndarray, like: jax.Array) -> np.ndarray:
+def expand_trailing_dims(values: np.ndarray, like: jax.Array) -> np.ndarray:
     """Static values of any shape with as many trailing axes as ``like`` [N, …] has after its first."""
     return values.reshape(*values.shape, *[1] * (like.ndim - 1))
 

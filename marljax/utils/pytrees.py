@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def strong(tree: Any) -> Any:
+def strongly_typed(tree: Any) -> Any:
     """Numbers as arrays of their own dtype: Python numbers are weakly typed and would be traced apart."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), tree)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, short_repr
 from marljax.utils.pytrees import named_leaves
 
 
@@ -24,7 +24,7 @@ def is_integer(value: object) -> bool:
 
 
 SHOWN = 30  # numbers of an array that a message quotes whole
-ABOVE_0 = 1e-12  # the least of what has to be above 0
+POSITIVE = 1e-12  # the least of what has to be above 0
 
 
 def check_numbers(given: Any, usual: Any, where: str) -> None:
@@ -34,7 +34,7 @@ def check_numbers(given: Any, usual: Any, where: str) -> None:
         raise UserError(f"the numbers of {where} have another structure than usual; give numbers and arrays")
     for (name, leaf), (_, wanted) in zip(named_leaves(given), named_leaves(usual), strict=True):
         array, kind = np.asarray(leaf), np.asarray(wanted).dtype.kind
-        shown = f"{name}={in_short(leaf) if np.size(leaf) > SHOWN else ' '.join(str(leaf).split())} of {where}"
+        shown = f"{name}={short_repr(leaf) if np.size(leaf) > SHOWN else ' '.join(str(leaf).split())} of {where}"
         if array.shape != np.shape(wanted):
             takes = f"{np.size(wanted)} numbers" if np.ndim(wanted) else "one number"
             raise UserError(f"{shown} has shape {list(array.shape)}; give {takes}")
@@ -47,7 +47,7 @@ def check_numbers(given: Any, usual: Any, where: str) -> None:
 
 
 def check_ranges(given: Any, ranges: Mapping[str, tuple[float, float]], where: str) -> None:
-    """Raises ``UserError`` for a concrete number in ``given`` outside of its range: dotted name → least, most; ``ABOVE_0`` and
+    """Raises ``UserError`` for a concrete number in ``given`` outside of its range: dotted name → least, most; ``POSITIVE`` and
     infinity stand for no bound but 0 and for none. Arrays have to lie in it with every entry. All are compared as float32, which
     programs compute with."""
     for name, (least, most) in ranges.items():
@@ -69,9 +69,9 @@ def check_order(given: Any, pairs: Iterable[tuple[str, str]], where: str) -> Non
 
 def _range_in_words(least: float, most: float) -> str:
     if np.isinf(most):
-        return "a number above 0" if least == ABOVE_0 else f"{least:g} or more"
+        return "a number above 0" if least == POSITIVE else f"{least:g} or more"
     up_to = f"{rounded_down(most):g}"
-    return f"a number above 0, up to {up_to}" if least == ABOVE_0 else f"a number from {least:g} to {up_to}"
+    return f"a number above 0, up to {up_to}" if least == POSITIVE else f"a number from {least:g} to {up_to}"
 
 
 def rounded_down(bound: float) -> float:

@@ -23,10 +23,10 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
 
     Args:
-        env: gives the legend and the units.
+        env: gives the legend and the units (``env.display``).
         scenes: stacked scenes, every leaf [T, …], as ``jax.vmap(env.scene, (0, None))(states, env_params)`` gives them.
         path: file to write; it is complete or, after an error, absent.
-        fps: frames per second, one for each scene; None: what ``frames`` chooses by the environment's pace.
+        fps: frames per second, one for each scene; None: what ``frames`` chooses by ``env.display.frames_per_second``.
 
     Raises:
         UserError: for another suffix, no frames, no ffmpeg, or a path that cannot be written.
@@ -35,11 +35,11 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
         raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
     if fps is None:
-        shown, fps = frames(np.asarray(scenes.time), env.pace)
+        shown, fps = frames(np.asarray(scenes.time), env.display.frames_per_second)
         scenes = jax.tree.map(lambda leaf: leaf[shown], scenes)
     with replacing(path, (".gif", ".mp4")) as draft:
         write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
-        write(Stage(scenes, env.legend, env.units), scenes, draft, fps)
+        write(Stage(scenes, env.display), scenes, draft, fps)
     return Path(path)
 
 
@@ -47,25 +47,25 @@ def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
     """Writes one scene as a PNG; the same errors as ``animate``."""
     scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
     with replacing(path, (".png",)) as draft:
-        stage = Stage(scenes, env.legend, env.units)
+        stage = Stage(scenes, env.display)
         stage.show(_frame(scenes, 0))  # no trails: there is no past
         stage.image().save(draft, format="PNG", optimize=True)
     return Path(path)
 
 
-def frames(times: np.ndarray, pace: float) -> tuple[np.ndarray, float]:
+def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, float]:
     """Which of an episode's states an animation shows, the last one among them, and how many frames a second.
 
     Args:
         times: [T] of the scenes.
-        pace: of the environment. 0: each state is a frame, unless they are too many; else time passes as it does in reality.
+        frames_per_second: of an animation in real time; 0: each state is a frame, unless they are too many.
     """
     steps = len(times) - 1
     seconds = float(times[-1] - times[0]) / max(steps, 1)
-    paced = pace > 0 and seconds > 0
+    paced = frames_per_second > 0 and seconds > 0
     stride = -(-steps // (MAX_FRAMES_PACED if paced else MAX_FRAMES))
     if paced:
-        stride = max(stride, round(1 / (pace * seconds)))
+        stride = max(stride, round(1 / (frames_per_second * seconds)))
     stride = max(stride, 1)
     return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if paced else FPS
 

@@ -6,11 +6,11 @@ Axis letters: S seeds, X points along the horizontal axis.
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marljax.core.environment import Environment
 from marljax.core.style import BLUE, COLUMNS, INK, ORANGE, REFERENCES, WIDTH, blank, plain
 from marljax.errors import UserError
 from marljax.io.files import replacing
@@ -40,7 +40,7 @@ def learning_curve(
     references: Mapping[str, Mapping[str, float]] | None = None,
     x: str = "env_steps",
     title: str = "",
-    units: Mapping[str, str] = Environment.units,
+    units: Mapping[str, str] = MappingProxyType({}),
 ) -> "Figure":
     """Draws how the metrics of a run grew: each seed as a thin line, their mean, and from five seeds on its 95 % t interval.
 
@@ -53,7 +53,7 @@ def learning_curve(
         references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
         x: name of the horizontal axis in the rows.
         title: above the figure.
-        units: of metrics, for the headings; what is in "%" is shown so, from 0 to 1 in the rows (an environment's ``units``).
+        units: of metrics, for the headings; what is in "%" is shown so, from 0 to 1 in the rows (``env.display.units``).
 
     Returns:
         the figure that was written.

@@ -5,11 +5,11 @@ Axis letters: T frames, K shapes of a kind, P panels.
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marljax.core.environment import Display
 from marljax.core.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, empty
 from marljax.errors import UserError
 
@@ -37,7 +37,7 @@ class Stage:
     one above it ends.
     """
 
-    def __init__(self, scenes: Scene, legend: tuple, units: Mapping[str, str]):
+    def __init__(self, scenes: Scene, display: Display):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -56,7 +56,7 @@ class Stage:
             bottom = pixels[1] - HEADER - (row + 1) * (scale * height + AXIS) + AXIS
             left = (pixels[0] - scale * window) / 2
             place = (left / pixels[0], bottom / pixels[1], scale * window / pixels[0], scale * height / pixels[1])
-            self._panels.append(_Panel(self.figure.add_axes(place), scenes, units.get("distance", "")))
+            self._panels.append(_Panel(self.figure.add_axes(place), scenes, display.units.get("distance", "")))
         lines = [1 - HEADER * part / pixels[1] for part in (0.3, 0.7)]
         # the clock belongs to a panel, because a figure's own animated texts are left out of saved frames
         self._clock = self._panels[0].axes.text(
@@ -64,8 +64,8 @@ class Stage:
         )
         self._clock.set(animated=True, transform=self.figure.transFigure)
         whole = np.all(scenes.time == np.round(scenes.time))
-        self._time_format = f"t = {{:{'3.0f' if whole else '4.1f'}}} {units.get('time', '')}".rstrip()
-        _add_legend(self.figure, listed(legend, scenes), (MARGIN / pixels[0], lines[1]))
+        self._time_format = f"t = {{:{'3.0f' if whole else '4.1f'}}} {display.units.get('time', '')}".rstrip()
+        _add_legend(self.figure, listed(display.legend, scenes), (MARGIN / pixels[0], lines[1]))
 
     def show(self, scene: Scene, trails: Segments | None = None) -> None:
         """Replaces what is drawn by another scene, with the lines of its trails."""

@@ -1,11 +1,9 @@
 """Environments around another one: what they say of themselves is what that one says, unless they say otherwise."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-from marljax.core.environment import Environment
-from marljax.core.scene import Colour
+from marljax.core.environment import Display, Environment
 from marljax.core.spaces import Part, Space
 
 
@@ -24,24 +22,8 @@ class Wrapper(Environment):
         return self.env.presets
 
     @property
-    def figures(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.env.figures
-
-    @property
-    def alarms(self) -> Mapping[str, str]:  # type: ignore[override]
-        return self.env.alarms
-
-    @property
-    def units(self) -> Mapping[str, str]:  # type: ignore[override]
-        return self.env.units
-
-    @property
-    def pace(self) -> float:  # type: ignore[override]
-        return self.env.pace
-
-    @property
-    def own_return(self) -> bool:  # type: ignore[override]
-        return self.env.own_return
+    def display(self) -> Display:
+        return self.env.display
 
     @property
     def limit_ends(self) -> bool:
@@ -74,7 +56,3 @@ class Wrapper(Environment):
     @property
     def items(self) -> str | None:
         return self.env.items
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return self.env.legend

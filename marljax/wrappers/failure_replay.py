@@ -6,16 +6,15 @@ failures of a good policy are rare, so training meets the moments before them ag
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.environment import Environment
+from marljax.core.environment import Display, Environment
 from marljax.core.scene import Scene
-from marljax.core.types import REPLAYED, EnvParams, Lasting, Outcome, State, View
+from marljax.core.types import REPLAYED, EnvParams, Outcome, PersistentState, State, View
 from marljax.errors import UserError, unknown
 from marljax.wrappers.base import Wrapper
 
@@ -46,7 +45,7 @@ class ReplayState(struct.PyTreeNode):
     """The state of the environment inside, and what its instance remembers of earlier episodes."""
 
     env: State
-    store: Lasting  # of snapshots: leaves [R + B, …]
+    store: PersistentState  # of snapshots: leaves [R + B, …]
     shelf: Shelf
     past: jax.Array  # [W] float32 the gate's metric in the last episodes; W = 0 without a gate
     episodes: jax.Array  # int32 that have ended
@@ -111,17 +110,18 @@ class FailureReplay(Wrapper):
     # --- what is that of the environment inside ---
 
     @property
-    def units(self) -> Mapping[str, str]:  # type: ignore[override]
-        return {**self.env.units, REPLAYED: "%"}
+    def display(self) -> Display:
+        inside = self.env.display
+        units = {**inside.units, REPLAYED: "%"}
+        if (draw := inside.charts) is None:
+            return dataclasses.replace(inside, units=units)
+        return dataclasses.replace(inside, units=units, charts=lambda states, env_params: draw(states.env, env_params.env))
 
     def global_state(self, state: ReplayState, env_params: ReplayParams) -> jax.Array:
         return self.env.global_state(state.env, env_params.env)
 
     def scene(self, state: ReplayState, env_params: ReplayParams) -> Scene:
         return self.env.scene(state.env, env_params.env)
-
-    def charts(self, states: ReplayState, env_params: ReplayParams) -> Any:
-        return self.env.charts(states.env, env_params.env)
 
     @property
     def limit_ends(self) -> bool:
@@ -139,7 +139,7 @@ class FailureReplay(Wrapper):
     def around(self, env_params: EnvParams) -> ReplayParams:
         """The default numbers around those of the environment inside: a tenth of an episode for 150 steps, as published, and
         no further back than the ring is sure to go."""
-        longest = self.env.longest(env_params)
+        longest = self.env.max_episode_steps(env_params)
         tenth = 150 if longest is None else max(1, int(longest) // 10)
         return ReplayParams(env_params, replay_grace=tenth, replay_back=min(tenth, self._kept))
 
@@ -148,12 +148,12 @@ class FailureReplay(Wrapper):
         """Steps that the ring is sure to go back."""
         return (self.ring - 1) * self.spacing + 1
 
-    def longest(self, env_params: ReplayParams) -> Any:
-        return self.env.longest(env_params.env)
+    def max_episode_steps(self, env_params: ReplayParams) -> Any:
+        return self.env.max_episode_steps(env_params.env)
 
-    def numbers(self, env_params: EnvParams | None) -> ReplayParams:
-        given = super().numbers(env_params)
-        return given.replace(env=self.env.numbers(given.env))
+    def resolve_params(self, env_params: EnvParams | None) -> ReplayParams:
+        given = super().resolve_params(env_params)
+        return given.replace(env=self.env.resolve_params(given.env))
 
     def check_params(self, env_params: ReplayParams) -> None:
         self.env.check_params(env_params.env)
@@ -162,7 +162,7 @@ class FailureReplay(Wrapper):
         for name, least in (("replay_grace", 0), ("replay_back", 1), ("replay_times", 1)):
             if not getattr(env_params, name) >= least:
                 raise UserError(f"{name}={getattr(env_params, name)} is out of range; it takes numbers of at least {least}")
-        duration = self.longest(env_params)
+        duration = self.max_episode_steps(env_params)
         for name in ("replay_grace", "replay_back"):
             if duration is not None and getattr(env_params, name) >= duration:
                 steps = f"{name}={getattr(env_params, name)}"
@@ -179,7 +179,7 @@ class FailureReplay(Wrapper):
     def initial(self, key: jax.Array, env_params: ReplayParams) -> ReplayState:
         env = self.env.initial(key, env_params.env)
         total, zero, no = self.ring + self.size, jnp.zeros((), jnp.int32), jnp.array(False)
-        store = Lasting(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (total, *jnp.shape(leaf))), env))
+        store = PersistentState(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (total, *jnp.shape(leaf))), env))
         none = jnp.zeros(self.size, jnp.int32)
         past = jnp.zeros(self.window if self.gate else 0)
         shelf = Shelf(jnp.arange(total, dtype=jnp.int32), none, none, zero)
@@ -194,7 +194,7 @@ class FailureReplay(Wrapper):
         running = ~state.ended
         takes = running & ~state.replayed & (state.clock % self.spacing == 0)
         place = state.shelf.rows[state.clock // self.spacing % self.ring]
-        store = Lasting(_written(takes, place, state.store.value, state.env))
+        store = PersistentState(_written(takes, place, state.store.value, state.env))
         failed = functools.reduce(jnp.logical_or, [after[name] > before[name] for name in self.failures])
         ended = state.ended | outcome.terminated | outcome.truncated
         ends = running & ended
@@ -236,7 +236,7 @@ class FailureReplay(Wrapper):
         chosen = held & (jnp.cumsum(held) - 1 == rank)
         place = shelf.rows[self.ring + jnp.argmax(chosen)]
         started = jax.tree.map(lambda kept, new: jnp.where(replays, kept[place], new), state.store.value, fresh)
-        resumed = self.env.resumed(started, env_params.env)
+        resumed = self.env.reset_episode_counters(started, env_params.env)
         played = shelf.played + (chosen & replays)
         dropped = played >= env_params.replay_times
         return state.replace(
@@ -254,8 +254,8 @@ class FailureReplay(Wrapper):
         known = jnp.minimum(state.episodes, self.window)
         return (known > 0) & (jnp.sum(state.past) < env_params.replay_below * known)
 
-    def resumed(self, state: ReplayState, env_params: ReplayParams) -> ReplayState:
-        return state.replace(env=self.env.resumed(state.env, env_params.env))
+    def reset_episode_counters(self, state: ReplayState, env_params: ReplayParams) -> ReplayState:
+        return state.replace(env=self.env.reset_episode_counters(state.env, env_params.env))
 
     def observe(self, state: ReplayState, env_params: ReplayParams) -> View:
         view = self.env.observe(state.env, env_params.env)
@@ -281,5 +281,5 @@ def described(env: Environment) -> tuple[tuple[str, ...], bool]:
         return state, env.observe(state, env_params).metrics
 
     state, metrics = jax.eval_shape(first, jax.random.key(0))
-    parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Lasting))
-    return tuple(metrics), any(isinstance(part, Lasting) for part in parts)
+    parts = jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, PersistentState))
+    return tuple(metrics), any(isinstance(part, PersistentState) for part in parts)

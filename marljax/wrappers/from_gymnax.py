@@ -127,7 +127,7 @@ class Gymnax(Environment):
     def default_params(self) -> EnvParams:
         return self._theirs.env_params
 
-    def longest(self, env_params: EnvParams) -> Any:
+    def max_episode_steps(self, env_params: EnvParams) -> Any:
         return getattr(env_params, LIMIT, None)
 
     def check_params(self, env_params: EnvParams) -> None:

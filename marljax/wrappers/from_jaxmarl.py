@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.environment import LIMITS, Environment
+from marljax.core.environment import LIMITS, Display, Environment
 from marljax.core.spaces import Box, Discrete, Space, available
 from marljax.core.types import Outcome, View
 from marljax.errors import UserError, unknown
@@ -40,7 +40,7 @@ def environment_class(name: str) -> type["JaxMARL"]:
     if name not in names():
         raise unknown("environment of jaxmarl", name, names())
     options = {key: (_hint(default), default) for key, default in options_of(name).items()}
-    return suite.member_class(JaxMARL, "jaxmarl", name, options, figures=family(name).figures)
+    return suite.member_class(JaxMARL, "jaxmarl", name, options)
 
 
 def _hint(default: Any) -> Any:
@@ -123,8 +123,8 @@ class JaxMARL(Environment):
         return ShapedParams() if self._theirs.shaped else ()
 
     @property
-    def own_return(self) -> bool:  # type: ignore[override]
-        return self._theirs.shaped
+    def display(self) -> Display:
+        return Display(metrics=family(self.member).first_metrics)
 
     def check_params(self, env_params: Any) -> None:
         if self._theirs.shaped:
@@ -139,7 +139,7 @@ class JaxMARL(Environment):
         left = jnp.where(share > 0.0, jnp.clip(1.0 - progress / jnp.maximum(share, 1e-6), 0.0, 1.0), 1.0)
         return env_params.replace(shaped_reward=env_params.shaped_reward * left)
 
-    def longest(self, env_params: Any) -> int | None:
+    def max_episode_steps(self, env_params: Any) -> int | None:
         del env_params
         kind, limit = self._theirs.family, self._limit
         if limit is None:
@@ -164,7 +164,7 @@ class JaxMARL(Environment):
         earned = jnp.zeros(self.num_agents) if own.shaped else None
         return JaxMARLState(suite.cast(inner, own.state), self._padded(obs), jnp.ones(self.num_agents, bool), earned)
 
-    def resumed(self, state: JaxMARLState, env_params: Any) -> JaxMARLState:
+    def reset_episode_counters(self, state: JaxMARLState, env_params: Any) -> JaxMARLState:
         del env_params
         return state.replace(earned=jax.tree.map(jnp.zeros_like, state.earned))
 

@@ -54,7 +54,7 @@ class Family(NamedTuple):
     fixed: bool = False  # its constructor takes no options
     named: Mapping[str, str] = {}  # option → default, of options given as a name here and as an object to JaxMARL
     metrics: Callable[[Any], dict[str, jax.Array]] = lambda state: {}
-    figures: tuple[str, ...] = ()  # those that a table shows first
+    first_metrics: tuple[str, ...] = ()  # those that a table shows first
 
 
 def _battle(state: Any) -> Any:
@@ -87,7 +87,7 @@ _SMAX = Family(
     dead_stay=True,
     named={"scenario": ""},
     metrics=_battle_metrics,
-    figures=("won", "lost"),
+    first_metrics=("won", "lost"),
 )
 # By the beginning of a name; the longest that fits counts. Other environments keep to ``max_steps``, if they have it.
 FAMILIES: dict[str, Family] = {

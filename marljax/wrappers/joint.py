@@ -3,18 +3,18 @@
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.core.environment import Environment, allowed_actions
+from marljax.core.environment import Display, Environment, allowed_actions
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, Part, Space, available, num_actions
 from marljax.core.types import EnvParams, Outcome, State, View
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, short_repr
 from marljax.wrappers.base import Wrapper
 
 MOST_FLAT = 4096  # joint actions with ``flat``: each is an output of a network, and there are n to the power of A
@@ -45,8 +45,6 @@ class Joint(Wrapper):
     """
 
     flat: bool = False
-
-    own_return: ClassVar[bool] = True  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.env.competitive:
@@ -119,11 +117,11 @@ class Joint(Wrapper):
     def restart(self, key: jax.Array, state: JointState, env_params: EnvParams) -> JointState:
         return self._begun(self.env.restart(key, state.env, env_params), env_params)
 
-    def resumed(self, state: JointState, env_params: EnvParams) -> JointState:
-        return self._begun(self.env.resumed(state.env, env_params), env_params)
+    def reset_episode_counters(self, state: JointState, env_params: EnvParams) -> JointState:
+        return self._begun(self.env.reset_episode_counters(state.env, env_params), env_params)
 
-    def longest(self, env_params: EnvParams) -> Any:
-        return self.env.longest(env_params)
+    def max_episode_steps(self, env_params: EnvParams) -> Any:
+        return self.env.max_episode_steps(env_params)
 
     def anneal(self, env_params: EnvParams, progress: jax.Array) -> EnvParams:
         return self.env.anneal(env_params, progress)
@@ -148,7 +146,7 @@ class Joint(Wrapper):
             obs=self.env.global_state(state.env, env_params)[None],
             action_mask=self._mask(view),
             alive=jnp.ones(1, bool),
-            metrics=view.metrics if self.env.own_return else view.metrics | {"return": mean},
+            metrics={"return": mean} | view.metrics,
         )
 
     def global_state(self, state: JointState, env_params: EnvParams) -> jax.Array:
@@ -157,8 +155,12 @@ class Joint(Wrapper):
     def scene(self, state: JointState, env_params: EnvParams) -> Scene:
         return self.env.scene(state.env, env_params)
 
-    def charts(self, states: JointState, env_params: EnvParams) -> Any:
-        return self.env.charts(states.env, env_params)
+    @property
+    def display(self) -> Display:
+        inside = self.env.display
+        if (draw := inside.charts) is None:
+            return inside
+        return dataclasses.replace(inside, charts=lambda states, env_params: draw(states.env, env_params))
 
     def _begun(self, state: State, env_params: EnvParams) -> JointState:
         """A state that begins an episode."""
@@ -191,5 +193,5 @@ def joint(env: Environment, flat: bool = False) -> Joint:
             than 4,096 joint ones.
     """
     if not isinstance(env, Environment):
-        raise UserError(f"joint got {in_short(env)}; give an environment, such as marljax.make('merge')")
+        raise UserError(f"joint got {short_repr(env)}; give an environment, such as marljax.make('merge')")
     return Joint(env, flat)

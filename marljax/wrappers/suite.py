@@ -11,7 +11,7 @@ import numpy as np
 
 from marljax.core.environment import Environment
 from marljax.errors import UserError
-from marljax.utils.pytrees import strong
+from marljax.utils.pytrees import strongly_typed
 
 PLAIN = (bool, int, float, str, type(None))  # options of these types can be given; arrays and records cannot
 
@@ -48,7 +48,7 @@ def refusal(library: str, member: str, options: Options, error: Exception) -> Us
 
 def cast(tree: Any, like: Any) -> Any:
     """A state in the dtypes of another one, or of its shapes; Python numbers as arrays."""
-    return strong(jax.tree.map(lambda leaf, usual: jnp.asarray(leaf, usual.dtype), tree, like))
+    return strongly_typed(jax.tree.map(lambda leaf, usual: jnp.asarray(leaf, usual.dtype), tree, like))
 
 
 def stretched(action: jax.Array, space: Any) -> jax.Array:

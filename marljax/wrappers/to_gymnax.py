@@ -17,8 +17,8 @@ from gymnax.environments import environment, spaces
 from marljax.core.environment import Environment, allowed_actions
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, num_actions
 from marljax.core.types import EnvParams, TimeStep, View, flat_observation
-from marljax.core.vector import NEVER
-from marljax.errors import UserError, in_short, unknown
+from marljax.core.vector import NO_LIMIT
+from marljax.errors import UserError, short_repr, unknown
 
 
 @struct.dataclass
@@ -71,8 +71,8 @@ class ToGymnax(environment.Environment):
 
     def __init__(self, env: Environment, env_params: EnvParams) -> None:
         self.env = env
-        longest = env.longest(env_params)
-        self._longest = NEVER if longest is None else int(longest)
+        longest = env.max_episode_steps(env_params)
+        self._longest = NO_LIMIT if longest is None else int(longest)
         self._params = ApiParams(max_steps_in_episode=self._longest, env_params=env_params)
         self._obs_shape = jax.eval_shape(self.reset_env, jax.random.key(0), self._params)[0].shape
 
@@ -149,7 +149,7 @@ class ToGymnax(environment.Environment):
     def _numbers(self, params: Any) -> EnvParams:
         if not isinstance(params, ApiParams):
             raise UserError(f"params are {type(params).__name__}; give env.default_params.replace(env_params=…)")
-        return self.env.numbers(params.env_params)
+        return self.env.resolve_params(params.env_params)
 
 
 class ToLegacyGymnax(ToGymnax):
@@ -215,10 +215,10 @@ def to_gymnax(env: Environment, env_params: EnvParams | None = None, api: str = 
         UserError: for what is no environment, for one of several agents, for numbers that it cannot have, and another ``api``.
     """
     if not isinstance(env, Environment):
-        raise UserError(f"to_gymnax got {in_short(env)}; give an environment, such as marljax.joint(marljax.make('merge'))")
+        raise UserError(f"to_gymnax got {short_repr(env)}; give an environment, such as marljax.joint(marljax.make('merge'))")
     if env.num_agents != 1:
         raise UserError(f"{type(env).__name__} has {env.num_agents} agents and gymnax's have one; give marljax.joint(env)")
-    env_params = env.numbers(env_params)
+    env_params = env.resolve_params(env_params)
     env.check_params(jax.device_get(env_params))
     if api not in APIS:
         raise unknown("api of to_gymnax", str(api), APIS)

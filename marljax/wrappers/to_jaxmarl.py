@@ -13,7 +13,7 @@ from flax import struct
 from marljax.core.environment import Environment, allowed_actions, without_padding
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, Space, num_actions
 from marljax.core.types import EnvParams, TimeStep, View, flat_observation
-from marljax.errors import UserError, in_short
+from marljax.errors import UserError, short_repr
 from marljax.wrappers.jaxmarl_families import quiet
 
 with quiet():
@@ -151,7 +151,7 @@ def to_jaxmarl(env: Environment, env_params: EnvParams | None = None) -> ToJaxMA
         UserError: for what is no environment, and for numbers that it cannot have.
     """
     if not isinstance(env, Environment):
-        raise UserError(f"to_jaxmarl got {in_short(env)}; give an environment, such as marljax.make('smax')")
-    env_params = env.numbers(env_params)
+        raise UserError(f"to_jaxmarl got {short_repr(env)}; give an environment, such as marljax.make('smax')")
+    env_params = env.resolve_params(env_params)
     env.check_params(jax.device_get(env_params))
     return ToJaxMARL(env, env_params)

@@ -92,7 +92,7 @@ class Fade(probes.Drift):
         view = super().observe(state, env_params)
         return view._replace(obs=view.obs[:, :1])
 
-    def longest(self, env_params):
+    def max_episode_steps(self, env_params):
         return 25
 
 
@@ -276,7 +276,7 @@ def test_absent_agents_never_reach_the_loss(algorithm):
 
 @pytest.mark.parametrize("network", NETWORKS, ids="-".join)
 def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkeypatch):
-    """Replaying a rollout reproduces it, across episode boundaries and from a memory in mid-episode."""
+    """FailureReplaySettings a rollout reproduces it, across episode boundaries and from a memory in mid-episode."""
     name, core, *switches = network
     algorithm, changes = ALGORITHMS[name], dict.fromkeys(switches, True)
     changes |= {"rollout_length": 11, "normalize_observations": True, "agent_id": True, "num_epochs": 1}

@@ -19,7 +19,7 @@ from marljax.algos import qmix
 from marljax.baselines import games
 from marljax.config import compose
 from marljax.core.spaces import Discrete
-from marljax.core.types import lasting_parts
+from marljax.core.types import persistent_parts
 from marljax.errors import UserError
 from marljax.learning.rollout import Inputs
 from marljax.nn.networks import initial_carry
@@ -397,6 +397,6 @@ def test_no_update_copies_the_replay(seeds):
     config = qmix.Config(**(SMALL | {"buffer_size": 200_000}))
     trainer, keys = Trainer(qmix, Corridor(), config, mesh.make_mesh()), jax.random.split(KEY, seeds)
     members = jax.eval_shape(lambda: trainer.init(keys, Corridor().default_params))
-    stored = sum(map(memory.size, lasting_parts(members.state)))
+    stored = sum(map(memory.size, persistent_parts(members.state)))
     used = _run.lower(trainer, members, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
     assert used.temp_size_in_bytes < 0.1 * stored

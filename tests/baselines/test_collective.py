@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.baselines.policies.collective import rivals
+from marljax.baselines.policies.collective import scripted_policies
 from marljax.envs.collective import Collective
 from marljax.training.evaluation import Evaluator
 
@@ -16,7 +16,7 @@ KEY = jax.random.key(3)
 
 def play(env, name, episodes=4, **numbers):
     env_params = env.default_params.replace(**numbers)
-    rival = rivals(env, env_params)[name]
+    rival = scripted_policies(env, env_params)[name]
     metrics = Evaluator(env, episodes).scripted(rival.policy, rival.env_params, KEY, rival.carry)
     return {metric: float(jnp.mean(values)) for metric, values in metrics.items()}
 
@@ -35,7 +35,7 @@ def test_aligning_by_turns_is_what_uncontrolled_particles_do(absolute):
         env = Collective(control=control, absolute=absolute, agents=50, bins=0)
         env_params = env.default_params.replace(noise=1.0)
         state, timestep = env.reset(KEY, env_params)
-        action, _ = rivals(env, env_params)[name].policy(KEY, state, timestep, ())
+        action, _ = scripted_policies(env, env_params)[name].policy(KEY, state, timestep, ())
         after.append(env.step(KEY, state, action, env_params)[0].particles)
     np.testing.assert_allclose(after[0].cos, after[1].cos, atol=1e-5)
     np.testing.assert_allclose(after[0].y, after[1].y, atol=1e-5)

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from marljax.baselines.merge import ALGORITHMS, DENSITIES, over_densities
-from marljax.baselines.policies.merge import rivals
+from marljax.baselines.policies.merge import scripted_policies
 from marljax.envs.merge import Merge
 from marljax.training.evaluation import Evaluator
 
@@ -18,7 +18,7 @@ def figures():
     results = {}
     for density in MEASURED:
         env = Merge(density=density, reward="local")
-        for name, rival in rivals(env, env.default_params).items():
+        for name, rival in scripted_policies(env, env.default_params).items():
             played = Evaluator(rival.env, EPISODES).scripted(rival.policy, rival.env_params, jax.random.key(0))
             results[density, name] = {key: float(value.mean()) for key, value in played.items()}
     return results
@@ -29,7 +29,7 @@ def figures():
 def test_human_drivers_as_measured_elsewhere(figures, density):
     value, interval, speed = MEASURED[density]
     human = figures[density, "human drivers (IDM + MOBIL)"]
-    assert human["own_return"] == pytest.approx(value, abs=interval + 4.0)
+    assert human["return"] == pytest.approx(value, abs=interval + 4.0)
     assert human["speed"] == pytest.approx(speed, abs=0.8)
     assert human["crash"] <= 0.03
 
@@ -41,17 +41,17 @@ def test_the_supervisor_prevents_most_crashes_of_random_actions(figures, density
     assert supervised["crash"] < 0.5 * alone["crash"]
     assert 0.0 < supervised["intervened"] < 0.3
     assert alone["intervened"] == 0.0
-    assert supervised["own_return"] > alone["own_return"]
+    assert supervised["return"] > alone["return"]
 
 
 def figures_of(means):
-    return {"own_return": {"mean": means}}
+    return {"return": {"mean": means}}
 
 
 def test_learners_are_compared_relative_to_human_drivers():
     human = {density: figures_of([value]) for density, value in zip(DENSITIES, (60.0, 40.0, 20.0), strict=True)}
     learned = {
-        f"{density}: {algo}": figures_of([factor * human[density]["own_return"]["mean"][0]] * 5)
+        f"{density}: {algo}": figures_of([factor * human[density]["return"]["mean"][0]] * 5)
         for density in DENSITIES
         for algo, factor in zip(ALGORITHMS, (1.5, 1.25), strict=True)
     }

@@ -38,7 +38,7 @@ def test_matchings_earn_what_scipys_do(sizes):
 
 def test_every_rule_plays_whatever_the_agents_see():
     env = RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3)
-    known = baselines.rivals(env, env.default_params)
+    known = baselines.scripted_policies(env, env.default_params)
     reward = {name: result_cache.play_scripted(rival, 4, 4)["reward"]["mean"][0] for name, rival in known.items()}
     assert [*reward] == ["random matching", "nearest pickup", "one-step reward", "minus opportunity cost (0.4/min)"]
     assert reward["nearest pickup"] > reward["random matching"] > 0

@@ -8,7 +8,7 @@ import pytest
 from marljax.baselines import swarm
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import Cells, summarise
-from marljax.baselines.policies.swarm import mixed, rivals
+from marljax.baselines.policies.swarm import mixed, scripted_policies
 from marljax.envs.swarm import Swarm
 from marljax.envs.swarm import quadrotor as bodies
 from marljax.training.evaluation import Evaluator
@@ -31,7 +31,7 @@ def played():
 
     def of(env, episodes=8, **changes):
         env_params = env.default_params.replace(**changes)
-        pilots = rivals(env, env_params)
+        pilots = scripted_policies(env, env_params)
         return {
             name: {key: float(np.mean(value)) for key, value in _play(rival, episodes).items()}
             for name, rival in pilots.items()

@@ -254,7 +254,7 @@ class Sceneless(Corridor):
     alarms = {"arrived": "…"}
     asked = []
 
-    def rivals(self, env_params):
+    def scripted_policies(self, env_params):
         self.asked.append(self)
         if len(self.asked) == 2:  # after training
             raise SystemExit(3)

@@ -33,7 +33,7 @@ PPO = ROLLOUTS | {
     "num_epochs": 2,
     "num_minibatches": 4,
     "hidden": (32, 32),
-    "clip_apart": False,
+    "clip_actor_critic_separately": False,
     "clip_values": False,
 }
 QMIX = ROLLOUTS | {
@@ -60,7 +60,8 @@ CASES = {
     "ppo cartpole": PPO,
     "ppo cartpole gru": PPO | {"core": "gru", "share_body": True},
     "ippo smax": PPO,
-    "ippo smax apart": PPO | {"clip_apart": True, "share_parameters": False, "normalize_advantages": "per_agent"},
+    "ippo smax apart": PPO
+    | {"clip_actor_critic_separately": True, "share_parameters": False, "normalize_advantages": "per_agent"},
     "ippo swarm": PPO | {"agent_id": True},
     "mappo smax": PPO | {"critic_features": "both"},
     "mappo smax gru": PPO | {"core": "gru"},

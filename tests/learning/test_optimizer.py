@@ -11,7 +11,7 @@ from marljax.learning.optimizer import make_actor_critic_optimizer, make_optimiz
 @pytest.mark.parametrize(("apart", "critic_rate"), [(True, 0.0), (True, 0.3), (False, 0.0), (False, 0.3)])
 def test_a_steep_actor_leaves_the_critics_gradient_alone_unless_they_are_clipped_together(apart, critic_rate):
     rates = {"learning_rate": 0.1, "critic_learning_rate": critic_rate, "anneal_learning_rate": False}
-    config = ippo.Config(max_grad_norm=0.5, adam_eps=1.0, clip_apart=apart, **rates)
+    config = ippo.Config(max_grad_norm=0.5, adam_eps=1.0, clip_actor_critic_separately=apart, **rates)
     optimizer = make_actor_critic_optimizer(config, jnp.zeros((), jnp.int32))
     gradients = {"actor": {"w": jnp.array([30.0])}, "critic": {"w": jnp.array([0.1])}}
     steps, _ = optimizer.update(gradients, optimizer.init(gradients))

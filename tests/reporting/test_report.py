@@ -11,7 +11,7 @@ from marljax.config import compose
 from marljax.errors import UserError
 from marljax.io import cache
 from marljax.reporting import report
-from marljax.training.evaluation import Evaluator, Rival
+from marljax.training.evaluation import Evaluator, ScriptedPolicy
 
 EPISODES = 40  # two parts
 
@@ -25,14 +25,14 @@ def walk(env_params, key, state, timestep, carry):
 class Guided(toys.Corridor):
     """A user's own environment, which brings a policy."""
 
-    def rivals(self, env_params):
+    def scripted_policies(self, env_params):
         return {"walker": Partial(walk, env_params)}
 
 
 class Misguided(toys.Corridor):
     """Its policy does not run."""
 
-    def rivals(self, env_params):
+    def scripted_policies(self, env_params):
         return {"broken": lambda key, state, timestep, carry: (bool(timestep.first) + 1, carry)}
 
 
@@ -117,7 +117,7 @@ def test_every_environment_is_compared_with_random_actions_and_its_own_policies(
     assert list(report.scripted_policies(suite)) == ["random"]
     ours = report.scripted_policies(compose.compose("mappo", ["env=merge"]))
     assert {"random", "human drivers (IDM + MOBIL)"} < set(ours)
-    assert all(isinstance(rival, Rival) for rival in ours.values())
+    assert all(isinstance(rival, ScriptedPolicy) for rival in ours.values())
 
 
 def test_a_policy_that_does_not_run_is_one_line():

@@ -265,7 +265,7 @@ class Bumps(Environment):
     def global_state(self, state: BumpsState, env_params: BumpsParams) -> jax.Array:
         return jnp.full(1, 0.1 * state.step, jnp.float32)
 
-    def resumed(self, state: BumpsState, env_params: BumpsParams) -> BumpsState:
+    def reset_episode_counters(self, state: BumpsState, env_params: BumpsParams) -> BumpsState:
         return state.replace(bumps=jnp.zeros_like(state.bumps))
 
     def anneal(self, env_params: BumpsParams, progress: jax.Array) -> BumpsParams:

@@ -9,7 +9,7 @@ import pytest
 from toys import Corridor, CorridorParams, Crowd, Padded, Points
 
 from marljax import UserError, joint
-from marljax.core.environment import Rival
+from marljax.core.environment import ScriptedPolicy
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome
 from marljax.testing import check_env
@@ -334,29 +334,29 @@ def forth(key, state, timestep, carry):
 
 def doing(action, carry=()):
     """The rivals of an environment, of which the one does this."""
-    return always({"walker": Rival(Corridor(), CorridorParams(), lambda *given: (action, carry))})
+    return always({"walker": ScriptedPolicy(Corridor(), CorridorParams(), lambda *given: (action, carry))})
 
 
 # What an environment's class may say wrong beside its episodes: name → (value, what is told).
 TOLD = [
     ({"limit_ends": always(True)}, "limit_ends is <bound method.*, not True or False"),
-    ({"limit_ends": True, "longest": always("12")}, "longest gives '12', not a number or None"),
-    ({"limit_ends": True, "longest": always(jnp.ones(3))}, r"longest gives Array\(.*, not a number or None"),
-    ({"longest": lambda self, env_params: int(env_params.limit)}, "longest cannot be compiled"),
-    ({"longest": leaves}, r"longest raised SystemExit: 3 \(leaves, line"),
+    ({"limit_ends": True, "max_episode_steps": always("12")}, "longest gives '12', not a number or None"),
+    ({"limit_ends": True, "max_episode_steps": always(jnp.ones(3))}, r"longest gives Array\(.*, not a number or None"),
+    ({"max_episode_steps": lambda self, env_params: int(env_params.limit)}, "longest cannot be compiled"),
+    ({"max_episode_steps": leaves}, r"longest raised SystemExit: 3 \(leaves, line"),
     ({"figures": "arrived"}, "figures is 'arrived', not a tuple of names"),
     ({"units": ("m",)}, r"units is \('m',\), not a dictionary"),
     ({"alarms": ["arrived"]}, r"alarms is \['arrived'\], not a dictionary"),
     ({"alarms": {"nothing": "…"}}, r"alarms names \['nothing'\], which are no metrics; observe reports \['arrived', "),
     ({"alarms": property(always(None))}, "alarms is None, not a dictionary"),
-    ({"rivals": lambda self, env_params: {}["walker"]}, r"rivals raised KeyError: 'walker' \(<lambda>, line"),
-    ({"rivals": always([forth])}, r"rivals gives \[<function .*, not a dictionary of policies by name"),
-    ({"rivals": always({"walker": 3})}, "the scripted policy 'walker' is 3, not a function"),
-    ({"rivals": always({"walker": lambda *given: 3})}, r"'walker' does not give a pair \(action, carry\)"),
-    ({"rivals": doing(jnp.zeros((3, 7), int))}, r"'walker' gives the actions int32\[3, 7\], not int32\[3\]$"),
-    ({"rivals": doing(jnp.zeros(3))}, r"'walker' gives the actions float32\[3\], not int32\[3\]"),
-    ({"rivals": doing(jnp.zeros(3, int), 1)}, "'walker' gives another carry than it began with"),
-    ({"rivals": always({"walker": lambda *given: given[4]})}, r"'walker' raised IndexError: .* \(<lambda>, line"),
+    ({"scripted_policies": lambda self, env_params: {}["walker"]}, r"rivals raised KeyError: 'walker' \(<lambda>, line"),
+    ({"scripted_policies": always([forth])}, r"rivals gives \[<function .*, not a dictionary of policies by name"),
+    ({"scripted_policies": always({"walker": 3})}, "the scripted policy 'walker' is 3, not a function"),
+    ({"scripted_policies": always({"walker": lambda *given: 3})}, r"'walker' does not give a pair \(action, carry\)"),
+    ({"scripted_policies": doing(jnp.zeros((3, 7), int))}, r"'walker' gives the actions int32\[3, 7\], not int32\[3\]$"),
+    ({"scripted_policies": doing(jnp.zeros(3))}, r"'walker' gives the actions float32\[3\], not int32\[3\]"),
+    ({"scripted_policies": doing(jnp.zeros(3, int), 1)}, "'walker' gives another carry than it began with"),
+    ({"scripted_policies": always({"walker": lambda *given: given[4]})}, r"'walker' raised IndexError: .* \(<lambda>, line"),
 ]
 
 
@@ -368,8 +368,11 @@ def test_what_is_wrong_beside_the_episodes_is_told_before_training(members, mess
 
 
 def test_what_is_right_beside_the_episodes_passes():
-    counting = Rival(Points(), Points().default_params, lambda *given: (jnp.zeros((2, 2)), given[3] + 1), 0)
-    members = {"rivals": always({"walker": forth, "counting": counting}), "longest": lambda self, numbers: numbers.limit}
+    counting = ScriptedPolicy(Points(), Points().default_params, lambda *given: (jnp.zeros((2, 2)), given[3] + 1), 0)
+    members = {
+        "scripted_policies": always({"walker": forth, "counting": counting}),
+        "max_episode_steps": lambda self, numbers: numbers.limit,
+    }
     texts = {"alarms": {"arrived": "…"}, "units": {"arrived": "%"}, "figures": ("arrived",), "limit_ends": True}
     assert check_before_training(type("Right", (Corridor,), {"__module__": __name__, **members, **texts})()) is None
 

@@ -26,7 +26,7 @@ from marljax.io import checkpoint, metrics_log, run_folder
 from marljax.reporting import report
 from marljax.training import load, runner
 from marljax.training import wandb as wandb_runs
-from marljax.training.evaluation import Rival
+from marljax.training.evaluation import ScriptedPolicy
 
 # 40 updates; most runs here share seeds=3 and chunk=2, and with them one compiled program
 TINY = [
@@ -328,7 +328,7 @@ def test_a_trained_policy_meets_other_numbers_and_the_scripted_rivals(finished, 
     run = finished.run
     other = load.with_env(run.settings, {"limit": 3, "agents": 2})
     assert (int(other.env_params.limit), other.env.agents) == (3, 2)
-    walker = Rival(run.settings.env, run.settings.env_params, always_walk)
+    walker = ScriptedPolicy(run.settings.env, run.settings.env_params, always_walk)
     monkeypatch.setattr(report, "scripted_policies", lambda settings: {"walker": walker})
     rows = dict(report.compare(run.settings, run.best.params, 1, 7))
     assert (rows["tiny"]["return"].shape, rows["walker"]["return"].shape) == ((3, 7), (7,))
@@ -368,7 +368,7 @@ def test_the_final_episodes_are_the_same_for_every_run(finished, monkeypatch):
     """Whatever is evaluated in training, and however many are asked for."""
     wanted, params = finished.run.settings, finished.run.best.params
     monkeypatch.setattr(
-        report, "scripted_policies", lambda settings: {"walker": Rival(settings.env, settings.env_params, always_walk)}
+        report, "scripted_policies", lambda settings: {"walker": ScriptedPolicy(settings.env, settings.env_params, always_walk)}
     )
     other = dataclasses.replace(wanted, run=dataclasses.replace(wanted.run, eval=schema.Evaluation(0.5, 7, 9)))
     told = []

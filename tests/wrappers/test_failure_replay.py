@@ -16,7 +16,7 @@ from marljax.config import compose, settings
 from marljax.errors import UserError
 from marljax.testing import check_env
 from marljax.training import load, runner
-from marljax.utils.pytrees import strong
+from marljax.utils.pytrees import strongly_typed
 from marljax.wrappers.failure_replay import FailureReplay
 
 SMALL = {"failures": ("bumps",), "size": 3, "ring": 3, "spacing": 2, "window": 4}
@@ -323,7 +323,7 @@ def test_the_command_lines_defaults_are_those_of_the_wrapper(command_line):
     given = compose.compose("tiny", ["env=corridor", "failure_replay.failures=[arrived]"])
     usual = FailureReplay(Corridor(), failures=("arrived",))
     assert given.training_env == usual
-    jax.tree.map(np.testing.assert_array_equal, given.training_params, strong(usual.default_params))
+    jax.tree.map(np.testing.assert_array_equal, given.training_params, strongly_typed(usual.default_params))
     plain = compose.compose("tiny", ["env=corridor"])
     assert plain.training_env is plain.env
     assert plain.training_params is plain.env_params
@@ -337,7 +337,7 @@ def test_a_resumed_swarm_has_neither_failed_nor_arrived():
     env = FailureReplay(Swarm())
     state, _ = jax.eval_shape(env.reset, jax.random.key(0))
     state = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), state.env)
-    metrics = env.env.observe(env.env.resumed(state, env.env.default_params), env.env.default_params).metrics
+    metrics = env.env.observe(env.env.reset_episode_counters(state, env.env.default_params), env.env.default_params).metrics
     assert (metrics["collision"], metrics["crash"], metrics["success"], metrics["deadlock"]) == (0, 0, 0, 1)
 
 

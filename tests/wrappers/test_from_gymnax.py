@@ -141,7 +141,7 @@ def test_the_limit_truncates_and_everything_else_terminates():
     assert falls[:2] == (True, False)
     assert end_of_episode(cart, 1, max_steps_in_episode=falls[2] - 1) == (False, True, falls[2] - 1)
     assert end_of_episode(cart, 1, max_steps_in_episode=falls[2]) == falls  # both at once: nothing follows
-    assert cart.longest(cart.default_params) == 500
+    assert cart.max_episode_steps(cart.default_params) == 500
     assert end_of_episode(marljax.make("gymnax/Catch-bsuite", rows=6), 0) == (True, False, 5)
     # Whoever stays within the limit is not asked for the value of what follows: gymnax's DeepSea has both flags up here.
     assert end_of_episode(marljax.make("gymnax/DeepSea-bsuite", size=5), 0) == (True, False, 5)

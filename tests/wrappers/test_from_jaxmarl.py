@@ -82,7 +82,7 @@ def their_action(env, action):
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_step_is_theirs_to_the_end_of_the_episode(name, options):
     ours, own = marljax.make(f"jaxmarl/{name}", **options, limit="truncate"), theirs(name, options)
-    env_params = ours.default_params.replace(shaped_reward=0.0) if ours.own_return else ours.default_params
+    env_params = ours.default_params.replace(shaped_reward=0.0) if ours._theirs.shaped else ours.default_params
 
     @jax.jit
     def play(key):
@@ -108,7 +108,7 @@ def test_a_step_is_theirs_to_the_end_of_the_episode(name, options):
     length = int(np.argmax(ended)) + 1
     assert ended.any()
     np.testing.assert_array_equal((timestep.terminated | timestep.truncated)[:length], ended[:length])
-    longest = ours.longest(env_params)
+    longest = ours.max_episode_steps(env_params)
     assert (length == longest) if timestep.truncated[length - 1] else (longest is None or length <= longest)
     for index, agent in enumerate(own.agents):
         size = their_first[agent].size
@@ -150,9 +150,9 @@ def test_the_step_limit_truncates_if_asked_to_and_everything_else_terminates():
     for limit in ("end", "truncate"):
         env = marljax.make("jaxmarl/MPE_simple_speaker_listener_v4", max_steps=8, limit=limit)
         assert end_of_episode(env, 0) == (limit == "end", limit == "truncate", 9)
-        assert env.longest(env.default_params) == 9
-    assert marljax.make("jaxmarl/coin_game", num_inner_steps=3, num_outer_steps=4).longest(()) == 12
-    assert marljax.make("jaxmarl/hanabi").longest(()) is None
+        assert env.max_episode_steps(env.default_params) == 9
+    assert marljax.make("jaxmarl/coin_game", num_inner_steps=3, num_outer_steps=4).max_episode_steps(()) == 12
+    assert marljax.make("jaxmarl/hanabi").max_episode_steps(()) is None
     with pytest.raises(UserError, match="limit of switch_riddle 'ends'; did you mean end"):
         marljax.make("jaxmarl/switch_riddle", limit="ends")
 

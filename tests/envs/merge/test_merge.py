@@ -195,12 +195,12 @@ def test_a_cav_crash_ends_the_episode_and_a_crash_of_others_does_not():
     )
 
 
-def test_own_return_counts_a_crash_as_published_whatever_it_costs_in_training():
+def test_the_return_counts_a_crash_as_published_whatever_it_costs_in_training():
     state = scene([(413, 4, 25), (100, 10.5, 25)])
     ends = [step(jax.random.key(0), state, jnp.full(6, IDLE), PARAMS.replace(crash_penalty=cost))[1] for cost in (200.0, 2000.0)]
     assert float(ends[1].reward[0] - ends[0].reward[0]) == pytest.approx(-1800, abs=0.01)
-    assert float(ends[1].metrics["own_return"]) == pytest.approx(float(ends[0].metrics["own_return"]), abs=0.01)
-    assert float(ends[0].metrics["own_return"]) < -99
+    assert float(ends[1].metrics["return"]) == pytest.approx(float(ends[0].metrics["return"]), abs=0.01)
+    assert float(ends[0].metrics["return"]) < -99
 
 
 def test_crashed_cavs_leave_the_game_when_it_goes_on():
@@ -375,12 +375,12 @@ def test_scene_shows_every_vehicle():
     shown = np.asarray(drawn.boxes.colour[1:, 3]) > 0
     np.testing.assert_array_equal(shown, state.vehicles.alive)
     np.testing.assert_allclose(drawn.boxes.centre[1:3], [[100, 0], [330, -4]])
-    legend = dict(ENV.legend)
+    legend = dict(ENV.display.legend)
     np.testing.assert_allclose(drawn.boxes.colour[1], LEGEND[0][1], atol=1e-6)
     np.testing.assert_allclose(drawn.boxes.colour[2], legend["crashed"], atol=1e-6)
     assert np.asarray(drawn.labels.colour[:, 3] > 0).tolist() == [True, True] + [False] * 10
     assert drawn.labels.value[0] == 25
-    names = [name for (name, _), listed in zip(ENV.legend, drawn.listed, strict=True) if listed]
+    names = [name for (name, _), listed in zip(ENV.display.legend, drawn.listed, strict=True) if listed]
     assert names == [LEGEND[0][0], "human driver", "crashed", "end of ramp"]
     mixed = state.replace(vehicles=state.vehicles.replace(driver=state.vehicles.driver.at[6].set(2)))
     assert np.asarray(ENV.scene(mixed, PARAMS).listed).tolist() == [True, False, True, False, True, True]

@@ -113,7 +113,7 @@ def collide(place, other, size=(4.5, 1.8)):
     return True
 
 
-def beside(lane, x):
+def expand_trailing_dims(lane, x):
     if lane == "ab":
         return "kb" if x > 220 else None
     return {"bc0": "bc1", "bc1": "bc0", "kb": "ab"}.get(lane)
@@ -131,7 +131,7 @@ def room(action, course, others):
     """Least room of a course [T] among the courses of others."""
     least = 1e4
     for t, place in enumerate(course):
-        own, side = place[3], beside(place[3], place[0])
+        own, side = place[3], expand_trailing_dims(place[3], place[0])
         seen = [other[t] for other in others]
         changing = action in (LEFT, RIGHT)
         if changing:

@@ -44,7 +44,7 @@ def own_colour(drone):
 
 
 def listed(drawn):
-    return {name for (name, _), needed in zip(ENV.legend, np.asarray(drawn.listed), strict=True) if needed}
+    return {name for (name, _), needed in zip(ENV.display.legend, np.asarray(drawn.listed), strict=True) if needed}
 
 
 def test_a_camera_shows_what_pencil_and_paper_do():
@@ -209,7 +209,7 @@ def test_scenes_of_all_sizes_keep_the_renderers_contract(env, obstacles, tmp_pat
     assert scenes.polygons.corners.shape == (2, shapes, scene.V, 2)
     assert scenes.polygons.colour.shape == (2, shapes, 4)
     assert scenes.trails.position.shape == (2, count, 2)
-    assert scenes.listed.shape == (2, len(env.legend))
+    assert scenes.listed.shape == (2, len(env.display.legend))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(scenes))
     alone = jax.jit(env.scene)(jax.tree.map(lambda leaf: leaf[1], states), env_params)
     jax.tree.map(lambda one, many: np.testing.assert_allclose(one, many[1], atol=1e-4), alone, scenes)
@@ -230,7 +230,7 @@ def test_point_masses_are_balls_and_landmarks_belong_to_nobody():
     state, _ = env.reset(jax.random.key(3))
     state = state.replace(goal=state.body.position.at[:, 0].add(jnp.array([1.0, 0.0, 0.0])))
     drawn = env.scene(state, env.default_params)
-    assert {name for (name, _), needed in zip(env.legend, drawn.listed, strict=True) if needed} == {"landmark"}
+    assert {name for (name, _), needed in zip(env.display.legend, drawn.listed, strict=True) if needed} == {"landmark"}
     assert drawn.status.at_the_goal == env.drones - 1
     balls = polygons_of(drawn, own_colour(0))
     assert len(balls) == 1

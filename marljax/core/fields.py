@@ -1,0 +1,176 @@
+"""Typed fields of environments and algorithms: every number declared once, with its range, unit and meaning, and checked here.
+
+``option`` and ``param`` declare an environment's options and its ``env_params``, ``static`` and ``traced`` (``marljax.config``)
+an algorithm's hyperparameters; all four store the same metadata, which ``--help`` and the documentation read.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from marljax.errors import UserError, short_repr, unknown
+from marljax.utils.pytrees import named_leaves
+
+MAX_INT = 2**31 - 1  # integers are int32 inside programs
+MAX_FLOAT = float(np.finfo(np.float32).max)  # and floats float32
+LONGEST_ARRAY = 30  # entries of an array that a message quotes in full
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *,
+    choices: Collection[Any] | None = None,
+    low: float | None = None,
+    high: float = MAX_INT,
+    preset: bool = False,
+    help: str = "",
+) -> Any:
+    """A field that shapes the program, such as an environment's option: changing it compiles again.
+
+    ``choices`` lists the values it takes, ``low`` and ``high`` bound a number. A ``preset`` only chooses ``env_params``, so
+    environments that differ in it alone are equal and share one program.
+    """
+    metadata = {"static": True, "choices": choices, "low": low, "high": high, "help": help}
+    return dataclasses.field(default=default, compare=not preset, metadata=metadata)
+
+
+def param(
+    default: Any = dataclasses.MISSING,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    integer: bool = False,
+    unit: str = "",
+    help: str = "",
+) -> Any:
+    """A number, or an array of numbers, that the program takes as input: changing or sweeping it compiles nothing.
+
+    Entries lie in [``low``, ``high``] and above ``above``; an ``integer`` has no fraction. A default that is a function is called
+    for each record.
+    """
+    metadata = {"static": False, "low": low, "high": high, "above": above, "integer": integer, "unit": unit, "help": help}
+    key = "default_factory" if callable(default) else "default"
+    return dataclasses.field(**{key: default}, metadata=metadata)
+
+
+def check_options(env: Any) -> None:
+    """Checks the fields of an environment that are declared with ``option`` against their type, choices and range.
+
+    Raises:
+        UserError: for the first one that does not fit.
+    """
+    for field in dataclasses.fields(env):
+        if "choices" in field.metadata:
+            check_option(field, getattr(env, field.name))
+
+
+def check_option(field: dataclasses.Field, value: Any) -> None:
+    """Raises ``UserError`` for a value that a field declared with ``option`` or ``static`` does not take."""
+    name, choices, low, high = (field.name, *(field.metadata[key] for key in ("choices", "low", "high")))
+    if choices is not None:
+        if value in choices:
+            return
+        if isinstance(value, str) and all(isinstance(choice, str) for choice in choices):
+            raise unknown(name, value, choices)
+        raise UserError(f"{name}={short_repr(value)} is not available; choose {' or '.join(map(repr, choices))}")
+    if value is None and (field.default is None or field.type is None or types.NoneType in typing.get_args(field.type)):
+        return
+    expected: Any = type(field.default) if field.default not in (None, dataclasses.MISSING) else field.type
+    fits = isinstance(value, int | float) if expected is float else not isinstance(expected, type) or isinstance(value, expected)
+    if not fits or (isinstance(value, bool) and expected is not bool):
+        takes = {bool: "True or False", int: "an integer", float: "a number", str: "text"}.get(expected, f"{expected}")
+        raise UserError(f"{name}={short_repr(value)} has the wrong type; it takes {takes}")
+    if low is None:
+        return
+    for entry in value if isinstance(value, tuple) else (value,):
+        if not low <= entry <= high:
+            kind = "a number" if expected is float else "an integer"
+            limits = f"of at least {low:g}" if high >= MAX_INT else f"from {low:g} to {high:g}"
+            raise UserError(f"{name}={short_repr(value)} is out of range; it takes {kind} {limits}")
+
+
+def check_params(env_params: Any, default: Any) -> None:
+    """Checks concrete ``env_params`` against the shapes and types of ``default`` and against the ranges of their fields.
+
+    Numbers are compared as float32, in which programs compute.
+
+    Raises:
+        UserError: for the first number of another shape, not finite, with a fraction where ``default`` is an integer, or out of
+            the range that ``param`` declares.
+    """
+    if str(jax.tree.structure(env_params)) != str(jax.tree.structure(default)):
+        raise UserError("env_params have another structure than default_params; replace numbers and arrays by numbers and arrays")
+    for (name, leaf), (_, expected) in zip(named_leaves(env_params), named_leaves(default), strict=True):
+        _check_leaf(name, leaf, np.asarray(expected))
+    for name, field, value in declared_params(env_params):
+        check_number(name, field.metadata, np.asarray(value))
+
+
+def check_order(env_params: Any, *pairs: tuple[str, str]) -> None:
+    """Raises ``UserError`` for the first pair of dotted names whose first number exceeds the second."""
+    values = dict(named_leaves(env_params))
+    for low, high in pairs:
+        if not float(values[low]) <= float(values[high]):
+            raise UserError(f"{low}={values[low]:g} exceeds {high}={values[high]:g}; lower the first or raise the second")
+
+
+def declared_params(record: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """(dotted name, field, value) of every number in a record, and in the records inside it, that ``param`` declares."""
+    if not dataclasses.is_dataclass(record):
+        return
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if "integer" in field.metadata:
+            yield f"{prefix}{field.name}", field, value
+        else:
+            yield from declared_params(value, f"{prefix}{field.name}.")
+
+
+def _check_leaf(name: str, leaf: Any, expected: np.ndarray) -> None:
+    array = np.asarray(leaf)
+    given = f"{name}={short_repr(leaf) if array.size > LONGEST_ARRAY else ' '.join(str(leaf).split())}"
+    if array.shape != expected.shape:
+        raise UserError(f"{given} has shape {list(array.shape)}; it takes shape {list(expected.shape)}")
+    finite = array.dtype.kind in "biuf" and (np.abs(array.astype(np.float64)) <= MAX_FLOAT).all()
+    match expected.dtype.kind:
+        case "b":
+            fits, takes = finite and ((array == 0) | (array == 1)).all(), "true or false"
+        case "i" | "u":
+            fits, takes = finite and ((array % 1 == 0) & (np.abs(array.astype(np.float64)) <= MAX_INT)).all(), "an integer"
+        case _:
+            fits, takes = finite, "finite numbers"
+    if not fits:
+        raise UserError(f"{given} is out of range; it takes {takes}")
+
+
+def check_number(name: str, metadata: Mapping[str, Any], values: np.ndarray) -> None:
+    """Raises ``UserError`` for a number, or the first entry of an array, that is not finite or out of its declared range."""
+    values = values.astype(np.float32)
+    low, high, above = (np.float32(metadata[key]) for key in ("low", "high", "above"))
+    fits = np.isfinite(values) & (values >= low) & (values <= high) & ((values > above) | np.isneginf(above))
+    if metadata["integer"]:
+        fits &= values % 1 == 0
+    if fits.all():
+        return
+    index = tuple(np.argwhere(~fits)[0])
+    entry = f"{name}{list(map(int, index)) if index else ''}={values[index]:g}"
+    kind = "an integer" if metadata["integer"] else "a finite number"
+    raise UserError(f"{entry} is out of range; it takes {kind}{range_text(metadata)}")
+
+
+def range_text(metadata: Mapping[str, Any]) -> str:
+    """The range of a number in words, such as `` from 0 to 1``; nothing where there is none."""
+    low, high, above = (metadata[key] for key in ("low", "high", "above"))
+    most = f"{np.floor(high * 1e4) / 1e4:g}" if math.isfinite(high) else ""  # rounded to what is itself allowed
+    if math.isfinite(above):
+        return f" above {above:g}" + f", at most {most}" * bool(most)
+    if math.isfinite(low):
+        return f" from {low:g} to {most}" if most else f" of at least {low:g}"
+    return f" of at most {most}" * bool(most)
