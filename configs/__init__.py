@@ -1,1 +1,1 @@
-"""Hydra configuration files."""
+"""Tuned values of algorithms on environments, over the defaults of their classes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from marljax.config import convert, trust
-from marljax.config.schema import run_defaults
+from marljax.config.schema import Wandb
 from marljax.config.settings import Settings, batch_of
 from marljax.errors import UserError
 from marljax.io import provenance, run_folder
@@ -50,7 +50,7 @@ def train(settings: Settings, console: Console) -> Ended:
     with ExitStack() as stack:
         folder = runner.entered(stack, settings, None)
         distributed.first_writes(lambda: run_folder.write_config(folder, settings.tree))
-        trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
+        trust.mark(folder, settings.tree, convert.to_builtin(Wandb()))
         session = stack.enter_context(provenance.recorded(folder, runner.own_sources(settings)))
         ended = _one_after_the_other(settings, count, folder, console)
         session.status = ended.status
@@ -63,7 +63,7 @@ def _say_what_is_not_taken(settings: Settings, console: Console) -> None:
         return
     folder = Path(settings.run.resume)
     named = run_folder.read_config(folder).get(trust.WANDB)
-    if named not in (None, run_defaults()[trust.WANDB], settings.tree[trust.WANDB]) and not trust.is_marked(
+    if named not in (None, convert.to_builtin(Wandb()), settings.tree[trust.WANDB]) and not trust.is_marked(
         folder, trust.WANDB, named
     ):
         say(console, f"warning: {folder} was not trained here by you, and wandb.* in its config.yaml is not taken; give it anew")

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from marljax.config.compose import LITERAL, compose, parse
+from marljax.config import convert
+from marljax.config.compose import PATHS, compose, parse
 from marljax.config.sweep import KEY
 from marljax.errors import UserError
 
@@ -85,17 +86,11 @@ def _check_hydras(words: Sequence[str]) -> None:
 
 def _values(word: str) -> list[str]:
     """A word of several values as one for each; the values of ``sweep.*`` are those of one run, and a path is one."""
-    if word.partition("=")[0] in LITERAL:
+    if word.partition("=")[0] in PATHS:
         return [word]
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        override = OverridesParser.create().parse_override(word)
-        several = override.is_sweep_override() and not override.is_interval_sweep() and not word.startswith(KEY)
-        return [f"{word.partition('=')[0]}={value}" for value in override.sweep_string_iterator()] if several else [word]
-    except HydraException as error:
-        raise UserError(f"cannot read '{word}'; write key=value,value, such as algo.gamma=0.95,0.99") from error
+    override = convert.parse_override(word, "write key=value,value, such as algo.gamma=0.95,0.99")
+    several = override.is_sweep_override() and not override.is_interval_sweep() and not word.startswith(KEY)
+    return [f"{word.partition('=')[0]}={value}" for value in override.sweep_string_iterator()] if several else [word]
 
 
 def _is_hydras(word: str) -> bool:
@@ -107,7 +102,7 @@ def _hidden(word: str) -> str:
     key, equals, value = word.partition("=")
     if _is_hydras(word):
         return word
-    if key in LITERAL and value != "null":
+    if key in PATHS and value != "null":
         value = _quoted(word)
     value = f"'{value}'" if key.startswith(KEY) and value[:1] not in ("[", "'", '"') else value  # of one run, not of several
     return f"+{_OURS}{key.replace('.', _DOT)}{equals}{value}"

@@ -100,12 +100,12 @@ def _draw_so_far(ended: "Ended", screen: "Console") -> None:
 
 def _join_others(words: Sequence[str]) -> None:
     """Becomes one of several processes, where the command says so; that comes before everything that computes."""
-    from marljax.config import compose, convert
+    from marljax.config import compose, convert, schema
     from marljax.utils import distributed
 
     changes = compose.parse(words)
     places = {key.removeprefix("hosts."): value for key, value in changes.items() if key.startswith("hosts.")}
     if changes.get("distributed") is True:
-        distributed.join(convert.build(distributed.Hosts, "hosts", places))
+        distributed.join(**vars(convert.build(schema.Hosts, "hosts", places)))
     elif places:
         raise UserError("hosts.* says where the processes of a distributed run are; add distributed=true")

@@ -1,60 +1,99 @@
-"""From the words of a command line to the whole configuration."""
+"""From the arguments of a command line to the whole configuration: class defaults ← tuned values ← command line."""
 
-import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import marljax.configs
 from marljax import registry
 from marljax.config import convert, trust
 from marljax.config.hyperparameters import check_value
-from marljax.config.schema import RunSettings, check_run, config_folder, run_defaults
+from marljax.config.schema import RunSettings, Wandb
 from marljax.config.settings import Settings, environment_class, from_tree
 from marljax.config.sweep import KEY
 from marljax.core.environment import Environment
 from marljax.errors import UserError, short_repr, unknown
 
-STANDARD, UNTUNED = "standard", "none"  # of the tuned values: those of the pair, and the defaults of the classes
-FILLED_IN = ("search.batch", "search.tried")  # by the run
-# What has no influence on the numbers, or as little as another machine.
+STANDARD, UNTUNED = "standard", "none"  # tuned values: those of the pair, and the defaults of the classes
+SET_BY_RUN = ("search.batch", "search.tried")
+# Settings without influence on the numbers, or as little as another machine.
 CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb", "devices", "mesh", "distributed", "hosts", "trust")
-LITERAL = ("runs", "resume", "name", "out")  # paths, taken as they stand: none of their characters mean anything
+PATHS = ("runs", "resume", "name", "out")  # taken literally: no character in them has a meaning
 
 
-def compose(algo: str, words: Sequence[str]) -> Settings:
-    """The settings that a command line asks for; raises ``UserError`` with one line for anything wrong in it.
+def compose(algo: str, overrides: Sequence[str]) -> Settings:
+    """The settings of a run.
 
-    ``words`` are Hydra overrides: ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` the run's own
-    settings are taken, and only those that have no influence on its numbers may be changed.
+    Args:
+        algo: name of the algorithm.
+        overrides: in Hydra's syntax, ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` that run's own
+            settings apply, and only those without influence on its numbers may be changed.
+
+    Raises:
+        UserError: one line for the first mistake.
     """
-    return from_tree(resolve(algo, parse(words)))
+    return from_tree(resolve(algo, parse(overrides)))
 
 
-def tuned(algo: str, env: str, *words: str) -> Settings:
-    """What ``python algos/<algo>.py env=<env> <words>`` would train, with the values tuned for the pair.
+def tuned(algo: str, env: str, *overrides: str) -> Settings:
+    """The settings that ``python algos/<algo>.py env=<env> <overrides>`` would train, with the tuned values of the pair.
 
     Example:
         run = marljax.tuned("mappo", "merge", "env.density=easy", "algo.total_steps=1e6")
         train = marljax.make_train(run.algorithm, run.env, run.config, run.env_params)
 
     Raises:
-        UserError: for a name or a setting that does not exist, and for a value that it does not take.
+        UserError: for a name or setting that does not exist, or a value that it does not take.
     """
-    for given in (algo, env, *words):
-        if not isinstance(given, str):
-            raise UserError(f"tuned got {short_repr(given)}; give text, such as tuned('mappo', 'merge', 'algo.total_steps=1e6')")
-    return compose(algo, [f"env={env}", *words])
+    for argument in (algo, env, *overrides):
+        if not isinstance(argument, str):
+            text = "give text, such as tuned('mappo', 'merge', 'algo.total_steps=1e6')"
+            raise UserError(f"tuned got {short_repr(argument)}; {text}")
+    return compose(algo, [f"env={env}", *overrides])
+
+
+def parse(overrides: Sequence[str]) -> dict[str, Any]:
+    """Overrides by key, their values as Hydra reads them."""
+    changes: dict[str, Any] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if key in PATHS and equals:
+            changes[key] = _path(value)
+            continue
+        override = convert.parse_override(text, "write key=value, such as env=merge or algo.gamma=0.95")
+        if override.is_delete():
+            raise UserError(f"'{text}': deleting settings (~key) is not supported")
+        if override.is_sweep_override() and not override.key_or_group.startswith(KEY):
+            raise UserError(
+                f"'{text}' has several values; sweep.<hyperparameter>=[…] trains several in one program, "
+                "seeds=8 several seeds, and -m anything one after another"
+            )
+        changes[override.key_or_group] = value if override.is_sweep_override() else convert.hydra_value(override.value())
+    return changes
+
+
+def _path(text: str) -> str | None:
+    """A path as written; one in quotes, as ``-m`` passes them on, without them; ``null`` is none."""
+    if text == "null":
+        return None
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        with suppress(UserError):
+            return str(convert.hydra_value(convert.parse_override(f"x={text}", "").value()))
+    # No shell expands a quoted ~, and deleting a folder of that name could delete everything.
+    return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text
 
 
 def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole configuration: defaults, the tuned file that ``changes`` choose, then ``changes``.
+    """The whole configuration as a tree: class defaults, then the tuned values that ``changes`` choose, then ``changes``.
 
-    Its keys are checked. Its values are checked one by one, but for those of ``env``; whether they fit together is not.
+    Keys are checked, and values one by one except those of ``env``; whether they fit together is checked by ``from_tree``.
     """
-    changes = _joined(changes)
+    if isinstance(changes.get("env"), str) and changes["env"] in registry.SUITES:  # env=jaxmarl env.name=overcooked
+        full = registry.full_name(changes["env"], changes.get("env.name"))
+        changes = {key: value for key, value in changes.items() if key != "env.name"} | {"env": full}
     if changes.get("algo", algo) != algo:
         raise UserError(f"this command trains {algo}; for algo={changes['algo']} run that algorithm's own command")
     if changes.get("resume") is not None:
@@ -66,101 +105,99 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
             f"env={convert.format_value(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
         )
     env_name = str(changes["env"])
-    _check_keys(algo, env_name, changes)
-    changes = {key: value for key, value in changes.items() if key not in ("algo", "env")}
-    return {"algo_name": algo, "env_name": env_name, **_hydra_tree(algo, env_name, changes)}
+    _check_overrides(algo, changes)
+    return _merge(algo, env_name, {key: value for key, value in changes.items() if key not in ("algo", "env")})
 
 
-def _joined(changes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``env=jaxmarl env.name=overcooked`` as ``env=jaxmarl/overcooked``."""
-    if not isinstance(changes.get("env"), str) or changes["env"] not in registry.SUITES:
-        return changes
-    rest = {key: value for key, value in changes.items() if key != "env.name"}
-    return rest | {"env": registry.full_name(changes["env"], changes.get("env.name"))}
+def _check_overrides(algo: str, changes: Mapping[str, Any]) -> None:
+    """Checks that every key exists and that its value alone is valid, except keys of ``env``: they are checked once it is built.
+
+    The environment is imported last: it may be another library's, which takes seconds.
+    """
+    target = changes.get("algo.target")
+    config = registry.algorithm(algo, target).Config
+    known = ["algo", "env", "algo.target", *convert.key_paths(RunSettings), *(f"algo.{name}" for name in convert.names(config))]
+    run: dict[str, Any] = {}
+    for key, value in changes.items():
+        group, _, name = key.partition(".")
+        if key in SET_BY_RUN:
+            raise UserError(f"{key} is written by the run itself; leave it out")
+        if key not in known and group != "env" and not key.startswith(KEY):
+            raise convert.unknown_setting(key, known)
+        if group == "algo" and name and key != "algo.target":
+            check_value(config, name, value)
+        elif group not in ("algo", "env", "sweep"):
+            _put(run, key, value)
+    convert.build(RunSettings, "", run)
+    environment_class(str(changes["env"]), changes.get("env.target"))
 
 
-def known_environments() -> str:
-    """The names that ``env=`` takes, those of other libraries' environments by their suite."""
-    return ", ".join([*sorted(registry.ENVIRONMENTS), *(f"{suite}/<name>" for suite in sorted(registry.SUITES))])
+def _merge(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    cls = environment_class(env_name, changes.get("env.target"))
+    config = registry.algorithm(algo, changes.get("algo.target")).Config
+    name = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
+    defaults = {**convert.to_builtin(RunSettings()), "algo": convert.defaults(config), "env": convert.defaults(cls)}
+    try:
+        tree = OmegaConf.merge(defaults, tuned_values(name) if name else {})
+        for key, value in changes.items():
+            if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a param
+                tree.env[key.removeprefix("env.")] = value
+            elif key not in PATHS:
+                OmegaConf.update(tree, key, value)
+        values: Any = OmegaConf.to_container(tree, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"cannot compose the settings: {str(error).splitlines()[0]}") from error
+    return {"algo_name": algo, "env_name": env_name, **values, **{key: changes[key] for key in PATHS if key in changes}}
 
 
-def node_name(env_name: str) -> str:
-    """An environment's name as Hydra and the files of ``configs/tuned`` take it."""
-    return re.sub(r"\W", "_", env_name)
+def tuned_values(name: str) -> Any:
+    """The tree of ``configs/tuned/<name>.yaml``, over those that it lists under ``defaults``."""
+    from omegaconf import OmegaConf
+
+    own: Any = OmegaConf.load(_tuned_folder() / f"{name}.yaml")
+    return OmegaConf.merge(*(tuned_values(base) for base in own.pop("defaults", [])), own)
 
 
 def tuned_name(algo: str, env_name: str, cls: type[Environment], variant: Any) -> str | None:
-    """The file in ``configs/tuned`` that holds a variant of the pair's tuned values, without its ending; None where none does.
+    """The name of the file in ``configs/tuned`` with a variant of the pair's tuned values; None where there is none.
 
-    Raises ``UserError`` for a variant that is neither there nor "standard" or "none".
+    Raises:
+        UserError: for a variant that is neither there nor "standard" or "none".
     """
     env_name = registry.name_of(cls) or env_name  # a user's module may offer a class of ours, such as Smax with new scenarios
-    pair = f"{algo}_{node_name(env_name)}"
+    pair = re.sub(r"\W", "_", f"{algo}_{env_name}")
     name = pair if variant == STANDARD else f"{pair}_{variant}"
-    folder = config_folder() / "tuned"
-    if (folder / f"{name}.yaml").is_file():
+    if (_tuned_folder() / f"{name}.yaml").is_file():
         return name
     if variant not in (STANDARD, UNTUNED):
-        known = [path.stem.removeprefix(f"{pair}_") for path in folder.glob(f"{pair}_*.yaml")]
-        raise unknown(f"variant of the tuned values of {algo} on {env_name}", str(variant), [STANDARD, UNTUNED, *known])
+        known = [path.stem.removeprefix(f"{pair}_") for path in _tuned_folder().glob(f"{pair}_*.yaml")]
+        raise unknown(f"tuned values of {algo} on {env_name}", str(variant), [STANDARD, UNTUNED, *known])
     return None
 
 
-def parse(words: Sequence[str]) -> dict[str, Any]:
-    """The overrides by key, their values as Hydra reads them."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    changes: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key in LITERAL and "=" in word:
-            changes[key] = _literal(value)
-            continue
-        try:
-            override = OverridesParser.create().parse_override(word)
-        except HydraException as error:
-            raise UserError(f"cannot read '{word}'; write key=value, such as env=merge or algo.gamma=0.95") from error
-        if override.is_delete():
-            raise UserError(f"'{word}': settings can be changed, not removed")
-        changes[override.key_or_group] = _swept(word, override) if override.is_sweep_override() else _plain(override.value())
-    return changes
+def _tuned_folder() -> Path:
+    return Path(marljax.configs.__file__).parent / "tuned"
 
 
-def _literal(text: str) -> str | None:
-    """A path as it was written; one in quotes, as ``-m`` hands them on, without them, and ``null`` for none."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    if text == "null":
-        return None
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        with suppress(HydraException):
-            return str(_plain(OverridesParser.create().parse_override(f"x={text}").value()))
-    # No shell expands a quoted ~, and a folder of that name is deleted at the risk of everything.
-    return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text
-
-
-def _swept(word: str, override: Any) -> str:
-    """Several values for a key of ``sweep``, as they were written."""
-    if not override.key_or_group.startswith(KEY):
-        advice = (
-            "sweep.<hyperparameter>=[…] trains several in one program, seeds=8 several seeds, and -m anything one after another"
-        )
-        raise UserError(f"'{word}' gives several values; {advice}")
-    return word.partition("=")[2]
+def known_environments() -> str:
+    """The names that ``env=`` takes; those of other libraries' environments by their suite."""
+    return ", ".join([*sorted(registry.ENVIRONMENTS), *(f"{suite}/<name>" for suite in sorted(registry.SUITES))])
 
 
 def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the run folder ``changes["resume"]``, with those ``changes`` that it allows."""
     from marljax.io.run_folder import read_config
 
     folder = Path(str(changes["resume"]))
     tree = read_config(folder)
     repeatable = {"algo": tree["algo_name"], "env": tree["env_name"], **trust.targets(tree)}
-    # What a stranger's configuration asks for is not sent anywhere.
+    # What a stranger's configuration names is not sent anywhere.
     if not trust.is_marked(folder, trust.WANDB, tree.get(trust.WANDB)):
-        tree[trust.WANDB] = run_defaults()[trust.WANDB]
-    tree["trust"] = False  # for the user to say, not for the folder
+        tree[trust.WANDB] = convert.to_builtin(Wandb())
+    tree["trust"] = False  # for the user to set, not for the folder
     if tree["algo_name"] != algo:
         raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")
     known = convert.key_paths(RunSettings)
@@ -183,90 +220,6 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     for group in groups:
         tree = tree.setdefault(group, {})
         if not isinstance(tree, dict):
-            given = f"{group}={convert.format_value(convert.to_builtin(tree))}"
-            raise UserError(f"{key}={convert.format_value(value)} conflicts with {given}; remove one of them")
+            before = f"{group}={convert.format_value(convert.to_builtin(tree))}"
+            raise UserError(f"{key}={convert.format_value(value)} conflicts with {before}; remove one of them")
     tree[last] = value
-
-
-def _hydra_tree(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    node = node_name(env_name)
-    cls = environment_class(env_name, changes.get("env.target"))
-    store = ConfigStore.instance()
-    target = changes.get("algo.target")
-    store.store(group="algo", name=algo, node=convert.defaults(registry.algorithm(algo, target).Config))
-    store.store(group="env", name=node, node=convert.defaults(cls))
-    tuned_file = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
-    overrides = [f"algo={algo}", f"env={node}", f"tuned={tuned_file}" if tuned_file else "~tuned"]
-    try:
-        with _no_other_hydra(), initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
-            composed = hydra_compose("config", overrides=overrides)
-        OmegaConf.set_struct(composed, False)
-        for key, value in changes.items():
-            if key in LITERAL:
-                continue
-            if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a number
-                composed.env[key.removeprefix("env.")] = value
-            else:
-                OmegaConf.update(composed, key, value)
-        whole = OmegaConf.to_container(composed, resolve=True)
-        return whole | {key: changes[key] for key in LITERAL if key in changes}  # type: ignore[operator, return-value]
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"cannot compose the settings: {str(error).splitlines()[0]}") from error
-
-
-@contextmanager
-def _no_other_hydra() -> Iterator[None]:
-    """Room for composing settings in a job of Hydra's multirun."""
-    from hydra.core.global_hydra import GlobalHydra
-
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().hydra = running
-
-
-def _check_keys(algo: str, env_name: str, changes: Mapping[str, Any]) -> None:
-    """Every key that the command line names exists, and its value alone is one that it takes; keys of ``env`` are checked against
-    its numbers once it is built. The environment is imported last: it may be another library's, which takes seconds."""
-    config = registry.algorithm(algo, changes.get("algo.target")).Config
-    known = ["algo", "env", "algo.target", *convert.key_paths(RunSettings), *(f"algo.{name}" for name in convert.names(config))]
-    for key in changes:
-        if key in FILLED_IN:
-            raise UserError(f"{key} is written by the run itself; leave it out")
-        if key in known or key.startswith(("env.", KEY)):
-            continue
-        raise convert.unknown_setting(key, known)
-    _check_values(config, changes)
-    environment_class(env_name, changes.get("env.target"))
-
-
-def _check_values(config: type, changes: Mapping[str, Any]) -> None:
-    """Raises ``UserError`` for a value of ``algo.*`` or of a run setting that no run takes."""
-    run = run_defaults()
-    for key, value in changes.items():
-        group, _, name = key.partition(".")
-        if key == "algo.target":
-            continue
-        if group == "algo" and name:
-            check_value(config, name, value)
-        elif group not in ("algo", "env", "sweep"):
-            _put(run, key, value)
-    check_run(convert.build(RunSettings, "", run))
-
-
-def _plain(value: Any) -> Any:
-    """Hydra's quoted strings and containers as ordinary Python values."""
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, dict):
-        return {str(_plain(key)): _plain(entry) for key, entry in value.items()}
-    return value.text if hasattr(value, "text") and not inspect.isclass(value) else value

@@ -22,6 +22,26 @@ DIGITS = 16  # of a digest
 LONGEST_LIST = 64  # a longer array of env_params is a table: it is set in Python, not on a command line
 
 
+def parse_override(text: str, advice: str) -> Any:
+    """One of Hydra's overrides; raises ``UserError`` with ``advice`` for text that is not one."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise UserError(f"cannot read '{text}'; {advice}") from error
+
+
+def hydra_value(value: Any) -> Any:
+    """Hydra's quoted strings and containers as ordinary Python values."""
+    if isinstance(value, list):
+        return [hydra_value(entry) for entry in value]
+    if isinstance(value, dict):
+        return {str(hydra_value(key)): hydra_value(entry) for key, entry in value.items()}
+    return value.text if hasattr(value, "text") and not isinstance(value, type) else value
+
+
 def names(cls: type) -> list[str]:
     """The fields that a record is made with."""
     return [field.name for field in dataclasses.fields(cls) if field.init]

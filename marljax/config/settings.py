@@ -1,8 +1,7 @@
 """From the words of a command line to everything that a run needs, checked before anything starts.
 
-``algo.*`` are the fields of the algorithm's ``Config`` and ``env.*`` the environment's options and numbers; their defaults stand
-in those classes only, and the nodes that Hydra composes are made from them here. Run settings have their types below and their
-defaults in ``configs/config.yaml``.
+``algo.*`` are the fields of the algorithm's ``Config``, ``env.*`` the environment's options and params, all others the fields of
+``marljax.config.schema.RunSettings``; defaults, ranges and meanings are declared in those classes only.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ import numpy as np
 from marljax import registry
 from marljax.config import convert, sweep
 from marljax.config.overrides import ENV
-from marljax.config.schema import FailureReplaySettings, RunSettings, check_run, run_defaults
+from marljax.config.schema import FailureReplaySettings, RunSettings
 from marljax.config.sweep import Member
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams
@@ -98,13 +97,11 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     bare_env, env_params = build_env(env_name, tree["env"])
     env = adapt_env(algorithm, bare_env)
     env_tree = tree.pop("env")
-    for group in ("failure_replay", "sweep", "search", "devices", "distributed", "hosts"):  # a run of before there were such
-        tree.setdefault(group, run_defaults()[group])
     if not isinstance(tree["sweep"], Mapping):
         raise UserError(
             f"sweep={convert.format_value(tree['sweep'])}: name what is swept, such as sweep.learning_rate=[1e-4,1e-3]"
         )
-    run = with_trials(check_run(convert.build(RunSettings, "", tree)), config, bare_env, env_params)
+    run = with_trials(convert.build(RunSettings, "", tree), config, bare_env, env_params)
     algo_tree = ({} if target is None else {"target": target}) | convert.to_builtin(config)
     resolved = {"algo_name": algo, "env_name": env_name, **convert.to_builtin(run), "algo": algo_tree, "env": env_tree}
     resolved["env_params"] = convert.readable_leaves(env_params)

@@ -170,16 +170,16 @@ def axis(name: str, value: Any) -> Choices | Interval:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """Hydra's words for several values, as plain values or an ``Interval``."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    """Hydra's syntax for several values, as builtin values or an ``Interval``."""
     from hydra.errors import HydraException
 
+    advice = "write a list or an interval, such as interval(0.1,0.2)"
+    override = convert.parse_override(f"{KEY}{name}={text}", advice)
     try:
-        override = OverridesParser.create().parse_override(f"x={text}")
         if override.is_sweep_override() and not override.is_interval_sweep():
-            return list(override.sweep_iterator())  # of names of files, glob(…), there is none
-    except HydraException as error:
-        raise UserError(f"cannot read {KEY}{name}={text}; write a list or an interval, such as interval(0.1,0.2)") from error
+            return list(override.sweep_iterator())
+    except HydraException as error:  # glob(…) has no values here
+        raise UserError(f"cannot read {KEY}{name}={text}; {advice}") from error
     if override.is_interval_sweep():
         found: Any = override.value()
         return Interval(float(found.start), float(found.end), "log" in found.tags, isinstance(found.start, int))

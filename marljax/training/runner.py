@@ -18,7 +18,7 @@ from rich.console import Console
 
 from marljax.config import convert, trust
 from marljax.config.overrides import ENV
-from marljax.config.schema import run_defaults
+from marljax.config.schema import Wandb
 from marljax.config.settings import CUSTOM, Settings
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
@@ -103,7 +103,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
     with ExitStack() as stack:
         folder = entered(stack, settings, folder)
         run = start(settings, folder, trainer, console)
-        trust.mark(folder, settings.tree, run_defaults()[trust.WANDB])
+        trust.mark(folder, settings.tree, convert.to_builtin(Wandb()))
         session = stack.enter_context(provenance.recorded(folder, own_sources(settings)))
         wandb = distributed.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
         stack.callback(wandb.finish)

@@ -4,7 +4,6 @@ Each is started with the same command and ``distributed=true``; JAX finds the ot
 Kubernetes, TPU pods), or is told where they are by ``hosts.*``. They share the file system that run folders lie in.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,27 +19,25 @@ LONGEST_REPORT = 24 * 3600  # seconds that the others wait for the first one's f
 Result = TypeVar("Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class Hosts:
-    """Where the processes of a run find each other; what is None JAX finds out from the cluster."""
-
-    coordinator: str | None = None
-    count: int | None = None
-    index: int | None = None
-
-
-def join(hosts: Hosts) -> None:
+def join(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> None:
     """Becomes one of the processes of a run; to be called before anything is computed.
 
-    Raises ``UserError`` where the others cannot be found.
+    Args:
+        coordinator: ``address:port`` of the first process; None, as the others: JAX finds out from the cluster.
+        count: number of processes.
+        index: of this process, from 0.
+
+    Raises:
+        UserError: where the others cannot be found.
     """
-    given = [name for name, value in dataclasses.asdict(hosts).items() if value is not None]
+    hosts = {"coordinator": coordinator, "count": count, "index": index}
+    given = [name for name, value in hosts.items() if value is not None]
     if given and len(given) < 3:
         raise UserError(f"hosts.{given[0]} needs the others too: hosts.coordinator=<host:port> hosts.count=2 hosts.index=0")
-    if given and not 0 <= hosts.index < hosts.count:  # type: ignore[operator]
-        raise UserError(f"hosts.index={hosts.index} is out of range; it takes integers from 0 to {hosts.count - 1}")  # type: ignore[operator]
+    if count is not None and index is not None and not 0 <= index < count:
+        raise UserError(f"hosts.index={index} is out of range; it takes integers from 0 to {count - 1}")
     try:
-        jax.distributed.initialize(hosts.coordinator, hosts.count, hosts.index, shutdown_timeout_seconds=LONGEST_REPORT)
+        jax.distributed.initialize(coordinator, count, index, shutdown_timeout_seconds=LONGEST_REPORT)
     except Exception as error:  # JAX says in many kinds of errors that it knows no cluster or that nobody answers
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         advice = "give hosts.coordinator=<host:port> hosts.count=<processes> hosts.index=<0, 1, …>"
