@@ -78,8 +78,8 @@ def test_nearest_lane_is_the_argmin_over_all_segments():
     x, y, heading = x.ravel(), y.ravel(), heading.ravel()
     distances = []
     for lane in range(6):
-        numbers = jnp.full(x.shape, lane)
-        offset = np.abs(y - road.centre_y(numbers, x)) + np.abs(heading - road.heading(numbers, x))
+        lanes = jnp.full(x.shape, lane)
+        offset = np.abs(y - road.centre_y(lanes, x)) + np.abs(heading - road.heading(lanes, x))
         distances.append(offset + np.maximum(road.START[lane] - x, 0) + np.maximum(x - road.END[lane], 0))
     found = np.asarray(road.nearest_lane(x, y, heading))
     distances = np.stack(distances)
@@ -127,10 +127,10 @@ def test_lane_change():
 def test_car_following():
     """A driver with a target speed of 30 m/s closes in on a leader at a constant 15."""
     start = place([0.0, 60.0], [0.0, 0.0], [25.0, 15.0], [road.AB] * 2, target_speed=[30.0, 15.0])
-    seen = drive(start, [True, False], MARL_CAVS)
-    np.testing.assert_allclose((seen.speed[0, 0] - 25) * 15, -3.750116, atol=1e-6)
-    np.testing.assert_allclose(seen.speed[[0, 74, 149], 0], [24.749992, 16.647138, 15.018675], atol=1e-6)
-    np.testing.assert_allclose(seen.x[[74, 149], 0], [98.896062, 176.840577], atol=1e-6)
+    driven = drive(start, [True, False], MARL_CAVS)
+    np.testing.assert_allclose((driven.speed[0, 0] - 25) * 15, -3.750116, atol=1e-6)
+    np.testing.assert_allclose(driven.speed[[0, 74, 149], 0], [24.749992, 16.647138, 15.018675], atol=1e-6)
+    np.testing.assert_allclose(driven.x[[74, 149], 0], [98.896062, 176.840577], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_crash_takes_the_smaller_speed_and_brakes():
     after = crash(vehicles, MARL_CAVS)
     assert after.crashed[:3].tolist() == [True, True, False]
     np.testing.assert_allclose(after.speed[:3], [12.0, 12.0, 25.0])
-    seen = drive(after, [True, False, True], MARL_CAVS)
-    np.testing.assert_allclose(seen.speed[:2, 0], 12.0 * np.array([1 - 1 / 15, (1 - 1 / 15) ** 2]), atol=1e-12)
+    driven = drive(after, [True, False, True], MARL_CAVS)
+    np.testing.assert_allclose(driven.speed[:2, 0], 12.0 * np.array([1 - 1 / 15, (1 - 1 / 15) ** 2]), atol=1e-12)
     against = crash(place([417.0], [4.0], [20.0], [road.BC1]), MARL_CAVS)
     assert (bool(against.crashed[0]), float(against.speed[0])) == (True, 0.0)
 
@@ -254,5 +254,5 @@ def test_finite_at_rest():
         driver=[0, 1, 3, 4],
     )
     for physics in (MARL_CAVS, HIGHWAY_ENV):
-        seen = drive(vehicles, [True] * 4, physics)
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(seen))
+        driven = drive(vehicles, [True] * 4, physics)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(driven))
