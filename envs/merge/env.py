@@ -6,6 +6,7 @@ Traffic", 2023), with the driver mixes of iPLAN (Wu et al., 2023) and MAPPO-PIS 
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -236,10 +237,7 @@ class Merge(Environment):
         commanded = command(vehicles, action, env_params)
         vehicles = jax.tree.map(lambda own, new: jnp.where(human, own, new), vehicles, commanded)
         drivers = traffic.drivers_of(env_params.drivers, vehicles.driver)
-
-        def substep(moving: Vehicles) -> Vehicles:
-            return traffic.substep(moving, drivers, human, self._rules)
-
+        substep = functools.partial(traffic.substep, drivers=drivers, human=human, physics=self._rules)
         if not self._rules.stops_at_end:
             vehicles = jax.lax.scan(lambda moving, _: (substep(moving), None), vehicles, length=traffic.SUBSTEPS)[0]
             return vehicles, jnp.zeros((), vehicles.x.dtype)

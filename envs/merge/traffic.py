@@ -236,32 +236,6 @@ def mobil(vehicles: Vehicles, drivers: DriverTable, pairs: Pairs, ahead: Leader,
     return (imposed >= -drivers.imposed_braking) & (advantage >= drivers.gain)
 
 
-def change_lanes(
-    vehicles: Vehicles, drivers: DriverTable, pairs: Pairs, ahead: Leader, physics: Physics
-) -> tuple[jax.Array, jax.Array]:
-    """The human drivers' lane-change policy: new (target_lane [V], timer [V]).
-
-    All drivers decide simultaneously, so the order of vehicles does not matter. A lane change in progress is aborted when another
-    vehicle, close ahead and not yet in the target lane, is heading for that lane too.
-    """
-    lane, target, timer = vehicles.lane, vehicles.target_lane, vehicles.timer
-    changing = lane != target
-    parallel = road.segments(road.BC0, road.BC1)
-    same_road = road.contains(parallel, lane) & road.contains(parallel, target)
-    contender = pairs.other & (vehicles.target_lane[None, :] == target[:, None]) & (lane[None, :] != target[:, None])
-    closing = vehicles.speed[:, None] - pairs.along
-    desired = desired_gap(jax.tree.map(lambda column: column[:, None], drivers), vehicles.speed[:, None], closing)
-    contender = contender & vehicles.alive[None, :] & (pairs.dx > 0) & (pairs.dx < desired)
-    abort = changing & same_road & jnp.any(contender, axis=1)
-
-    considers = ~changing & (timer > drivers.delay)
-    possible = (lane == road.BC1) & road.through_reachable(vehicles.x, vehicles.y)
-    moving = jnp.abs(vehicles.speed) >= drivers.change_speed
-    change = considers & possible & moving & mobil(vehicles, drivers, pairs, ahead, physics)
-    target = jnp.where(abort, lane, jnp.where(change, road.BC0, target))
-    return target, jnp.where(considers, 0.0, timer)
-
-
 # --- controllers and motion -------------------------------------------------------------------------------------------
 
 
@@ -299,22 +273,39 @@ def cruise(vehicles: Vehicles) -> jax.Array:
 def controls(
     vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics: Physics
 ) -> tuple[Vehicles, jax.Array, jax.Array]:
-    """(vehicles with new targets, tangent of the steering angle [V], acceleration [V] in m/s²) of the next sub-step."""
+    """(vehicles with new targets, tangent of the steering angle [V], acceleration [V] in m/s²) of the next sub-step.
+
+    All drivers decide simultaneously, so the order of vehicles does not matter. A lane change in progress is aborted when another
+    vehicle, close ahead and not yet in the target lane, is heading for that lane too.
+    """
     pairs = pairs_of(vehicles)
     vehicles = vehicles.replace(target_lane=road.follow(vehicles.x, vehicles.target_lane))
-    ahead = leader(pairs, road.pick(vehicles.lane, physics.searched))
-    target, timer = change_lanes(vehicles, drivers, pairs, ahead, physics)
+    lane, target, speed = vehicles.lane, vehicles.target_lane, vehicles.speed
+    ahead = leader(pairs, road.pick(lane, physics.searched))
+
+    changing = lane != target
+    parallel = road.segments(road.BC0, road.BC1)
+    same_road = road.contains(parallel, lane) & road.contains(parallel, target)
+    contender = pairs.other & (target[None, :] == target[:, None]) & (lane[None, :] != target[:, None])
+    closing = speed[:, None] - pairs.along
+    desired = desired_gap(jax.tree.map(lambda column: column[:, None], drivers), speed[:, None], closing)
+    contender = contender & vehicles.alive[None, :] & (pairs.dx > 0) & (pairs.dx < desired)
+    abort = changing & same_road & jnp.any(contender, axis=1)
+    considers = ~changing & (vehicles.timer > drivers.delay)
+    possible = (lane == road.BC1) & road.through_reachable(vehicles.x, vehicles.y)
+    moving = jnp.abs(speed) >= drivers.change_speed
+    change = considers & possible & moving & mobil(vehicles, drivers, pairs, ahead, physics)
     decides = human & ~vehicles.crashed
     vehicles = vehicles.replace(
-        target_lane=jnp.where(decides, target, vehicles.target_lane),
-        timer=jnp.where(decides, timer, vehicles.timer),
+        target_lane=jnp.where(decides, jnp.where(abort, lane, jnp.where(change, road.BC0, target)), target),
+        timer=jnp.where(decides, jnp.where(considers, 0.0, vehicles.timer), vehicles.timer),
     )
-    acceleration = accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, ahead)
+
+    acceleration = accelerate(drivers, vehicles.exponent, speed, vehicles.target_speed, ahead)
     if physics.heed_target_lane:
         ahead = leader(pairs, road.pick(vehicles.target_lane, physics.searched))
-        other = accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, ahead)
-        same = vehicles.lane == vehicles.target_lane
-        acceleration = jnp.where(same, acceleration, jnp.minimum(acceleration, other))
+        other = accelerate(drivers, vehicles.exponent, speed, vehicles.target_speed, ahead)
+        acceleration = jnp.where(lane == vehicles.target_lane, acceleration, jnp.minimum(acceleration, other))
     acceleration = jnp.clip(acceleration, -drivers.acceleration_limit, drivers.acceleration_limit)
     tangent = tan_steering(vehicles, physics, human & (drivers.linear > 0))
     return vehicles, tangent, jnp.where(human, acceleration, cruise(vehicles))
