@@ -14,19 +14,19 @@ HUMAN = "human drivers (IDM + MOBIL)"
 
 
 def idle(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
-    """Keeps lane and target speed; the action is ignored where CAVs drive as humans."""
+    """Keeps lane and target speed; ignored if CAVs drive as humans."""
     del key, state
     return jnp.full(timestep.alive.shape, IDLE), carry
 
 
 def always_left(key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
-    """Merges as soon as the lane change is possible, at the speed it came with."""
+    """Merges as soon as the lane change is possible, at the initial target speed."""
     del key, state
     return jnp.full(timestep.alive.shape, LEFT), carry
 
 
 def scripted_policies(env: Merge, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
-    """By name: human drivers in the CAVs' place, and simple rules."""
+    """By name: human drivers in place of the CAVs, random actions, and simple rules."""
     env, supervised = (dataclasses.replace(env, safety=safety) for safety in (False, True))
     return {
         HUMAN: ScriptedPolicy(env, env_params.replace(cavs_drive_as_humans=True), idle),

@@ -1,7 +1,7 @@
-"""The road of ``merge`` in the highway-env package (1.12.1, ``pip install -e ".[dev]"``): the rival in parity and speed.
+"""The road of ``merge`` in the highway-env package (1.12.1, ``pip install -e ".[dev]"``): the baseline for parity and speed.
 
 Same road, clock, spawns and actions: 15 Hz physics, 5 decisions per second, CAVs with five target speeds, human drivers by IDM
-and MOBIL, no speed limit. ``physics`` chooses the package's own steering and drivers or those of MARL_CAVs.
+and MOBIL, no speed limit. ``physics`` selects the package's own steering and drivers or those of MARL_CAVs.
 """
 
 import dataclasses
@@ -22,14 +22,8 @@ from marljax.envs.merge import road
 from marljax.envs.merge.params import MAIN_SLOTS, NUM_CAVS, RAMP_SLOTS, MergeParams
 
 SPEEDS = [10, 15, 20, 25, 30]
-NODES = {
-    "ab": ("a", "b", 0),
-    "bc0": ("b", "c", 0),
-    "bc1": ("b", "c", 1),
-    "cd": ("c", "d", 0),
-    "jk": ("j", "k", 0),
-    "kb": ("k", "b", 0),
-}
+# highway-env's lane index of each segment
+NODES = {name: (name[0], name[1], int(name[2:] or 0)) for name in road.NAMES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,35 +34,35 @@ class Spawn:
     ramp: bool
     x: float  # m
     speed: float  # m/s
-    driver: str = "base"  # of ``merge_traffic.DRIVERS``, those in ``DRIVERS``; a CAV is always a base driver
+    driver: str = "base"  # a type in ``DRIVERS``; CAVs are always base drivers
 
 
 def random_spawns(rng: np.random.Generator, cavs: int, hdvs: int) -> tuple[Spawn, ...]:
-    """As ``merge`` starts an episode: half of each kind (rounded down) on the through lane, the others on the ramp."""
+    """Vehicles at the start of an episode: half of each kind (rounded down) on the through lane, the others on the ramp."""
     free = {False: list(rng.permutation(MAIN_SLOTS)), True: list(rng.permutation(RAMP_SLOTS))}
     slots = [(slot, slot >= cavs // 2) for slot in range(cavs)] + [(6 + slot, slot >= hdvs // 2) for slot in range(hdvs)]
     return tuple(Spawn(slot, ramp, free[ramp].pop() + rng.uniform(-1.5, 1.5), rng.uniform(25, 27)) for slot, ramp in slots)
 
 
 class SlipSteering:
-    """MARL_CAVs' steering: the slip angle itself is taken for the steering angle."""
+    """MARL_CAVs' steering: the slip angle is used as the steering angle."""
 
     def steering_control(self: Any, target_lane_index: Any) -> float:
         lane = self.road.network.get_lane(target_lane_index)
         along, offset = lane.local_coordinates(self.position)
         turn = np.arcsin(np.clip(-self.KP_LATERAL * offset / self.speed, -1, 1))
-        wanted = lane.heading_at(along + self.speed * self.TAU_PURSUIT) + np.clip(turn, -np.pi / 4, np.pi / 4)
-        rate = self.KP_HEADING * wrap_to_pi(wanted - self.heading)
+        heading = lane.heading_at(along + self.speed * self.TAU_PURSUIT) + np.clip(turn, -np.pi / 4, np.pi / 4)
+        rate = self.KP_HEADING * wrap_to_pi(heading - self.heading)
         slip = np.arcsin(np.clip(self.LENGTH / 2 / self.speed * rate, -1, 1))
         return float(np.clip(slip, -self.MAX_STEERING_ANGLE, self.MAX_STEERING_ANGLE))
 
 
 class SlipCar(SlipSteering, MDPVehicle):
-    """A CAV of the ``marl_cavs`` preset."""
+    """CAV of the ``marl_cavs`` preset."""
 
 
 class CurrentLaneFollowing:
-    """Human drivers of the ``marl_cavs`` preset follow the leader in the current lane only."""
+    """MARL_CAVs' human drivers follow the leader in the current lane only."""
 
     LANE_CHANGE_MAX_BRAKING_IMPOSED = 9.0
 
@@ -83,20 +77,20 @@ class CurrentLaneFollowing:
 
 
 class SlipDriver(CurrentLaneFollowing, SlipSteering, IDMVehicle):
-    """A human driver of the ``marl_cavs`` preset."""
+    """Human driver of the ``marl_cavs`` preset."""
 
     LANE_CHANGE_MIN_ACC_GAIN = 0.1
 
 
 class CurrentLaneAggressive(CurrentLaneFollowing, AggressiveVehicle):
-    """A linear driver of the ``marl_cavs`` preset."""
+    """Linear driver of the ``marl_cavs`` preset."""
 
 
 class CurrentLaneDefensive(CurrentLaneFollowing, DefensiveVehicle):
-    """A linear driver of the ``marl_cavs`` preset."""
+    """Linear driver of the ``marl_cavs`` preset."""
 
 
-# The class of CAVs under each physics preset of ``merge``, and those of human drivers by type.
+# Vehicle classes of each physics preset of ``merge``: CAVs, and human drivers by type.
 CAVS = {"highway_env": MDPVehicle, "marl_cavs": SlipCar}
 DRIVERS: dict[str, dict[str, type[IDMVehicle]]] = {
     "highway_env": {"base": IDMVehicle, "linear_aggressive": AggressiveVehicle, "linear_defensive": DefensiveVehicle},
@@ -116,11 +110,11 @@ class HighwayMerge(AbstractEnv):
     @classmethod
     def default_config(cls) -> dict[str, Any]:
         limits = {"x": [-150, 150], "y": [-12, 12], "vx": [-45, 45], "vy": [-45, 45]}
-        seen = {"type": "Kinematics", "features_range": limits, "clip": False, "see_behind": True, "include_obstacles": False}
-        acting = {"type": "DiscreteMetaAction", "target_speeds": SPEEDS}
+        view = {"type": "Kinematics", "features_range": limits, "clip": False, "see_behind": True, "include_obstacles": False}
+        actions = {"type": "DiscreteMetaAction", "target_speeds": SPEEDS}
         return super().default_config() | {
-            "observation": {"type": "MultiAgentObservation", "observation_config": seen},
-            "action": {"type": "MultiAgentAction", "action_config": acting},
+            "observation": {"type": "MultiAgentObservation", "observation_config": view},
+            "action": {"type": "MultiAgentAction", "action_config": actions},
             "policy_frequency": 5,
             "neighbour_vehicles_connected_lanes": True,
             "physics": "highway_env",
@@ -128,10 +122,10 @@ class HighwayMerge(AbstractEnv):
         }
 
     def _reset(self) -> None:
-        """Builds the road and places the vehicles, the rearmost first.
+        """Builds the road and adds the vehicles, the rearmost first.
 
-        highway-env's vehicles decide one after the other, and one rule (giving up a lane change to a rival ahead) reads decisions
-        already taken; in this order that is the simultaneous update of ``merge``.
+        highway-env's vehicles act sequentially, and one rule (aborting a lane change for a vehicle ahead) reads decisions already
+        taken; in this order the result equals the simultaneous update of ``merge``.
         """
         network = RoadNetwork()
         for name in ("ab", "bc0", "bc1", "cd", "jk"):
@@ -168,13 +162,13 @@ class HighwayMerge(AbstractEnv):
 
 
 def random_episode(physics: str, env_params: MergeParams, rng: np.random.Generator) -> int:
-    """Plays one episode of up to 100 decisions with random available actions; the number of decisions."""
+    """Plays an episode with random available actions and returns its length, at most 100 decisions."""
     cavs = int(rng.integers(env_params.cavs_min, env_params.cavs_max + 1))
     hdvs = int(rng.integers(env_params.hdvs_min, env_params.hdvs_max + 1))
     env = HighwayMerge(config={"spawns": random_spawns(rng, cavs, hdvs), "physics": physics})
-    for decision in range(100):
+    length, terminated = 0, False
+    while length < 100 and not terminated:
         available = [agent.get_available_actions() for agent in env.action_type.agents_action_types]
         *_, terminated, _, _ = env.step(tuple(int(rng.choice(choices)) for choices in available))
-        if terminated:
-            return decision + 1
-    return 100
+        length += 1
+    return length

@@ -1,4 +1,4 @@
-"""What a connected autonomous vehicle ("CAV") of ``merge`` can decide, and what its decisions do."""
+"""Actions of the connected autonomous vehicles ("CAVs") of ``merge``."""
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +12,24 @@ NUM_ACTIONS = 5
 
 
 def command(vehicles: Vehicles, action: jax.Array, env_params: MergeParams) -> Vehicles:
-    """New targets from decisions; ``vehicles`` and ``action`` (int) have one shape, any.
+    """Applies actions to targets; ``vehicles`` and ``action`` (int) have the same shape, any.
 
     Left changes the target lane from the merging to the through lane. Faster and slower set the target speed one level above
-    or below the level nearest to the present speed. Right does nothing: no lane to the right may be entered.
+    or below the level nearest to the current speed. Right does nothing: there is no lane to the right that may be entered.
     """
     target_lane = road.follow(vehicles.x, vehicles.target_lane)
     left = (action == LEFT) & (target_lane == road.BC1) & road.through_reachable(vehicles.x, vehicles.y)
     change = (action == FASTER).astype(vehicles.speed.dtype) - (action == SLOWER)
     level = jnp.clip(nearest_level(vehicles.speed, env_params) + change, 0, env_params.speed_levels - 1)
-    chosen = env_params.speed_lowest + level * env_params.speed_interval
+    target_speed = env_params.speed_lowest + level * env_params.speed_interval
     return vehicles.replace(
         target_lane=jnp.where(left, road.BC0, target_lane),
-        target_speed=jnp.where(change != 0, chosen, vehicles.target_speed),
+        target_speed=jnp.where(change != 0, target_speed, vehicles.target_speed),
     )
 
 
 def nearest_level(speed: jax.Array, env_params: MergeParams) -> jax.Array:
-    """The number of the target speed nearest to ``speed``, halves to even, as a float."""
+    """Index of the target speed nearest to ``speed``, as a float; ties round to even."""
     level = jnp.round((speed - env_params.speed_lowest) / env_params.speed_interval)
     return jnp.clip(level, 0, env_params.speed_levels - 1)
 

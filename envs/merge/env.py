@@ -6,6 +6,7 @@ Traffic", 2023), with the driver mixes of iPLAN (Wu et al., 2023) and MAPPO-PIS 
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -20,41 +21,23 @@ from marljax.core.types import Outcome, View
 from marljax.envs.merge import reward as rewards
 from marljax.envs.merge import road, safety, traffic
 from marljax.envs.merge import scene as merge_scene
-from marljax.envs.merge.actions import FASTER, IDLE, LEFT, NUM_ACTIONS, RIGHT, SLOWER, action_mask, command
+from marljax.envs.merge.actions import IDLE, NUM_ACTIONS, action_mask, command
 from marljax.envs.merge.params import (
     CRASH_PENALTY,
     DENSITIES,
-    MAIN_SLOTS,
     MIXES,
     NUM_CAVS,
     NUM_VEHICLES,
     PHYSICS,
-    RAMP_SLOTS,
     REWARDS,
     MergeParams,
     check_consistency,
-    physics_of,
     preset_params,
 )
-from marljax.envs.merge.reward import Tally
-from marljax.envs.merge.spawn import flow, is_cav, spawn
+from marljax.envs.merge.reward import EpisodeStats
+from marljax.envs.merge.spawn import flow, is_cav, is_human, spawn
 from marljax.envs.merge.traffic import Physics, Vehicles
 from marljax.errors import unknown
-
-__all__ = [
-    "FASTER",
-    "IDLE",
-    "LEFT",
-    "MAIN_SLOTS",
-    "NUM_CAVS",
-    "NUM_VEHICLES",
-    "RAMP_SLOTS",
-    "RIGHT",
-    "SLOWER",
-    "Merge",
-    "MergeParams",
-    "MergeState",
-]
 
 DECISION_TIME = traffic.SUBSTEPS * traffic.TIME_STEP  # s
 OBSERVED = 4  # neighbours in an observation
@@ -63,52 +46,50 @@ POSITION_SCALE, LATERAL_SCALE, SPEED_SCALE = 150.0, 12.0, 45.0
 
 
 class MergeState(struct.PyTreeNode):
-    """Everything that an episode of ``merge`` consists of."""
+    """State of an episode of ``merge``."""
 
     vehicles: Vehicles  # [12] each, CAVs in slots 0–5
     on_ramp: jax.Array  # [6] bool: this CAV entered on the ramp
     step: jax.Array  # int32 decisions taken
-    tally: Tally
+    stats: EpisodeStats
 
 
 @dataclasses.dataclass(frozen=True)
 class Merge(Environment):
-    """On-ramp merging in mixed traffic: six CAV slots, six slots for human-driven vehicles.
-
-    With ``physics="marl_cavs"`` the physics stops in the sub-step in which an episode ends: that of the crash, or the first of
-    the last decision.
+    """On-ramp merging in mixed traffic: six slots for CAVs, six for human-driven vehicles.
 
     Actions, 5 per second: 0 left, 1 idle, 2 right (never available), 3 faster, 4 slower; the last two set the target speed
-    one level above or below the level nearest to the present speed. Physics runs at 15 Hz. An episode ends when a CAV
-    crashes, or is cut off after 100 decisions.
+    one level above or below the level nearest to the current speed. Physics runs at 15 Hz. An episode terminates when a CAV
+    crashes and is truncated after 100 decisions. With ``physics="marl_cavs"`` the physics stops in the sub-step in which the
+    episode ends: that of the crash, or the first of the last decision.
 
-    Observation of a CAV, 25 numbers, rows of 5; an absent neighbour's row is 0:
+    Observation of a CAV, 25 numbers in rows of 5; the row of an absent neighbour is 0:
 
-    ===== ====================================== ===========================================
-    row   whose                                  columns
-    ===== ====================================== ===========================================
-    0     its own                                1, x / 150, y / 12, vx / 45, vy / 45
-    1–4   vehicles within 180 m, nearest         1, and the same four, as differences from
-          in |Δx| first, behind ones included    the own
-    ===== ====================================== ===========================================
+    ===== ======================================== =========================================
+    row   vehicle                                  columns
+    ===== ======================================== =========================================
+    0     the CAV itself                           1, x / 150, y / 12, vx / 45, vy / 45
+    1–4   vehicles within 180 m, in order of |Δx|, 1, and the same four relative to the CAV
+          in front or behind
+    ===== ======================================== =========================================
 
-    With ``intents`` each of the four neighbours adds x / 150 and y / 12 of its intended place after 1 … ``horizon``
-    decisions, minus the own present place; 0 where the neighbour is not a CAV. A CAV's intended course keeps its target lane
-    and speed.
+    With ``intents`` each of the four neighbours adds x / 150 and y / 12 of its intended positions after 1 … ``horizon``
+    decisions, relative to the observing CAV's current position; 0 if the neighbour is not a CAV. The intended course of a CAV
+    keeps its target lane and speed.
 
-    Global state: 12 × (present, is CAV, x, y, vx, vy, heading), scaled alike. Metrics: see ``merge_reward.metrics``.
+    Global state: 12 × (present, is CAV, x, y, vx, vy, heading), with the same scales. Metrics: see ``reward.metrics``.
     """
 
     density: str = option("hard", choices=DENSITIES, preset=True, help="number of vehicles, as in MARL_CAVs or MAPPO-PIS (pis_…)")
     drivers: str = option("homogeneous", choices=MIXES, preset=True, help="mix of human drivers: iPLAN's types, or linear")
     physics: str = option("marl_cavs", choices=PHYSICS, help="MARL_CAVs' simulator, or highway-env 1.12.1")
-    connected_lanes: bool = option(True, help="drivers see across the joins of segments")
+    connected_lanes: bool = option(True, help="drivers consider vehicles on the segments before and after theirs")
     reward: str = option("regional", choices=REWARDS, help="how rewards are shared among CAVs")
     intents: bool = option(False, help="observations hold the intended courses of neighbouring CAVs (MAPPO-PIS)")
-    safety: bool = option(False, help="a supervisor replaces decisions that it predicts to end in a collision")
-    horizon: int = option(5, low=1, high=20, help="decisions that intents and supervisor look ahead")
-    continue_after_crash: bool = option(False, help="crashed CAVs leave and their wrecks stay; the episode ends when all crashed")
-    open_inflow: bool = option(False, help="vehicles leave at the road's end, others enter at both entries")
+    safety: bool = option(False, help="a supervisor replaces actions that it predicts to cause a collision")
+    horizon: int = option(5, low=1, high=20, help="decisions that intents and supervisor predict ahead")
+    continue_after_crash: bool = option(False, help="crashed CAVs become obstacles; the episode ends when all have crashed")
+    open_inflow: bool = option(False, help="vehicles leave at the road's end and enter at both entries")
 
     version: ClassVar[str] = "2"  # 2: linear drivers steer linearly; with physics=marl_cavs, ends within a decision
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
@@ -139,7 +120,7 @@ class Merge(Environment):
         return self.preset_params(self.density)
 
     def preset_params(self, preset: str) -> MergeParams:
-        """The numbers of another density, with this environment's drivers and physics."""
+        """Parameters of another density, with the drivers and physics of this environment."""
         if preset not in DENSITIES:
             raise unknown("density", preset, DENSITIES)
         return preset_params(preset, self.drivers, self.physics)
@@ -150,26 +131,18 @@ class Merge(Environment):
 
     @property
     def _rules(self) -> Physics:
-        return physics_of(self.physics, self.connected_lanes)
+        return dataclasses.replace(PHYSICS[self.physics], connected_lanes=self.connected_lanes)
 
     def initial(self, key: jax.Array, env_params: MergeParams) -> MergeState:
         vehicles, on_ramp = spawn(key, env_params)
         cavs = jnp.sum(vehicles.alive[:NUM_CAVS]).astype(vehicles.x.dtype)
         zero = jnp.zeros_like(cavs)
-        tally = Tally(
+        stats = EpisodeStats(*[zero] * len(dataclasses.fields(EpisodeStats))).replace(
             cavs=cavs,
-            cavs_crashed=zero,
             ramp_cavs=jnp.sum(on_ramp & vehicles.alive[:NUM_CAVS]).astype(zero.dtype),
-            ramp_merged=zero,
-            decisions=zero,
-            speed_sum=zero,
-            crossings=zero,
-            intervened=zero,
             min_ttc=zero + rewards.TTC_CAP,
-            skipped=zero,
-            own_return=zero,
         )
-        return MergeState(vehicles, on_ramp, jnp.zeros((), jnp.int32), tally)
+        return MergeState(vehicles, on_ramp, jnp.zeros((), jnp.int32), stats)
 
     def transition(
         self, key: jax.Array, state: MergeState, action: jax.Array, env_params: MergeParams
@@ -178,8 +151,9 @@ class Merge(Environment):
         before = state.vehicles
         acting = self._present(before)
         mask = action_mask(before, acting, env_params)
-        action = jnp.where(available(mask, action), action, IDLE)
-        decided = self._supervise(key_safety, before, action, mask, env_params)
+        action = decided = jnp.where(available(mask, action), action, IDLE)
+        if self.safety:
+            decided = safety.supervise(key_safety, before, action, mask, self._rules, env_params, self.horizon)
         last = state.step + 1 >= env_params.duration
         vehicles, skipped = self._drive(before, decided, acting, last, env_params)
 
@@ -188,21 +162,28 @@ class Merge(Environment):
         reward = rewards.share(own_reward, self.reward, vehicles, own, acting)
         terminated = self._over(vehicles, acting)
         published = own_reward + (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
-        tally = rewards.count(state.tally, before, vehicles, own, published, acting, decided != action)
-        state = state.replace(vehicles=vehicles, step=state.step + 1, tally=tally.replace(skipped=skipped))
+        stats = rewards.update_stats(state.stats, before, vehicles, own, published, acting, decided != action)
+        state = state.replace(vehicles=vehicles, step=state.step + 1, stats=stats.replace(skipped=skipped))
         if self.open_inflow:
-            state = self._flow(key_flow, state, ~before.alive, env_params)
+            vehicles, entered, left = flow(key_flow, vehicles, ~before.alive, env_params)
+            entered, left = entered[:NUM_CAVS], left[:NUM_CAVS]
+            on_ramp = jnp.where(entered, vehicles.lane[:NUM_CAVS] == road.JK, state.on_ramp)
+            stats = state.stats.replace(
+                cavs=state.stats.cavs + jnp.sum(entered),
+                ramp_cavs=state.stats.ramp_cavs + jnp.sum(entered & on_ramp),
+                ramp_merged=state.stats.ramp_merged + jnp.sum(left & merged(state)),
+            )
+            state = state.replace(vehicles=vehicles, on_ramp=on_ramp, stats=stats)
         return state, Outcome(reward, terminated, last & ~terminated)
 
     def observe(self, state: MergeState, env_params: MergeParams) -> View:
         vehicles = state.vehicles
         alive = self._present(vehicles)
-        obs = observation(vehicles, alive, safety.intents(vehicles, self._rules, self.horizon) if self.intents else None)
         return View(
-            obs=obs,
+            obs=observation(vehicles, alive, safety.intents(vehicles, self._rules, self.horizon) if self.intents else None),
             action_mask=action_mask(vehicles, alive, env_params),
             alive=alive,
-            metrics=rewards.metrics(state.tally, jnp.sum(merged(state)), self._seconds(state)),
+            metrics=rewards.metrics(state.stats, jnp.sum(merged(state)), self._seconds(state)),
         )
 
     def global_state(self, state: MergeState, env_params: MergeParams) -> jax.Array:
@@ -212,8 +193,7 @@ class Merge(Environment):
 
     def scene(self, state: MergeState, env_params: MergeParams) -> Scene:
         end = road.ROAD_END if self.open_inflow else merge_scene.FARTHEST
-        counted = merge_scene.count(state.vehicles, merged(state), state.tally.cavs, end)
-        return merge_scene.draw(state.vehicles, is_cav(), counted, end, self._seconds(state))
+        return merge_scene.draw(state.vehicles, merged(state), state.stats.cavs, end, self._seconds(state))
 
     @property
     def display(self) -> Display:
@@ -230,99 +210,71 @@ class Merge(Environment):
         return alive & ~vehicles.crashed[:NUM_CAVS] if self.continue_after_crash else alive
 
     def _over(self, vehicles: Vehicles, acting: jax.Array) -> jax.Array:
-        """Whether crashes end the episode, of the CAVs that were ``acting`` ([6] bool) when the decision began."""
+        """Whether crashes end the episode, among the CAVs that were ``acting`` ([6] bool) at the start of the decision."""
         crashed = vehicles.crashed[:NUM_CAVS] & acting
         if self.continue_after_crash:
             return jnp.any(acting) & ~jnp.any(acting & ~crashed)
         return jnp.any(crashed)
 
     def _seconds(self, state: MergeState) -> jax.Array:
-        """Since the episode began."""
+        """Time since the episode began."""
         seconds = state.step * DECISION_TIME
-        return seconds - state.tally.skipped * traffic.TIME_STEP if self._rules.stops_at_end else seconds
-
-    def _supervise(
-        self, key: jax.Array, vehicles: Vehicles, action: jax.Array, mask: jax.Array, env_params: MergeParams
-    ) -> jax.Array:
-        """[6] the decisions to take."""
-        if not self.safety:
-            return action
-        drivers, human = traffic.drivers_of(env_params.drivers, vehicles.driver), humans(env_params)
-        return safety.supervise(key, vehicles, action, mask, drivers, human, self._rules, env_params, self.horizon)
+        return seconds - state.stats.skipped * traffic.TIME_STEP if self._rules.stops_at_end else seconds
 
     def _drive(
         self, vehicles: Vehicles, action: jax.Array, acting: jax.Array, last: jax.Array, env_params: MergeParams
     ) -> tuple[Vehicles, jax.Array]:
-        """Applies the CAVs' decisions and advances the traffic by one decision interval.
+        """Applies the CAVs' actions and advances the traffic by one decision interval.
 
-        Where the rules say so, nothing moves any more once the episode is over: after the sub-step of a crash that ends it, and
-        after the first sub-step of the ``last`` decision.
+        With ``Physics.stops_at_end`` nothing moves after the end of the episode: the sub-step of the crash that ends it, or the
+        first of the ``last`` decision.
 
         Returns:
-            The vehicles, and how many sub-steps were left out.
+            The vehicles, and the number of sub-steps skipped.
         """
-        human = humans(env_params)
+        human = is_human(env_params)
         action = jnp.concatenate([action, jnp.full(NUM_VEHICLES - NUM_CAVS, IDLE, action.dtype)])
         commanded = command(vehicles, action, env_params)
         vehicles = jax.tree.map(lambda own, new: jnp.where(human, own, new), vehicles, commanded)
         drivers = traffic.drivers_of(env_params.drivers, vehicles.driver)
-
-        def substep(moving: Vehicles) -> Vehicles:
-            return traffic.substep(moving, drivers, human, self._rules)
-
+        substep = functools.partial(traffic.substep, drivers=drivers, human=human, physics=self._rules)
         if not self._rules.stops_at_end:
             vehicles = jax.lax.scan(lambda moving, _: (substep(moving), None), vehicles, length=traffic.SUBSTEPS)[0]
             return vehicles, jnp.zeros((), vehicles.x.dtype)
 
-        # A sub-step too many is taken back when the next begins: at its own end, XLA fuses it and a step takes six times as long.
-        def resume(before: Vehicles, after: Vehicles, counts: jax.Array) -> tuple[Vehicles, jax.Array]:
-            over = counts & (last | self._over(before, acting))
+        # A sub-step after the end is undone when the next one starts. Undone right away, XLA would fuse the undoing into the
+        # sub-step, and a step would take six times as long.
+        def resume(before: Vehicles, after: Vehicles, applies: jax.Array) -> tuple[Vehicles, jax.Array]:
+            over = applies & (last | self._over(before, acting))
             return jax.tree.map(lambda old, new: jnp.where(over, old, new), before, after), over
 
-        def body(carry: tuple[Vehicles, Vehicles], number: jax.Array) -> tuple[tuple[Vehicles, Vehicles], jax.Array]:
-            moving, over = resume(*carry, number > 1)
+        def body(carry: tuple[Vehicles, Vehicles], index: jax.Array) -> tuple[tuple[Vehicles, Vehicles], jax.Array]:
+            moving, over = resume(*carry, index > 1)
             return (moving, substep(moving)), over
 
-        carry, taken_back = jax.lax.scan(body, (vehicles, vehicles), jnp.arange(traffic.SUBSTEPS))
+        carry, undone = jax.lax.scan(body, (vehicles, vehicles), jnp.arange(traffic.SUBSTEPS))
         vehicles, over = resume(*carry, jnp.array(True))
-        return vehicles, (jnp.sum(taken_back) + over).astype(vehicles.x.dtype)
-
-    def _flow(self, key: jax.Array, state: MergeState, free: jax.Array, env_params: MergeParams) -> MergeState:
-        """Lets vehicles leave and come in, and keeps the count of CAVs."""
-        vehicles, entered, left = flow(key, state.vehicles, free, env_params)
-        entered, left = entered[:NUM_CAVS], left[:NUM_CAVS]
-        on_ramp = jnp.where(entered, vehicles.lane[:NUM_CAVS] == road.JK, state.on_ramp)
-        tally = state.tally.replace(
-            cavs=state.tally.cavs + jnp.sum(entered),
-            ramp_cavs=state.tally.ramp_cavs + jnp.sum(entered & on_ramp),
-            ramp_merged=state.tally.ramp_merged + jnp.sum(left & merged(state)),
-        )
-        return state.replace(vehicles=vehicles, on_ramp=on_ramp, tally=tally)
-
-
-def humans(env_params: MergeParams) -> jax.Array:
-    """[12] bool: the vehicles that car-following and lane-change models drive."""
-    return ~is_cav() | jnp.asarray(env_params.cavs_drive_as_humans, bool)
+        return vehicles, (jnp.sum(undone) + over).astype(vehicles.x.dtype)
 
 
 def merged(state: MergeState) -> jax.Array:
-    """[6] bool: CAVs that entered on the ramp and drive on the through lane now."""
+    """[6] bool: CAVs that entered on the ramp and are on the through lane, not crashed."""
     lane, alive, crashed = (leaf[:NUM_CAVS] for leaf in (state.vehicles.lane, state.vehicles.alive, state.vehicles.crashed))
     return state.on_ramp & alive & ~crashed & road.contains(road.segments(road.BC0, road.CD), lane)
 
 
 def scaled(vehicles: Vehicles) -> tuple[jax.Array, ...]:
-    """x, y, vx, vy as observed, [12] each."""
+    """x, y, vx, vy with the observation's scales, [12] each."""
     vx, vy = vehicles.speed * jnp.cos(vehicles.heading), vehicles.speed * jnp.sin(vehicles.heading)
     return vehicles.x / POSITION_SCALE, vehicles.y / LATERAL_SCALE, vx / SPEED_SCALE, vy / SPEED_SCALE
 
 
 def observation(vehicles: Vehicles, alive: jax.Array, intents: tuple[jax.Array, jax.Array] | None) -> jax.Array:
-    """[6, O]: see ``Merge``. Neighbours are picked one by one, nearest first.
+    """[6, O]: see ``Merge``.
 
     Args:
         vehicles: [12].
-        alive: [6] bool, CAVs that observe; the others see 0.
+        alive: [6] bool, CAVs that observe; the others get 0.
         intents: x and y of the CAVs' intended courses, [horizon, 6] each, or None.
     """
     features = jnp.stack(scaled(vehicles))
@@ -337,17 +289,12 @@ def observation(vehicles: Vehicles, alive: jax.Array, intents: tuple[jax.Array, 
         least = jnp.min(distance, axis=1, keepdims=True)
         first = jnp.min(jnp.where(distance == least, slot, NUM_VEHICLES), axis=1, keepdims=True)
         chosen, present = slot == first, jnp.isfinite(least[:, 0])
-        seen = jnp.sum(jnp.where(chosen, features[:, None, :], 0.0), axis=2) - own
-        rows.append(jnp.where(present, jnp.concatenate([ones, seen]), 0.0))
+        relative = jnp.sum(jnp.where(chosen, features[:, None, :], 0.0), axis=2) - own
+        rows.append(jnp.where(present, jnp.concatenate([ones, relative]), 0.0))
         if intents is not None:
-            courses.append(intended(chosen & present[:, None], intents, own))
+            is_neighbour = (chosen & present[:, None])[:, :NUM_CAVS]
+            course = jnp.stack([intents[0] / POSITION_SCALE, intents[1] / LATERAL_SCALE], axis=1)  # [horizon, 2, 6]
+            relative = jnp.sum(jnp.where(is_neighbour, course[:, :, None, :] - own[:2, :, None], 0.0), axis=3)
+            courses.append(relative.reshape(-1, NUM_CAVS))
         distance = jnp.where(chosen, jnp.inf, distance)
     return jnp.where(alive, jnp.concatenate(rows + courses), 0.0).T
-
-
-def intended(chosen: jax.Array, intents: tuple[jax.Array, jax.Array], own: jax.Array) -> jax.Array:
-    """[2·horizon, 6]: the course of the chosen neighbour ([6, 12] one-hot) from each CAV's place; 0 unless it is a CAV."""
-    chosen = chosen[:, :NUM_CAVS]
-    courses = jnp.stack([intents[0] / POSITION_SCALE, intents[1] / LATERAL_SCALE], axis=1)  # [horizon, 2, 6]
-    seen = jnp.sum(jnp.where(chosen, courses[:, :, None, :] - own[:2, :, None], 0.0), axis=3)
-    return seen.reshape(-1, NUM_CAVS)

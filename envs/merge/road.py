@@ -1,10 +1,9 @@
 """The road of ``merge``: a through lane and a ramp that joins it, as six lane segments.
 
-Lengths in metres, angles in radians. x runs along the road, y to the right of the direction of travel, so that the through
-lane lies at y = 0 and the ramp comes in from y = 10.5. Every segment runs along +x, the sine of the ramp included: its
-lateral offset is measured along y, and a longitudinal distance is a difference of x. Road and conventions are those of
-MARL_CAVs (Chen et al., "Deep Multi-agent Reinforcement Learning for Highway On-Ramp Merging in Mixed Traffic", 2023), built
-on highway-env.
+Lengths are in metres, angles in radians. x runs along the road and y to the right of the direction of travel: the through
+lane lies at y = 0, and the ramp comes in from y = 10.5. Every segment runs along +x, including the sine of the ramp: lateral
+offsets are measured along y, longitudinal distances along x. Road and conventions are those of MARL_CAVs (Chen et al., "Deep
+Multi-agent Reinforcement Learning for Highway On-Ramp Merging in Mixed Traffic", 2023), which builds on highway-env.
 
 ======== ======= ======== ==================================== ======= =====================
 segment  number  x        centre y                             next    lane change
@@ -17,7 +16,7 @@ segment  number  x        centre y                             next    lane chan
 ``kb``   5       220–320  7.25 + 3.25 cos(π (x − 220) / 100)   ``bc1``
 ======== ======= ======== ==================================== ======= =====================
 
-A lane is an int32 segment number. Sets of segments are int32 bit masks, bit n for segment n.
+A lane is an int32 segment number; a set of segments is an int32 bit mask, with bit n for segment n.
 """
 
 import math
@@ -37,18 +36,19 @@ CURVE_Y, AMPLITUDE, PULSATION = 7.25, 3.25, math.pi / 100.0
 LANE_WIDTH = 4.0
 OBSTACLE_X, OBSTACLE_Y, OBSTACLE_SIZE = 420.0, 4.0, 2.0  # where the ramp ends
 VEHICLE_LENGTH, VEHICLE_WIDTH = 5.0, 2.0
-MARGIN = 1.0  # m beside the lane in which a vehicle still counts as on it
+MARGIN = 1.0  # m beyond the lane's edge within which a vehicle is still on it
+FAR_AWAY = 1e4  # distance, or speed, of a vehicle that does not exist; infinity would produce NaN
 
 
-def segments(*members: int) -> int:
+def segments(*lanes: int) -> int:
     """The bit mask of a set of segments."""
-    return sum(1 << member for member in members)
+    return sum(1 << lane for lane in lanes)
 
 
 ALONE = tuple(segments(lane) for lane in range(6))
-# Where highway-env 1.12.1 looks for neighbours when it searches connected lanes: the segment, those that follow and those
-# that lead to it, paired by their index across the road. So the ramp curve looks on into the through lane, which is how ramp
-# drivers make room early.
+# Segments that highway-env 1.12.1 searches for neighbours when lanes are connected: the segment, its successors and its
+# predecessors, paired by their index across the road. The ramp's curve is therefore followed by the through lane, which is how
+# ramp drivers make room early.
 CONNECTED = (
     segments(AB, BC0),
     segments(BC0, CD, AB, KB),
@@ -60,7 +60,7 @@ CONNECTED = (
 
 
 def pick(lane: jax.Array, values: Sequence[float]) -> jax.Array:
-    """``values[lane]`` for six constants; selects vectorise where a gather does not."""
+    """``values[lane]`` for six constants, as selects: they vectorise on CPUs, a gather does not."""
     picked = jnp.full_like(lane, values[0]) if isinstance(values[0], int) else jnp.full(lane.shape, values[0])
     for number, value in enumerate(values):
         if value != values[0]:
@@ -69,17 +69,17 @@ def pick(lane: jax.Array, values: Sequence[float]) -> jax.Array:
 
 
 def contains(mask: jax.Array | int, lane: jax.Array | int) -> jax.Array:
-    """Whether a segment belongs to a set of segments."""
+    """Whether a set of segments contains a segment."""
     return jnp.asarray((mask >> lane) & 1) == 1
 
 
 def curve_y(x: jax.Array) -> jax.Array:
-    """Centre of the ramp's sine, continued beyond its ends."""
+    """y of the centre of the ramp's sine, extended beyond its ends."""
     return CURVE_Y + AMPLITUDE * jnp.cos(PULSATION * (x - START[KB]))
 
 
 def curve_heading(x: jax.Array) -> jax.Array:
-    """Direction of the ramp's sine, at most 0.10175 rad from +x."""
+    """Heading of the ramp's sine, within 0.10175 rad of +x."""
     return jnp.arctan(-AMPLITUDE * PULSATION * jnp.sin(PULSATION * (x - START[KB])))
 
 
@@ -90,24 +90,24 @@ def centre_y(lane: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def heading(lane: jax.Array, x: jax.Array) -> jax.Array:
-    """Direction of a segment's centre line at ``x``."""
+    """Heading of a segment's centre line at ``x``."""
     return jnp.where(lane == KB, curve_heading(x), 0.0)
 
 
 def wrap(angle: jax.Array) -> jax.Array:
-    """The same angle in [-π, π)."""
+    """The equivalent angle in [-π, π)."""
     return angle - 2 * math.pi * jnp.floor((angle + math.pi) / (2 * math.pi))
 
 
 def overshoot(x: jax.Array, start: float, end: float) -> jax.Array:
-    """How far ``x`` lies outside [start, end]."""
+    """Distance of ``x`` from [start, end]; 0 inside."""
     return jnp.maximum(start - x, 0.0) + jnp.maximum(x - end, 0.0)
 
 
 def nearest_lane(x: jax.Array, y: jax.Array, direction: jax.Array) -> jax.Array:
-    """The segment a vehicle is on: least |lateral offset| + longitudinal overshoot + |heading error|.
+    """The segment a vehicle is on, which minimises |lateral offset| + longitudinal overshoot + |heading error|.
 
-    The three segments of the through lane are one straight line, so among them ``x`` decides.
+    The three segments of the through lane form one straight line, so ``x`` alone decides among them.
     """
     turn = jnp.abs(wrap(direction))
     through = jnp.where(x <= END[AB], AB, jnp.where(x <= END[BC0], BC0, CD)).astype(jnp.int32)
@@ -123,13 +123,13 @@ def nearest_lane(x: jax.Array, y: jax.Array, direction: jax.Array) -> jax.Array:
 
 
 def occupancy(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Bit mask of the segments on which a driver sees a vehicle: within a margin of the lane, and 5 m beyond its ends."""
-    beside = LANE_WIDTH / 2 + MARGIN
+    """Bit mask of the segments that a vehicle occupies: it is within ``MARGIN`` of the lane and 5 m of its ends."""
+    reach = LANE_WIDTH / 2 + MARGIN
     rows = (
-        (jnp.abs(y - THROUGH_Y) <= beside, (AB, BC0, CD)),
-        (jnp.abs(y - MERGE_Y) <= beside, (BC1,)),
-        (jnp.abs(y - RAMP_Y) <= beside, (JK,)),
-        (jnp.abs(y - curve_y(x)) <= beside, (KB,)),
+        (jnp.abs(y - THROUGH_Y) <= reach, (AB, BC0, CD)),
+        (jnp.abs(y - MERGE_Y) <= reach, (BC1,)),
+        (jnp.abs(y - RAMP_Y) <= reach, (JK,)),
+        (jnp.abs(y - curve_y(x)) <= reach, (KB,)),
     )
     mask = jnp.zeros(x.shape, jnp.int32)
     for near, lanes in rows:
@@ -140,12 +140,12 @@ def occupancy(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def through_reachable(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Whether a lane change to ``bc0``, the only one that is allowed, is possible from here."""
+    """Whether a lane change to ``bc0``, the only one allowed, is possible from this position."""
     ahead = x - START[BC0]
     return (jnp.abs(y) <= 2 * LANE_WIDTH) & (ahead >= 0) & (ahead < END[BC0] - START[BC0] + VEHICLE_LENGTH)
 
 
 def follow(x: jax.Array, target_lane: jax.Array) -> jax.Array:
-    """The segment to steer for: the next one from half a vehicle's length before a segment ends."""
+    """The segment to steer towards: the next one starting half a vehicle length before ``target_lane`` ends."""
     ends = (*END[:CD], math.inf, *END[CD + 1 :])
     return jnp.where(x > pick(target_lane, ends) - VEHICLE_LENGTH / 2, pick(target_lane, NEXT), target_lane)

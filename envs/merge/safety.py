@@ -1,14 +1,14 @@
 """The priority-based safety supervisor of ``merge``, and the intents that its forecasts provide.
 
 The supervisor is that of MARL_CAVs (Chen et al., 2023, section "Priority-Based Safety Supervisor"), which MAPPO-PIS (2024)
-uses as its safety enhancement module. It looks a few decisions ahead, with every connected autonomous vehicle ("CAV") held to
-its decision and every human driver to the present controls, and replaces a decision that leads to a collision by the one with
-most room. CAVs are treated in order of priority, so that those treated later see what was decided for those before.
+uses as its safety enhancement module. It predicts a few decisions ahead, with the action of every connected autonomous vehicle
+("CAV") and the current controls of every human driver held constant, and replaces an action that leads to a collision by the one
+with the most room. CAVs are treated in order of priority, so later ones take earlier replacements into account.
 
 Axis letters: A CAVs (the first slots), V vehicles, T sub-steps, n actions.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,16 @@ from marljax.envs.merge import reward as rewards
 from marljax.envs.merge import road, traffic
 from marljax.envs.merge.actions import LEFT, NUM_ACTIONS, RIGHT, command
 from marljax.envs.merge.params import NUM_CAVS, MergeParams
-from marljax.envs.merge.spawn import ranks
-from marljax.envs.merge.traffic import DriverTable, Physics, Vehicles
+from marljax.envs.merge.spawn import is_human, ranks
+from marljax.envs.merge.traffic import Physics, Pose, Vehicles
 from marljax.utils.random import flat
 
-ROOM_OFF_RAMP = 100.0  # m, "distance to the end of the merging lane" for vehicles that are not on it
+ROOM_OFF_RAMP = 100.0  # m, replaces the distance to the end of the merging lane on other lanes
 TIE_NOISE = 1e-3
 
 
 class Forecast(NamedTuple):
-    """Where vehicles will be, arrays of one shape."""
+    """Predicted poses and segments, arrays of one shape; the first four fields are a ``traffic.Pose``."""
 
     x: jax.Array
     y: jax.Array
@@ -34,25 +34,24 @@ class Forecast(NamedTuple):
     sin: jax.Array
     lane: jax.Array
 
-    def boxes(self, physics: Physics) -> traffic.Boxes:
-        """As they would collide."""
-        return traffic.box(self.x, self.y, self.cos, self.sin, physics)
+
+class Prediction(NamedTuple):
+    """The forecasts for one decision."""
+
+    cavs: Forecast  # [T, A, n], each CAV under each of its actions
+    humans: Forecast  # [T, V - A]
 
 
-class Held(NamedTuple):
-    """Controls that stay as they are during a forecast; ``steered`` vehicles use their own controllers instead."""
+class HeldControls(NamedTuple):
+    """Controls that stay constant during a forecast; ``steered`` vehicles use their own controllers instead."""
 
     steered: jax.Array  # bool
     tangent: jax.Array  # of the steering angle
     acceleration: jax.Array  # m/s²
 
 
-def roll_out(vehicles: Vehicles, held: Held, physics: Physics, count: int) -> Forecast:
-    """``count`` sub-steps of vehicles that do not react to each other; ``vehicles`` and ``held`` have one shape, any.
-
-    Returns:
-        A forecast with a leading axis [count].
-    """
+def roll_out(vehicles: Vehicles, held: HeldControls, physics: Physics, length: int) -> Forecast:
+    """[length, …] forecast of vehicles that do not react to each other; ``vehicles`` and ``held`` have the same shape, any."""
 
     def body(moving: Vehicles, _: None) -> tuple[Vehicles, Forecast]:
         moving = moving.replace(target_lane=road.follow(moving.x, moving.target_lane))
@@ -60,24 +59,23 @@ def roll_out(vehicles: Vehicles, held: Held, physics: Physics, count: int) -> Fo
         moving = traffic.move(moving, tangent, jnp.where(held.steered, traffic.cruise(moving), held.acceleration))
         return moving, Forecast(moving.x, moving.y, jnp.cos(moving.heading), jnp.sin(moving.heading), moving.lane)
 
-    return jax.lax.scan(body, vehicles, length=count)[1]
+    return jax.lax.scan(body, vehicles, length=length)[1]
 
 
 def intents(vehicles: Vehicles, physics: Physics, horizon: int) -> tuple[jax.Array, jax.Array]:
-    """Where each CAV will be after 1 … ``horizon`` decisions if it keeps its target lane and speed: x and y, [horizon, A]
-    each."""
+    """x and y of the CAVs after 1 … ``horizon`` decisions if they keep their target lane and speed, [horizon, A] each."""
     cavs = jax.tree.map(lambda leaf: leaf[:NUM_CAVS], vehicles)
-    steered = Held(jnp.ones(NUM_CAVS, bool), jnp.zeros_like(cavs.x), jnp.zeros_like(cavs.x))
-    forecast = roll_out(cavs, steered, physics, traffic.SUBSTEPS * horizon)
+    held = HeldControls(jnp.ones(NUM_CAVS, bool), jnp.zeros_like(cavs.x), jnp.zeros_like(cavs.x))
+    forecast = roll_out(cavs, held, physics, traffic.SUBSTEPS * horizon)
     decisions = slice(traffic.SUBSTEPS - 1, None, traffic.SUBSTEPS)
     return forecast.x[decisions], forecast.y[decisions]
 
 
 def priority(vehicles: Vehicles, ties: jax.Array, env_params: MergeParams) -> jax.Array:
-    """[A] lowest first: the merging lane before the others, there the nearest to its end; then the least time headway.
+    """[A] priorities, lowest first: the merging lane, in order of distance to its end, before the others; then time headway.
 
-    On the merging lane −0.5 − (100 − distance to its end)/100 + 0.5 ln(h/(1.2 v)), elsewhere the last term; ``ties`` [A] in
-    [0, 1).
+    −0.5 − (100 − distance to the end)/100 on the merging lane only, + 0.5 ln(h/(1.2 v)) everywhere. ``ties`` [A] in [0, 1)
+    break ties.
     """
     x, speed, lane = (leaf[:NUM_CAVS] for leaf in (vehicles.x, vehicles.speed, vehicles.lane))
     front = jnp.minimum(rewards.neighbours(vehicles, lane, NUM_CAVS).front, rewards.HEADWAY_CAP)
@@ -87,25 +85,25 @@ def priority(vehicles: Vehicles, ties: jax.Array, env_params: MergeParams) -> ja
 
 
 def safety_room(own: Forecast, others: Forecast, present: jax.Array, changes_lane: jax.Array) -> jax.Array:
-    """[n] m: the least room over the forecast for each action.
+    """[n] m: the minimum room over the forecast for each action.
 
-    On the merging lane the distance to its end, elsewhere 100; for a lane change at most the distance |Δx| to the nearest
-    vehicle in front or behind, in the own lane or beside; otherwise at most the headway in the own lane.
+    The distance to the end of the merging lane, or 100 elsewhere. A lane change limits it to |Δx| of the nearest front and rear
+    vehicles in the own and the adjacent lane, any other action to the headway in the own lane.
 
     Args:
         own: [n, T], the CAV under each action.
         others: [T, K].
-        present: [K] bool, which of the others count.
+        present: [K] bool, which of the others to consider.
         changes_lane: [n] bool.
     """
-    beside = rewards.lane_beside(own.lane, own.x)[:, :, None]
+    adjacent = rewards.adjacent_lane(own.lane, own.x)[:, :, None]
     dx = others.x - own.x[:, :, None]
     lane, ahead, behind = own.lane[:, :, None], (dx > 0) & present, (dx <= 0) & present
     front = ahead & rewards.in_front(lane, others.lane)
     around = front | (behind & rewards.in_rear(lane, others.lane))
-    around = around | (ahead & rewards.in_front(beside, others.lane)) | (behind & rewards.in_rear(beside, others.lane))
-    counted = jnp.where(changes_lane[:, None, None], around, front)
-    nearest = jnp.min(jnp.where(counted, jnp.abs(dx), rewards.NOBODY), axis=(1, 2))
+    around = around | (ahead & rewards.in_front(adjacent, others.lane)) | (behind & rewards.in_rear(adjacent, others.lane))
+    relevant = jnp.where(changes_lane[:, None, None], around, front)
+    nearest = jnp.min(jnp.where(relevant, jnp.abs(dx), road.FAR_AWAY), axis=(1, 2))
     nearest = jnp.where(changes_lane, nearest, jnp.minimum(nearest, rewards.HEADWAY_CAP))
     ending = jnp.where(own.lane == road.BC1, road.OBSTACLE_X - own.x, ROOM_OFF_RAMP)
     return jnp.minimum(jnp.min(ending, axis=1), nearest)
@@ -113,39 +111,18 @@ def safety_room(own: Forecast, others: Forecast, present: jax.Array, changes_lan
 
 def collision_ahead(own: Forecast, others: Forecast, present: jax.Array, physics: Physics) -> jax.Array:
     """[n] bool: the action leads to a collision with another vehicle or the obstacle; arguments as for ``safety_room``."""
-    mine = Forecast(*(leaf[:, :, None] for leaf in own))
-    hits = traffic.overlap(mine.boxes(physics), others.boxes(physics), physics) & present
-    blocked = traffic.overlap(own.boxes(physics), traffic.obstacle(physics), physics)
+    ego = Pose(*(leaf[:, :, None] for leaf in own[:4]))
+    hits = traffic.overlap(ego, Pose(*others[:4]), physics) & present
+    blocked = traffic.overlap(Pose(*own[:4]), traffic.OBSTACLE, physics, traffic.OBSTACLE_SIZE)
     return jnp.any(hits, axis=(1, 2)) | jnp.any(blocked, axis=1)
 
 
-class Prospect(NamedTuple):
-    """The forecasts of one decision."""
+def look_ahead(noise: jax.Array, vehicles: Vehicles, physics: Physics, env_params: MergeParams, horizon: int) -> Prediction:
+    """All CAVs under all actions and all human drivers, in one rollout of ``horizon`` decisions.
 
-    cavs: Forecast  # [T, A, n], each CAV under each of its actions
-    humans: Forecast  # [T, V - A]
-
-
-def look_ahead(
-    noise: jax.Array,
-    vehicles: Vehicles,
-    drivers: DriverTable,
-    human: jax.Array,
-    physics: Physics,
-    env_params: MergeParams,
-    horizon: int,
-) -> Prospect:
-    """All CAVs under all actions and all human drivers, in one rollout.
-
-    Args:
-        noise: [2, V - A] in [0, 1), for the steering and the acceleration of the human drivers.
-        vehicles: [V].
-        drivers: [V].
-        human: [V] bool.
-        physics: the rules.
-        env_params: the numbers.
-        horizon: decisions to look ahead.
+    ``noise`` [2, V - A] in [0, 1) perturbs the human drivers' steering and acceleration.
     """
+    drivers, human = traffic.drivers_of(env_params.drivers, vehicles.driver), is_human(env_params)
     cavs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:NUM_CAVS, None], (NUM_CAVS, NUM_ACTIONS)), vehicles)
     cavs = command(cavs, jnp.broadcast_to(jnp.arange(NUM_ACTIONS), (NUM_CAVS, NUM_ACTIONS)), env_params)
     _, tangent, acceleration = traffic.controls(vehicles, drivers, human, physics)
@@ -153,19 +130,19 @@ def look_ahead(
     tangent = jnp.tan(jnp.arctan(tangent[NUM_CAVS:]) * error[0])
     count = NUM_CAVS * NUM_ACTIONS
 
-    def both(cav: jax.Array, others: jax.Array) -> jax.Array:
-        return jnp.concatenate([cav.reshape(count), others])
+    def join(cavs: jax.Array, humans: jax.Array) -> jax.Array:
+        return jnp.concatenate([cavs.reshape(count), humans])
 
-    everyone = jax.tree.map(lambda cav, leaf: both(cav, leaf[NUM_CAVS:]), cavs, vehicles)
+    everyone = jax.tree.map(lambda cav, leaf: join(cav, leaf[NUM_CAVS:]), cavs, vehicles)
     zeros = jnp.zeros_like(cavs.x)
-    held = Held(
+    held = HeldControls(
         steered=jnp.arange(everyone.x.shape[0]) < count,
-        tangent=both(zeros, tangent),
-        acceleration=both(zeros, acceleration[NUM_CAVS:] * error[1]),
+        tangent=join(zeros, tangent),
+        acceleration=join(zeros, acceleration[NUM_CAVS:] * error[1]),
     )
     forecast = roll_out(everyone, held, physics, traffic.SUBSTEPS * horizon)
     split = (leaf[:, :count].reshape(-1, NUM_CAVS, NUM_ACTIONS) for leaf in forecast)
-    return Prospect(Forecast(*split), Forecast(*(leaf[:, count:] for leaf in forecast)))
+    return Prediction(Forecast(*split), Forecast(*(leaf[:, count:] for leaf in forecast)))
 
 
 def supervise(
@@ -173,69 +150,53 @@ def supervise(
     vehicles: Vehicles,
     action: jax.Array,
     mask: jax.Array,
-    drivers: DriverTable,
-    human: jax.Array,
     physics: Physics,
     env_params: MergeParams,
     horizon: int,
 ) -> jax.Array:
-    """The CAVs' decisions, the dangerous ones replaced.
+    """[A] int, the CAVs' actions with dangerous ones replaced, from ``action`` ([A] int), available by ``mask`` ([A, n] bool).
 
-    Args:
-        key: consumed.
-        vehicles: [V].
-        action: [A] int, decisions; the unavailable ones have become IDLE.
-        mask: [A, n] bool, available actions.
-        drivers: [V].
-        human: [V] bool.
-        physics: the rules.
-        env_params: the numbers.
-        horizon: decisions to look ahead.
-
-    Returns:
-        [A] int, decisions to take.
+    ``horizon`` is the number of decisions to predict.
     """
     draws = flat(jax.random.uniform, key, (NUM_CAVS + 2 * (vehicles.x.shape[0] - NUM_CAVS),))
     ties, noise = draws[:NUM_CAVS], draws[NUM_CAVS:].reshape(2, -1)
-    prospect = look_ahead(noise, vehicles, drivers, human, physics, env_params, horizon)
-    return resolve(priority(vehicles, ties, env_params), prospect, action, mask, vehicles.alive, physics, env_params)
+    prediction = look_ahead(noise, vehicles, physics, env_params, horizon)
+    return resolve(priority(vehicles, ties, env_params), prediction, action, mask, vehicles.alive, physics, env_params)
 
 
 def resolve(
     order: jax.Array,
-    prospect: Prospect,
+    prediction: Prediction,
     action: jax.Array,
     mask: jax.Array,
     alive: jax.Array,
     physics: Physics,
     env_params: MergeParams,
 ) -> jax.Array:
-    """One CAV after the other, lowest ``order`` [A] first: keeps a decision without a collision ahead, else takes the
-    roomiest.
+    """[A] int: one CAV at a time, lowest ``order`` [A] first, keeps an action without a collision ahead, else takes the
+    available one with the most room.
 
-    The forecasts are put in the order of treatment once, so that each turn finds its own as the next element of a scan.
+    The forecasts are sorted once, so that each CAV's own is the next element of the scan.
     """
     slots = jnp.arange(NUM_CAVS)
     turn = ranks(order)
     agent = jnp.sum(jnp.where(turn[None, :] == slots[:, None], slots[None, :], 0), axis=1)
-    options = Forecast(*(jnp.moveaxis(leaf, 0, 2)[agent] for leaf in prospect.cavs))  # [A, n, T]
+    options = Forecast(*(jnp.moveaxis(leaf, 0, 2)[agent] for leaf in prediction.cavs))  # [A, n, T]
     action, mask, present = action[agent], mask[agent], alive[:NUM_CAVS][agent]
     changes_lane = (jnp.arange(NUM_ACTIONS) == LEFT) | (jnp.arange(NUM_ACTIONS) == RIGHT)
-    course = Forecast(*(jnp.take_along_axis(leaf, action[:, None, None], axis=1)[:, 0] for leaf in options))  # [A, T]
+    courses = Forecast(*(jnp.take_along_axis(leaf, action[:, None, None], axis=1)[:, 0] for leaf in options))  # [A, T]
 
-    def treat(course: Forecast, each) -> tuple[Forecast, jax.Array]:
-        number, own, planned, available = each
-        others = Forecast(
-            *(jnp.concatenate([cavs.T, humans], axis=1) for cavs, humans in zip(course, prospect.humans, strict=True))
-        )
-        counted = jnp.concatenate([present & (slots != number), alive[NUM_CAVS:]])
-        collides = collision_ahead(own, others, counted, physics)
-        room = safety_room(own, others, counted, changes_lane) - env_params.collision_room * collides
+    def treat(courses: Forecast, x: Any) -> tuple[Forecast, jax.Array]:
+        index, own, planned, available = x
+        pairs = zip(courses, prediction.humans, strict=True)
+        others = Forecast(*(jnp.concatenate([cavs.T, humans], axis=1) for cavs, humans in pairs))
+        considered = jnp.concatenate([present & (slots != index), alive[NUM_CAVS:]])
+        collides = collision_ahead(own, others, considered, physics)
+        room = safety_room(own, others, considered, changes_lane) - env_params.collision_room * collides
         roomiest = jnp.argmax(jnp.where(available, room, -jnp.inf)).astype(planned.dtype)
-        decided = jnp.where(collides[planned] & present[number], roomiest, planned)
-        taken = Forecast(*(leaf[decided] for leaf in own))
-        course = Forecast(*(jnp.where((slots == number)[:, None], new, old) for new, old in zip(taken, course, strict=True)))
-        return course, decided
+        decided = jnp.where(collides[planned] & present[index], roomiest, planned)
+        pairs = zip((leaf[decided] for leaf in own), courses, strict=True)
+        return Forecast(*(jnp.where((slots == index)[:, None], new, old) for new, old in pairs)), decided
 
-    decided = jax.lax.scan(treat, course, (slots, options, action, mask))[1]
+    decided = jax.lax.scan(treat, courses, (slots, options, action, mask))[1]
     return decided[turn]

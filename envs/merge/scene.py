@@ -1,6 +1,5 @@
-"""How ``merge`` is drawn: the whole road, the end of the ramp, vehicles coloured by who drives them, and a count of the CAVs."""
+"""Pictures of ``merge``: the road, the end of the ramp, vehicles coloured by their drivers, and a count of the CAVs."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 
 from marljax.core.scene import Boxes, Circles, Colour, Labels, Scene, Segments, empty
 from marljax.envs.merge import road
+from marljax.envs.merge.spawn import is_cav
 from marljax.envs.merge.traffic import Vehicles
 
 CAV: Colour = (0.12, 0.45, 0.90, 1.0)
@@ -28,15 +28,15 @@ LEGEND = (
     ("crashed", CRASHED),
     ("end of ramp", OBSTACLE),
 )
-MANNERS = (NORMAL, AGGRESSIVE, DEFENSIVE)
-MANNER = (0, 0, 1, 2, 1, 2)  # of each driver type
-BEGIN = -5.0  # m, where the view begins
+STYLES = (NORMAL, AGGRESSIVE, DEFENSIVE)
+STYLE_OF_DRIVER = (0, 0, 1, 2, 1, 2)
+BEGIN = -5.0  # m, left end of the view
 FARTHEST = 820.0  # m: from the last slot, 20 s at 30 m/s
 ARROWS = (*((x, road.THROUGH_Y) for x in (30.0, 170.0, 480.0, 620.0, 760.0)), (30.0, road.RAMP_Y), (170.0, road.RAMP_Y))
 
 
 class Status(NamedTuple):
-    """How many CAVs there have been and where they are, [] each; the parts add up to the whole."""
+    """Number of CAVs so far and where they are, [] each; the parts add up to the total."""
 
     CAVs: jax.Array
     on_the_ramp: jax.Array
@@ -46,21 +46,8 @@ class Status(NamedTuple):
     out_of_view: jax.Array
 
 
-def _curve(offset: float) -> list[tuple[float, float, float, float]]:
-    xs = np.linspace(road.START[road.KB], road.END[road.KB], 21)
-    ys = road.CURVE_Y + road.AMPLITUDE * np.cos(math.pi / 100 * (xs - xs[0])) + offset
-    return [(*start, *end) for start, end in zip(zip(xs, ys, strict=True), zip(xs[1:], ys[1:], strict=True), strict=False)]
-
-
-def _arrows(end: float) -> list[tuple[float, float, float, float]]:
-    """Arrows on the road, in the direction of travel."""
-    places = [(x, y) for x, y in ARROWS if x < end]
-    strokes = ((-4.0, 0.0, 4.0, 0.0), (1.5, -1.0, 4.0, 0.0), (1.5, 1.0, 4.0, 0.0))
-    return [(x + x0, y + y0, x + x1, y + y1) for x, y in places for x0, y0, x1, y1 in strokes]
-
-
-def _lines(end: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lane edges and marks ([K, 4]: x, y of both ends), widths in points and colours; y points left, as in the picture."""
+def road_lines(end: float) -> Segments:
+    """Lane edges and markings, up to x = ``end``."""
     half = road.LANE_WIDTH / 2
     edges = [
         (0.0, -half, end, -half),
@@ -69,55 +56,49 @@ def _lines(end: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         (road.START[road.BC1], road.MERGE_Y + half, road.END[road.BC1], road.MERGE_Y + half),
         (road.END[road.BC1], half, road.END[road.BC1], road.MERGE_Y + half),
     ]
+    xs = np.linspace(road.START[road.KB], road.END[road.KB], 21)
     for side in (-half, half):
-        edges += [(0.0, road.RAMP_Y + side, road.END[road.JK], road.RAMP_Y + side), *_curve(side)]
-    starts = np.arange(road.START[road.BC0], road.END[road.BC0], 10.0)
-    marks = [(start, half, start + 5.0, half) for start in starts] + _arrows(end)
+        ys = road.CURVE_Y + road.AMPLITUDE * np.cos(road.PULSATION * (xs - xs[0])) + side
+        edges.append((0.0, road.RAMP_Y + side, road.END[road.JK], road.RAMP_Y + side))
+        edges += zip(xs, ys, xs[1:], ys[1:], strict=False)
+    strokes = ((-4.0, 0.0, 4.0, 0.0), (1.5, -1.0, 4.0, 0.0), (1.5, 1.0, 4.0, 0.0))
+    marks = [(start, half, start + 5.0, half) for start in np.arange(road.START[road.BC0], road.END[road.BC0], 10.0)]
+    marks += [(x + x0, y + y0, x + x1, y + y1) for x, y in ARROWS if x < end for x0, y0, x1, y1 in strokes]
     lines = np.array(edges + marks) * np.array([1.0, -1.0, 1.0, -1.0])
     widths = np.array([1.5] * len(edges) + [1.0] * len(marks))
-    return lines, widths, np.array([EDGE] * len(edges) + [DASH] * len(marks))
+    colours = np.array([EDGE] * len(edges) + [DASH] * len(marks))
+    return Segments(jnp.array(lines[:, :2]), jnp.array(lines[:, 2:]), jnp.array(widths), jnp.array(colours))
 
 
-def count(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float) -> Status:
-    """Where the CAVs are.
+def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float, seconds: jax.Array) -> Scene:
+    """The scene in metres, with y to the left, so that the ramp comes in from below.
 
     Args:
         vehicles: [V] each, the A CAVs first.
-        merged: [A] bool, entered on the ramp and now uncrashed on the through lane.
-        cavs: [] how many took part so far, those that are gone included.
-        end: m, where the view ends.
+        merged: [A] bool, CAVs that entered on the ramp and are on the through lane, not crashed.
+        cavs: [] number of CAVs so far, including those that have left.
+        end: m, right end of the view.
+        seconds: s since the episode began.
     """
     x, lane, alive, crashed = (leaf[: merged.shape[0]] for leaf in (vehicles.x, vehicles.lane, vehicles.alive, vehicles.crashed))
-    seen = alive & (x <= end)
+    in_view = alive & (x <= end)
     through = road.contains(road.segments(road.AB, road.BC0, road.CD), lane)
     parts = (~crashed & ~through, merged, ~crashed & through & ~merged, crashed)
-    on_ramp, merged, on_through, crashed = (jnp.sum(part & seen) for part in parts)
-    return Status(cavs, on_ramp, merged, on_through, crashed, cavs - jnp.sum(seen))
+    on_ramp, joined, on_through, wrecks = (jnp.sum(part & in_view) for part in parts)
+    status = Status(cavs, on_ramp, joined, on_through, wrecks, cavs - jnp.sum(in_view))
 
-
-def draw(vehicles: Vehicles, is_cav: jax.Array, counted: Status, end: float, seconds: jax.Array) -> Scene:
-    """The scene, in metres: the road as far as ``end``. Drawn with y to the left, so that the ramp comes in from below.
-
-    Args:
-        vehicles: [V] each.
-        is_cav: [V] bool.
-        counted: the CAVs.
-        end: m, where the view ends.
-        seconds: since the episode began.
-    """
-    lines, widths, line_colours = _lines(end)
-    manner = jnp.array(MANNER)[vehicles.driver]
-    colour = jnp.where(is_cav[:, None], jnp.array(CAV), jnp.array(MANNERS)[manner])
+    style = jnp.array(STYLE_OF_DRIVER)[vehicles.driver]
+    colour = jnp.where(is_cav()[:, None], jnp.array(CAV), jnp.array(STYLES)[style])
     colour = jnp.where(vehicles.crashed[:, None], jnp.array(CRASHED), colour)
     colour = jnp.where(vehicles.alive[:, None], colour, 0.0)
     centre = jnp.stack([vehicles.x, -vehicles.y], axis=1)
     obstacle = jnp.array([[road.OBSTACLE_X, -road.OBSTACLE_Y]])
     size = jnp.tile(jnp.array([[road.VEHICLE_LENGTH, road.VEHICLE_WIDTH]]), (centre.shape[0], 1))
-    labelled = is_cav & vehicles.alive
-    occurs = [jnp.any(~is_cav & vehicles.alive & (manner == kind)) for kind in range(len(MANNERS))]
+    labelled = is_cav() & vehicles.alive
+    occurs = [jnp.any(~is_cav() & vehicles.alive & (style == kind)) for kind in range(len(STYLES))]
     always = jnp.array(True)
     return Scene(
-        segments=Segments(jnp.array(lines[:, :2]), jnp.array(lines[:, 2:]), jnp.array(widths), jnp.array(line_colours)),
+        segments=road_lines(end),
         boxes=Boxes(
             centre=jnp.concatenate([obstacle, centre]),
             size=jnp.concatenate([jnp.full((1, 2), road.OBSTACLE_SIZE), size]),
@@ -132,6 +113,6 @@ def draw(vehicles: Vehicles, is_cav: jax.Array, counted: Status, end: float, sec
         ),
         bounds=jnp.array([BEGIN, end, -14.0, 6.0]),
         time=seconds,
-        status=counted,
+        status=status,
         listed=jnp.stack([always, *occurs, always, always]),
     )

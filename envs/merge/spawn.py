@@ -1,6 +1,4 @@
-"""How vehicles come onto the road of ``merge``, and leave it."""
-
-from typing import NamedTuple
+"""How vehicles enter and leave the road of ``merge``."""
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +14,20 @@ def is_cav() -> jax.Array:
     return jnp.arange(NUM_VEHICLES) < NUM_CAVS
 
 
+def is_human(env_params: MergeParams) -> jax.Array:
+    """[12] bool: the vehicles driven by car-following and lane-change models."""
+    return ~is_cav() | jnp.asarray(env_params.cavs_drive_as_humans, bool)
+
+
 def spawn(key: jax.Array, env_params: MergeParams) -> tuple[Vehicles, jax.Array]:
-    """Vehicles at the start of an episode, and [6] bool, which CAVs are on the ramp.
+    """Vehicles at the start of an episode, and [6] bool, the CAVs on the ramp.
 
     Half of the CAVs (rounded down) and half of the human drivers start on the through lane, the others on the ramp, in slots
     40 m apart drawn without replacement.
     """
     draws = flat(jax.random.uniform, key, (2 + 2 * len(MAIN_SLOTS) + 4 * NUM_VEHICLES,))
     counts, order, per_vehicle = jnp.split(draws, [2, 2 + 2 * len(MAIN_SLOTS)])
-    place, pace, kind, free = per_vehicle.reshape(4, NUM_VEHICLES)
+    position, pace, kind, exponent = per_vehicle.reshape(4, NUM_VEHICLES)
     cavs = env_params.cavs_min + jnp.floor(counts[0] * (env_params.cavs_max - env_params.cavs_min + 1))
     hdvs = env_params.hdvs_min + jnp.floor(counts[1] * (env_params.hdvs_max - env_params.hdvs_min + 1))
 
@@ -35,48 +38,48 @@ def spawn(key: jax.Array, env_params: MergeParams) -> tuple[Vehicles, jax.Array]
     turn = taken + number - jnp.where(ramp, main, 0.0)
     rank = jnp.stack([ranks(row) for row in order.reshape(2, -1)])[ramp.astype(jnp.int32)]
     slots = jnp.where(ramp[:, None], jnp.array(RAMP_SLOTS), jnp.array(MAIN_SLOTS))
-    x = jnp.sum(jnp.where(rank == turn[:, None], slots, 0.0), axis=1) + env_params.position_noise * (2 * place - 1)
+    x = jnp.sum(jnp.where(rank == turn[:, None], slots, 0.0), axis=1) + env_params.position_noise * (2 * position - 1)
     speed = env_params.spawn_speed_min + pace * (env_params.spawn_speed_max - env_params.spawn_speed_min)
 
     driver = jnp.where(is_cav(), 0, draw_driver(kind, env_params))
     alive = number < count
 
     slot, paired = jnp.arange(NUM_VEHICLES), jnp.asarray(env_params.linear_pair, bool)
-    for member, (pair_x, on_ramp) in enumerate(zip(PAIR_X, (True, False), strict=True)):
-        chosen = paired & (slot == NUM_VEHICLES - len(PAIR_X) + member)
+    for index, (pair_x, on_ramp) in enumerate(zip(PAIR_X, (True, False), strict=True)):
+        chosen = paired & (slot == NUM_VEHICLES - len(PAIR_X) + index)
         alive, ramp = alive | chosen, jnp.where(chosen, on_ramp, ramp)
-        x = jnp.where(chosen, pair_x + env_params.position_noise * (2 * place - 1), x)
-        driver = jnp.where(chosen, traffic.DRIVERS.index("linear_aggressive") + member, driver)
-    return settle(x, speed, ramp, driver, free, alive, env_params), ramp[:NUM_CAVS]
+        x = jnp.where(chosen, pair_x + env_params.position_noise * (2 * position - 1), x)
+        driver = jnp.where(chosen, traffic.DRIVERS.index("linear_aggressive") + index, driver)
+    return enter(x, speed, ramp, driver, exponent, alive, env_params), ramp[:NUM_CAVS]
 
 
 def draw_driver(uniform: jax.Array, env_params: MergeParams) -> jax.Array:
-    """Driver types in the shares of the mix, int32, from numbers in [0, 1) of any shape."""
+    """Driver types (int32) in proportion to ``driver_shares``, from uniform draws in [0, 1) of any shape."""
     shares = jnp.cumsum(jnp.asarray(env_params.driver_shares))
     return jnp.sum(uniform[..., None] * shares[-1] >= shares[:-1], axis=-1).astype(jnp.int32)
 
 
 def ranks(values: jax.Array) -> jax.Array:
-    """Place of each value in ascending order, [K] int32; a random permutation when the values are random."""
+    """Rank of each value in ascending order, [K] int32; a random permutation if the values are random."""
     index = jnp.arange(values.shape[0])
     earlier = index[None, :] < index[:, None]
     below = (values[None, :] < values[:, None]) | ((values[None, :] == values[:, None]) & earlier)
     return jnp.sum(below, axis=1)
 
 
-def settle(
+def enter(
     x: jax.Array,
     speed: jax.Array,
     ramp: jax.Array,
     driver: jax.Array,
-    free: jax.Array,
+    uniform: jax.Array,
     alive: jax.Array,
     env_params: MergeParams,
 ) -> Vehicles:
-    """Vehicles at rest in the middle of their lane's beginning, [12] each; ``free`` in [0, 1) draws their exponents."""
+    """Vehicles centred in the first segment of their road, [12] each; ``uniform`` in [0, 1) determines their exponents."""
     y = jnp.where(ramp, road.RAMP_Y, road.THROUGH_Y).astype(x.dtype)
     lane = jnp.where(ramp, road.JK, road.AB).astype(jnp.int32)
-    humans = ~is_cav() | jnp.asarray(env_params.cavs_drive_as_humans, bool)
+    human = is_human(env_params)
     table = traffic.drivers_of(env_params.drivers, driver)
     phase = (x + y) * jnp.pi
     return Vehicles(
@@ -86,44 +89,39 @@ def settle(
         speed=jnp.where(alive, speed, 0.0),
         lane=lane,
         target_lane=lane,
-        target_speed=jnp.where(humans, speed, env_params.cav_target_speed),
+        target_speed=jnp.where(human, speed, env_params.cav_target_speed),
         timer=phase - table.delay * jnp.floor(phase / table.delay),
         crashed=jnp.zeros(x.shape, bool),
         alive=alive,
         driver=driver,
-        exponent=table.exponent_low + free * (table.exponent_high - table.exponent_low),
+        exponent=table.exponent_low + uniform * (table.exponent_high - table.exponent_low),
     )
 
 
-class Flow(NamedTuple):
-    """Vehicles after some have left and others come in, [12] bool each but the first."""
+def flow(key: jax.Array, vehicles: Vehicles, free: jax.Array, env_params: MergeParams) -> tuple[Vehicles, jax.Array, jax.Array]:
+    """Open inflow: vehicles past the road's end leave, and at each entry one enters with some probability if there is room.
 
-    vehicles: Vehicles
-    entered: jax.Array
-    left: jax.Array
+    A draw decides between a CAV and a human driver, who takes the lowest ``free`` slot ([12] bool) of its kind; if there is
+    none, no vehicle enters.
 
-
-def flow(key: jax.Array, vehicles: Vehicles, free: jax.Array, env_params: MergeParams) -> Flow:
-    """Open inflow: vehicles past the road's end leave, and at each entry one comes in by chance where there is room.
-
-    ``free`` [12] bool: slots that may be filled. Whether a CAV or a human driver comes is drawn; the lowest free slot of its
-    kind is filled, or nobody comes.
+    Returns:
+        The vehicles; [12] bool, those that entered; [12] bool, those that left.
     """
     left = vehicles.alive & (vehicles.x > road.ROAD_END)
     vehicles = vehicles.replace(alive=vehicles.alive & ~left)
     draws = flat(jax.random.uniform, key, (2, 5))
     entered = jnp.zeros(NUM_VEHICLES, bool)
     for ramp, draw in zip((False, True), draws, strict=True):
-        comes, is_human, pace, kind, exponent = draw
+        arrival, human, pace, kind, exponent = draw
         lane_y = road.RAMP_Y if ramp else road.THROUGH_Y
         near = (vehicles.x < env_params.inflow_clearance) & (jnp.abs(vehicles.y - lane_y) < road.LANE_WIDTH / 2)
         clear = ~jnp.any(near & vehicles.alive)
-        fits = free & ~entered & (is_cav() == (is_human < env_params.inflow_cav_share))
-        first = fits & (jnp.cumsum(fits) == 1) & clear & (comes < env_params.inflow_probability)
+        fits = free & ~entered & (is_cav() == (human < env_params.inflow_cav_share))
+        first = fits & (jnp.cumsum(fits) == 1) & clear & (arrival < env_params.inflow_probability)
         driver = jnp.where(is_cav(), 0, draw_driver(kind, env_params))
         speed = env_params.inflow_speed + env_params.inflow_speed_noise * (2 * pace - 1)
         ones = jnp.ones_like(vehicles.x)
-        fresh = settle(0.0 * ones, speed * ones, jnp.full(ones.shape, ramp), driver, exponent, first, env_params)
-        vehicles = jax.tree.map(lambda new, old, chosen=first: jnp.where(chosen, new, old), fresh, vehicles)
+        new = enter(0.0 * ones, speed * ones, jnp.full(ones.shape, ramp), driver, exponent, first, env_params)
+        vehicles = jax.tree.map(lambda new, old, first=first: jnp.where(first, new, old), new, vehicles)
         entered = entered | first
-    return Flow(vehicles, entered, left)
+    return vehicles, entered, left
