@@ -1,5 +1,5 @@
-"""How ``smax`` is drawn: a disc per unit, sized by its type and coloured by its team, its health as a bar, its shot as a line;
-a small grey disc where a unit died.
+"""The scene of ``smax``: a disc per unit, sized by type and coloured by team, its health as a bar, its shot as a line; a small
+grey disc where a unit died.
 """
 
 from typing import Any, NamedTuple
@@ -28,23 +28,14 @@ DEAD_SIZE = 0.5  # of the radius
 
 
 class Living(NamedTuple):
-    """How many units are left."""
+    """Units left in each team."""
 
     allies: jax.Array
     enemies: jax.Array
 
 
 def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: int, env_params: Any) -> Scene:
-    """The scene, in map units. Time is counted in decisions.
-
-    Args:
-        units: [N], allies first.
-        stats: [N] numbers of their types.
-        kind: [N] unit types.
-        step: decisions taken.
-        num_allies: units of the first team.
-        env_params: the map's size.
-    """
+    """The scene of units [N] with types ``kind`` [N], allies first, in map units; its time is in decisions."""
     size = units.x.shape[0]
     is_ally = np.arange(size) < num_allies
     alive = units.alive[:, None]
