@@ -62,10 +62,6 @@ class Aggregation(Task):
     default_params: ClassVar[AggregationParams] = AggregationParams()
 
     @property
-    def obs_size(self) -> int:
-        return 2 * self.absolute + 3
-
-    @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
         return (*shapes.legend("going right", "up", "left", "down"), ("common centre", shapes.INK))
 

@@ -68,10 +68,6 @@ class Kuramoto(Task):
     default_params: ClassVar[KuramotoParams] = KuramotoParams()
 
     @property
-    def obs_size(self) -> int:
-        return 2 * self.absolute + 3
-
-    @property
     def legend(self) -> tuple[tuple[str, Colour], ...]:
         rim = ("rim: median frequency; outside: faster", shapes.FAINT)
         return (*shapes.legend("phase 0", "π/2", "π", "3π/2"), ("mean field", shapes.INK), rim)

@@ -67,7 +67,7 @@ class Vicsek(Task):
 
     @property
     def obs_size(self) -> int:
-        return 2 * self.absolute + 3 + self.bins
+        return super().obs_size + self.bins
 
     @property
     def default_params(self) -> VicsekParams:

@@ -166,16 +166,14 @@ class Smax(Environment):
     def transition(
         self, key: jax.Array, state: SmaxState, action: jax.Array, env_params: SmaxParams
     ) -> tuple[SmaxState, Outcome]:
-        num_uniform = sum(self._num_draws)
-        if self.opponent is None:
-            draws = row(jax.random.uniform, key, num_uniform)
-            return batch_last(self._transition)(draws, state, action, None, _without_weights(env_params))
-        key_draws, key_opponent = jax.random.split(key)
-        draws = row(jax.random.uniform, key_draws, num_uniform)
-        kind = jnp.asarray(self._kind(state.kind, state.units.x))
-        enemies, carry = smax_opponent.act(self.opponent, key_opponent, state, kind, self.battle.num_allies, env_params)
-        after, outcome = batch_last(self._transition)(draws, state, action, enemies, _without_weights(env_params))
-        return after.replace(memory=carry), outcome
+        enemy_action, carry = None, None
+        if self.opponent is not None:
+            key, key_opponent = jax.random.split(key)
+            kind = jnp.asarray(self._kind(state.kind, state.units.x))
+            enemy_action, carry = smax_opponent.act(self.opponent, key_opponent, state, kind, self.battle.num_allies, env_params)
+        draws = row(jax.random.uniform, key, sum(self._num_draws))
+        after, outcome = batch_last(self._transition)(draws, state, action, enemy_action, _without_weights(env_params))
+        return after if self.opponent is None else after.replace(memory=carry), outcome
 
     def observe(self, state: SmaxState, env_params: SmaxParams) -> View:
         obs, mask, metrics = batch_last(self._observe)(state, _without_weights(env_params))

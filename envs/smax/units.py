@@ -5,6 +5,7 @@ Axis letters: N units of both teams.
 
 import dataclasses
 import operator
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -114,22 +115,21 @@ def _unit_type(value: Any) -> int:
     return number
 
 
-_M, _S, _Z, _H = (MARINE,), (STALKER,), (ZEALOT,), (HYDRALISK,)
-_TEAMS = {
-    "3m": (3 * _M, 3 * _M),
-    "8m": (8 * _M, 8 * _M),
-    "25m": (25 * _M, 25 * _M),
-    "5m_vs_6m": (5 * _M, 6 * _M),
-    "10m_vs_11m": (10 * _M, 11 * _M),
-    "27m_vs_30m": (27 * _M, 30 * _M),
-    "2s3z": (2 * _S + 3 * _Z, 2 * _S + 3 * _Z),
-    "3s5z": (3 * _S + 5 * _Z, 3 * _S + 5 * _Z),
-    "3s5z_vs_3s6z": (3 * _S + 5 * _Z, 3 * _S + 6 * _Z),
-    "3s_vs_5z": (3 * _S, 5 * _Z),
-    "6h_vs_8z": (6 * _H, 8 * _Z),
-}
-_SCENARIOS = {name: Scenario(allies + enemies, len(allies), len(enemies)) for name, (allies, enemies) in _TEAMS.items()} | {
-    f"smacv2_{size}_units": Scenario(2 * size * _M, size, size, random_types=True, random_positions=True) for size in (5, 10, 20)
+def _parse(name: str) -> Scenario:
+    """The scenario of a name such as ``3s5z_vs_3s6z``, or ``3m`` for equal teams."""
+    letters = {"m": MARINE, "s": STALKER, "z": ZEALOT, "h": HYDRALISK}
+    teams = [
+        [letters[letter] for count, letter in re.findall(r"(\d+)([a-z])", team) for _ in range(int(count))]
+        for team in name.split("_vs_")
+    ]
+    allies, enemies = teams[0], teams[-1]
+    return Scenario(allies + enemies, len(allies), len(enemies))
+
+
+_NAMES = ("3m", "8m", "25m", "5m_vs_6m", "10m_vs_11m", "27m_vs_30m", "2s3z", "3s5z", "3s5z_vs_3s6z", "3s_vs_5z", "6h_vs_8z")
+_SCENARIOS = {name: _parse(name) for name in _NAMES} | {
+    f"smacv2_{size}_units": Scenario((MARINE,) * 2 * size, size, size, random_types=True, random_positions=True)
+    for size in (5, 10, 20)
 }
 PUBLISHED = tuple(_SCENARIOS)  # JaxMARL's
 
