@@ -6,8 +6,8 @@ unit has to be within ``TIE`` of a threshold (range, sight or wall) in one of th
 the middle between two opponents, so that rounding decides on which side; such episodes are counted and bounded. Units that push
 each other make rounding errors grow, most where two are almost in one position: once a position is off by ``DRIFT``, ours is set
 to theirs, and outputs that contain positions may be off by ``PUSHED`` in that step; those steps are bounded too, at one in a
-thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/smax/test_parity.py`` prints both counts: with jaxmarl 0.2.0 and jaxlib 0.10.2
-none of 224 discrete, 96 continuous and 40 other episodes diverges at a tie, and positions drift in 46 of 25,436 steps.
+thousand per unit. ``pytest -m "" -n 0 -rP tests/envs/smax/test_parity.py`` prints both counts: with jaxmarl 0.2.0 and jaxlib
+0.10.2 none of 224 discrete, 96 continuous and 40 other episodes diverges at a tie, and positions drift in 46 of 25,436 steps.
 
 Axis letters: T time, E episodes, N units, M enemies.
 """
@@ -65,9 +65,7 @@ def ours(state, random_types: bool) -> SmaxState:
 def replay(scenario: Scenario, name: str, **options) -> Smax:
     """Our environment, whose enemies take the actions in ``env_params.opponent``."""
     register_scenario(f"mirrored {name}", scenario.mirrored)
-    opponent = Opponent(
-        Smax(f"mirrored {name}"), lambda weights, timestep, carry, key: (mirrored(weights, scenario.num_allies), ())
-    )
+    opponent = Opponent(Smax(f"mirrored {name}"), lambda weights, *_: (mirrored(weights, scenario.num_allies), ()))
     return Smax(name, mode="learned", opponent=opponent, **options)
 
 
@@ -346,8 +344,9 @@ def test_battles_begin_alike(name):
         reflection = np.abs(x[:, 0] + x[:, last - 1] - 32)
         return x[:, 0], y[:, 1], x[:, last], *distances, reflection, kind[:, 0], (kind[:, 0] == kind[:, 1]).astype(int)
 
-    ours = statistics(own.units.x, own.units.y, start.unit_types if own.kind is None else own.kind)
-    for one, other in zip(statistics(*np.moveaxis(start.unit_positions, -1, 0), start.unit_types), ours, strict=True):
+    expected = statistics(*np.moveaxis(start.unit_positions, -1, 0), start.unit_types)
+    found = statistics(own.units.x, own.units.y, start.unit_types if own.kind is None else own.kind)
+    for one, other in zip(expected, found, strict=True):
         assert scipy.stats.ks_2samp(one, other, method="asymp").pvalue > 1e-3
 
 
