@@ -53,7 +53,7 @@ class Collective(Environment):
     Tasks; actions lie in [-1, 1]:
 
     =========== ========= ======================================================================================================
-    task        action    what happens in a step
+    task        action    a step
     =========== ========= ======================================================================================================
     vicsek      turn      a particle takes its neighbours' mean heading (its own included), plus ``max_turn`` times the
                           action, plus noise; then it goes ``speed`` along it. All at once, in a periodic box.
@@ -171,7 +171,7 @@ class Collective(Environment):
         count = self.num_agents
         chunk, window = min(self.chunk, count), self.window
         if self.neighbours == "sorted" and not window:
-            # three times the particles within a radius of a chunk at an even spread; flocks are dense in places: at η = 2 twice
+            # three times the particles within a radius of a chunk at an even spread; flocks have dense regions: at η = 2 twice
             # as many were too few for one in twenty of 4,096
             window = min(count, chunk + round(6.0 * float((DENSITY * count) ** 0.5)))
         return Search(self.neighbours, count, chunk, window)

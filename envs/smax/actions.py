@@ -1,7 +1,7 @@
-"""Discrete and continuous actions of ``smax``, and the orders to units that they stand for.
+"""Discrete and continuous actions of ``smax``, and the orders to units that follow from them.
 
-Axis letters: M units of one team, K opponents, N units of both teams; trailing axes are free. Each team numbers its opponents
-from the nearest index: allies from the first enemy up, enemies from the last ally down.
+Axis letters: M units of one team, K opponents, N units of both teams; trailing axes are free. Allies number their opponents from
+the first enemy up, enemies from the last ally down.
 """
 
 import jax

@@ -50,7 +50,7 @@ class Stats(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What each unit does during one decision, [N, …] each."""
+    """Orders for one decision, [N, …] each."""
 
     move_x: jax.Array
     move_y: jax.Array

@@ -157,11 +157,11 @@ def test_a_histogram_counts_with_raised_cosines_that_add_up_to_one(bins):
 
 
 def test_an_even_population_has_density_one():
-    place = np.linspace(-1.0, 1.0, 4001)
-    circle = population.on_circle(jnp.cos(math.pi * place), jnp.sin(math.pi * place), 5)
-    np.testing.assert_allclose(np.trapezoid(circle, place) / 2, np.ones(5), rtol=1e-4)
-    line = population.on_line(jnp.array(3.0 * place), jnp.array(3.0), 8)
-    np.testing.assert_allclose((np.trapezoid(line, place) / 2)[2:-2], np.ones(4), rtol=1e-4)
+    position = np.linspace(-1.0, 1.0, 4001)
+    circle = population.on_circle(jnp.cos(math.pi * position), jnp.sin(math.pi * position), 5)
+    np.testing.assert_allclose(np.trapezoid(circle, position) / 2, np.ones(5), rtol=1e-4)
+    line = population.on_line(jnp.array(3.0 * position), jnp.array(3.0), 8)
+    np.testing.assert_allclose((np.trapezoid(line, position) / 2)[2:-2], np.ones(4), rtol=1e-4)
     np.testing.assert_allclose(population.joint(line, circle), np.asarray(line @ circle.T).reshape(-1) / 4001, rtol=1e-5)
 
 

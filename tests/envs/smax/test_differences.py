@@ -21,13 +21,13 @@ APART = [(4, 4), (4, 12), (4, 20), (28, 4), (28, 12), (28, 20)]
 FACING = [(10, 4), (10, 14), (10, 24), (14, 4), (14, 14), (14, 24)]
 
 
-def battle(places, health=45.0, step=0) -> State:
+def battle(positions, health=45.0, step=0) -> State:
     """A state of 3m, allies first."""
     health = jnp.broadcast_to(jnp.asarray(health, jnp.float32), (6,))
     return State(
         done=jnp.array(False),
         step=jnp.array(step),
-        unit_positions=jnp.array(places, jnp.float32),
+        unit_positions=jnp.array(positions, jnp.float32),
         unit_alive=health > 0,
         unit_teams=jnp.repeat(jnp.arange(2.0), 3),
         unit_health=health,
@@ -72,8 +72,8 @@ def test_surplus_enemies_are_marines():
 
 
 def test_opponents_that_come_within_range_are_shot_at():
-    places = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
-    after, _ = play(battle(places), [FIRST_ATTACK, STOP, STOP, LEFT, STOP, STOP])
+    positions = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
+    after, _ = play(battle(positions), [FIRST_ATTACK, STOP, STOP, LEFT, STOP, STOP])
     assert (np.asarray(after.unit_health)[:, 3] < 45).all()
 
 
@@ -86,10 +86,10 @@ def test_every_shot_has_its_own_noise():
 
 
 def test_the_conic_view_never_shows_unit_0():
-    places = [(6, 4.1), (4, 4), *APART[2:]]
+    positions = [(6, 4.1), (4, 4), *APART[2:]]
     env = environment(observation_type="conic")
-    assert not np.any(env.get_obs(battle(places))["ally_1"][: 64 * 13])
-    swapped = env.get_obs(battle([places[1], places[0], *APART[2:]]))
+    assert not np.any(env.get_obs(battle(positions))["ally_1"][: 64 * 13])
+    swapped = env.get_obs(battle([positions[1], positions[0], *APART[2:]]))
     np.testing.assert_allclose(swapped["ally_0"][16 * 26 + 1 : 16 * 26 + 3], [2 / 9, 0.1 / 9], atol=1e-5)
 
 

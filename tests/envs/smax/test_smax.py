@@ -1,4 +1,4 @@
-"""The ``smax`` environment: contract, spawns, actions, rewards, endings, the learned enemy, and what differs from JaxMARL."""
+"""The ``smax`` environment: contract, spawns, actions, rewards, endings, learned enemies, and the differences from JaxMARL."""
 
 import dataclasses
 import functools
@@ -28,9 +28,9 @@ PARAMS = ENV.default_params
 KEY = jax.random.key(0)
 
 
-def battle(places, health=45.0, memory=True, **others) -> SmaxState:
-    """A state of 3m with units at ``places`` (six pairs, allies first) and other columns as given."""
-    x, y = jnp.array(places, jnp.float32).T
+def battle(positions, health=45.0, memory=True, **others) -> SmaxState:
+    """A state of 3m with units at ``positions`` (six pairs, allies first) and other columns from ``others``."""
+    x, y = jnp.array(positions, jnp.float32).T
     zero, none = jnp.zeros(6), jnp.zeros(6, jnp.int32)
     health = jnp.broadcast_to(jnp.asarray(health, jnp.float32), (6,))
     columns = {"health": health, "cooldown": zero, "shot": none, "fired": none > 0} | others
@@ -125,9 +125,9 @@ def test_teams_start_face_to_face():
     x, y, kind = spawns(find_scenario("5m_vs_6m"))
     assert kind is None
     centre = np.where(np.arange(11) < 5, 8.0, 24.0)
-    for place, middle in ((x, centre), (y, 16.0)):
-        assert np.abs(place - middle).max() <= 2
-        np.testing.assert_allclose((place - middle).std(axis=0), 4 / np.sqrt(12), rtol=0.05)
+    for position, middle in ((x, centre), (y, 16.0)):
+        assert np.abs(position - middle).max() <= 2
+        np.testing.assert_allclose((position - middle).std(axis=0), 4 / np.sqrt(12), rtol=0.05)
 
 
 def test_drawn_types_are_uniform_and_shared():
@@ -180,9 +180,9 @@ def test_a_shot_takes_health_and_is_rewarded():
 
 def test_unavailable_actions_stop():
     """Opponents that come within range during the decision are not shot at; in JaxMARL they are."""
-    places = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
-    state = battle(places, memory=False)
-    assert not observe(battle(places), PARAMS).action_mask[0, FIRST_ATTACK]
+    positions = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
+    state = battle(positions, memory=False)
+    assert not observe(battle(positions), PARAMS).action_mask[0, FIRST_ATTACK]
     after, _ = BOTH.step(KEY, state, jnp.array([FIRST_ATTACK, STOP, STOP, LEFT, STOP, STOP]))
     assert float(after.units.health[3]) == 45
     assert float(after.units.x[3] - after.units.x[0]) < 5
@@ -303,21 +303,21 @@ def test_the_conic_view_shows_unit_0():
 # --- the enemies ------------------------------------------------------------------------------------------------------
 
 
-def scripted(places, last=(-1, -1, -1), health=45.0, **options):
+def scripted(positions, last=(-1, -1, -1), health=45.0, **options):
     """Actions of the enemies of 3m."""
     env = Smax(**options)
-    state = battle(places, health=health)
+    state = battle(positions, health=health)
     state = state.replace(memory=state.memory.replace(home_x=jnp.zeros(3), target=jnp.array(last, jnp.int32)))
     return env.step(KEY, state, jnp.full(3, STOP))[0]
 
 
 def test_the_script_keeps_its_target_else_shoots_the_closest():
-    places = [(10, 11), (10, 12), (10, 13.5), (13, 12), (28, 4), (28, 20)]
-    assert int(scripted(places).units.shot[3]) == FIRST_ATTACK + 1
-    kept = scripted(places, last=(0, -1, -1))  # numbered from the last ally down
+    positions = [(10, 11), (10, 12), (10, 13.5), (13, 12), (28, 4), (28, 20)]
+    assert int(scripted(positions).units.shot[3]) == FIRST_ATTACK + 1
+    kept = scripted(positions, last=(0, -1, -1))  # numbered from the last ally down
     assert int(kept.units.shot[3]) == FIRST_ATTACK
     assert kept.memory.target.tolist() == [0, -1, -1]
-    moved = scripted([(10, 11), (10, 12), (10, 29), *places[3:]], last=(0, -1, -1))
+    moved = scripted([(10, 11), (10, 12), (10, 29), *positions[3:]], last=(0, -1, -1))
     assert int(moved.units.shot[3]) == FIRST_ATTACK + 1
 
 
@@ -517,6 +517,6 @@ def test_the_scene_shows_who_lives_and_who_shoots_at_whom():
     assert (np.asarray(scene.labels.colour)[:, 3] > 0).tolist() == alive.tolist()
     lines = np.asarray(scene.segments.colour)[4:, 3] > 0  # after the four walls
     assert lines[:3].tolist() == [True, False, False]
-    place = np.stack([state.units.x, state.units.y], axis=1)
-    np.testing.assert_allclose(np.asarray(scene.segments.end)[4], place[3])
+    position = np.stack([state.units.x, state.units.y], axis=1)
+    np.testing.assert_allclose(np.asarray(scene.segments.end)[4], position[3])
     assert np.asarray(scene.listed).tolist() == [True] + [False] * 5 + [True] * 2  # marines, enemies, the dead
