@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.core.fields import param
-from marljax.core.scene import Colour, Scene, Segments
+from marljax.core.scene import Scene, Segments
 from marljax.envs.collective import population
 from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.neighbours import Search, materialize
@@ -59,11 +59,9 @@ class Aggregation(Task):
     search: Search
 
     action_size: ClassVar[int] = 2
+    directions: ClassVar = ("going right", "up", "left", "down")
+    other_colours: ClassVar = (("common centre", shapes.INK),)
     default_params: ClassVar[AggregationParams] = AggregationParams()
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return (*shapes.legend("going right", "up", "left", "down"), ("common centre", shapes.INK))
 
     def start(self, key: jax.Array, params: AggregationParams) -> AggregationParticles:
         x, y = params.half * flat(lambda key, shape: jax.random.uniform(key, shape, minval=-1.0), key, (2, self.agents))
@@ -86,15 +84,15 @@ class Aggregation(Task):
         y = jnp.clip(particles.y + step[1], -params.half, params.half)
         return self._with_neighbours(x, y, x - particles.x, y - particles.y, params)
 
-    def rewards(self, particles: AggregationParticles, params: AggregationParams) -> tuple[jax.Array, jax.Array]:
+    def evaluate(
+        self, particles: AggregationParticles, params: AggregationParams
+    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         distance = jnp.hypot(particles.x - jnp.mean(particles.x), particles.y - jnp.mean(particles.y))
-        return -distance, -jnp.mean(distance)
+        mean = jnp.mean(distance)
+        return -distance, -mean, {"distance": mean}
 
     def squared_control(self, action: jax.Array, params: AggregationParams) -> jax.Array:
         return jnp.sum(jnp.square(params.max_speed * clip_norm(action)), axis=0)
-
-    def metrics(self, particles: AggregationParticles, params: AggregationParams) -> dict[str, jax.Array]:
-        return {"distance": -self.rewards(particles, params)[1]}
 
     def observations(self, particles: AggregationParticles, params: AggregationParams) -> jax.Array:
         even = self.agents * math.pi * params.radius**2 / (2.0 * params.half) ** 2
@@ -125,7 +123,7 @@ class Aggregation(Task):
             discs,
             params.half * jnp.array([-1.0, 1.0, -1.0, 1.0]),
             time,
-            Gathered(jnp.round(self.metrics(particles, params)["distance"], 2)),
+            Gathered(jnp.round(-self.evaluate(particles, params)[1], 2)),
         )
 
 

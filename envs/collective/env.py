@@ -18,6 +18,7 @@ from marljax.core.fields import option
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box
 from marljax.core.types import Outcome, View
+from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.aggregation import Aggregation
 from marljax.envs.collective.kuramoto import FREQUENCIES, Kuramoto
 from marljax.envs.collective.neighbours import METHODS, Search
@@ -164,7 +165,7 @@ class Collective(Environment):
             metrics=("polarisation", "order", "distance", "local_polarisation", "effort"),
             warnings={"overflow": "neighbours may be missing; raise env.window"},
             units={"time": "steps"},
-            legend=self._task.legend,
+            legend=(*shapes.legend(*self._task.directions), *self._task.other_colours),
         )
 
     def _search(self) -> Search:
@@ -178,16 +179,16 @@ class Collective(Environment):
 
     @property
     def _task(self) -> Task:
-        shapes = (self.num_agents, self.absolute, self.grid)
+        common = (self.num_agents, self.absolute, self.grid)
         if self.task == "kuramoto":
-            return Kuramoto(*shapes, self.frequencies)
+            return Kuramoto(*common, self.frequencies)
         if self.task == "aggregation":
-            return Aggregation(*shapes, self._search())
-        return Vicsek(*shapes, self.control == "replace", self.bins, self._search())
+            return Aggregation(*common, self._search())
+        return Vicsek(*common, self.control == "replace", self.bins, self._search())
 
     def initial(self, key: jax.Array, env_params: Params) -> CollectiveState:
         particles = self._task.start(key, env_params)
-        metrics = self._task.metrics(particles, env_params)
+        _, _, metrics = self._task.evaluate(particles, env_params)
         zero = jnp.zeros(())
         tally = Tally({name: jnp.zeros_like(value) for name, value in metrics.items()}, zero, zero)
         return CollectiveState(particles, jnp.zeros((), jnp.int32), tally)
@@ -200,13 +201,13 @@ class Collective(Environment):
         particles = task.move(key, state.particles, action, env_params)
         step = state.step + 1
         late = 2 * step > env_params.duration
-        metrics = task.metrics(particles, env_params)
+        local, shared, metrics = task.evaluate(particles, env_params)
         tally = Tally(
             late={name: tally.late[name] + late * value for name, value in metrics.items()},
             effort=tally.effort + jnp.mean(jnp.square(action)),
-            missed=tally.missed + task.overflow(particles),
+            missed=tally.missed + getattr(particles, "missed", 0.0),  # only vicsek can miss neighbours
         )
-        (local, shared), control = task.rewards(particles, env_params), task.squared_control(action, env_params)
+        control = task.squared_control(action, env_params)
         if self.reward == "local":
             reward = local - env_params.cost * control
         else:
@@ -216,7 +217,7 @@ class Collective(Environment):
 
     def observe(self, state: CollectiveState, env_params: Params) -> View:
         task, tally = self._task, state.tally
-        current = task.metrics(state.particles, env_params)
+        _, _, current = task.evaluate(state.particles, env_params)
         success = next(iter(current))
         late_steps = jnp.maximum(state.step - env_params.duration // 2, 1)
         metrics = {name: total / late_steps for name, total in tally.late.items()} | {

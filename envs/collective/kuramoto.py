@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 
 from marljax.core.fields import param
-from marljax.core.scene import Circles, Colour, Scene, Segments
+from marljax.core.scene import Circles, Scene, Segments
 from marljax.envs.collective import population
 from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.task import LARGE, Task
@@ -65,12 +65,9 @@ class Kuramoto(Task):
     frequencies: str
 
     action_size: ClassVar[int] = 1
+    directions: ClassVar = ("phase 0", "π/2", "π", "3π/2")
+    other_colours: ClassVar = (("mean field", shapes.INK), ("rim: median frequency; outside: faster", shapes.FAINT))
     default_params: ClassVar[KuramotoParams] = KuramotoParams()
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        rim = ("rim: median frequency; outside: faster", shapes.FAINT)
-        return (*shapes.legend("phase 0", "π/2", "π", "3π/2"), ("mean field", shapes.INK), rim)
 
     def start(self, key: jax.Array, params: KuramotoParams) -> KuramotoParticles:
         phase, rank = flat(jax.random.uniform, key, (2, self.agents))
@@ -91,16 +88,13 @@ class Kuramoto(Task):
         phase = particles.phase + 0.5 * params.timestep * (first + second)
         return particles.replace(phase=phase - 2.0 * math.pi * jnp.round(phase / (2.0 * math.pi)))
 
-    def rewards(self, particles: KuramotoParticles, params: KuramotoParams) -> tuple[jax.Array, jax.Array]:
+    def evaluate(self, particles: KuramotoParticles, params: KuramotoParams) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         cos, sin = jnp.cos(particles.phase), jnp.sin(particles.phase)
         order = population.polarisation(cos, sin)
-        return (cos * jnp.mean(cos) + sin * jnp.mean(sin)) / jnp.maximum(order, 1e-6), order
+        return (cos * jnp.mean(cos) + sin * jnp.mean(sin)) / jnp.maximum(order, 1e-6), order, {"order": order}
 
     def squared_control(self, action: jax.Array, params: KuramotoParams) -> jax.Array:
         return jnp.square(action[0] * params.max_rate)
-
-    def metrics(self, particles: KuramotoParticles, params: KuramotoParams) -> dict[str, jax.Array]:
-        return {"order": self.rewards(particles, params)[1]}
 
     def observations(self, particles: KuramotoParticles, params: KuramotoParams) -> jax.Array:
         cos, sin = jnp.cos(particles.phase), jnp.sin(particles.phase)

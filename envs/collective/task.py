@@ -8,7 +8,6 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from marljax.core.scene import Colour, Scene
 
@@ -26,6 +25,8 @@ class Task(abc.ABC):
     grid: int  # centres per axis of the global state
 
     action_size: ClassVar[int]  # C
+    directions: ClassVar[tuple[str, str, str, str]]  # names of four directions, a quarter of a turn apart, for the legend
+    other_colours: ClassVar[tuple[tuple[str, Colour], ...]] = ()  # of the legend
 
     @property
     def obs_size(self) -> int:
@@ -37,11 +38,6 @@ class Task(abc.ABC):
     def default_params(self) -> Params:
         """The default parameters."""
 
-    @property
-    @abc.abstractmethod
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        """The scene's colours by name."""
-
     @abc.abstractmethod
     def start(self, key: jax.Array, params: Params) -> Particles:
         """Particles at the start of an episode."""
@@ -51,16 +47,12 @@ class Task(abc.ABC):
         """Particles a step later; ``action`` is [C, N] in [-1, 1]."""
 
     @abc.abstractmethod
-    def rewards(self, particles: Particles, params: Params) -> tuple[jax.Array, jax.Array]:
-        """Local rewards [N] and the global reward [], without the cost of control."""
+    def evaluate(self, particles: Particles, params: Params) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Local rewards [N] and the global reward [] without the cost of control; metrics [], the first measures success."""
 
     @abc.abstractmethod
     def squared_control(self, action: jax.Array, params: Params) -> jax.Array:
         """[N] the square of the control that an action [C, N] exerts, in the task's units; ``cost`` is its price."""
-
-    @abc.abstractmethod
-    def metrics(self, particles: Particles, params: Params) -> dict[str, jax.Array]:
-        """Scalars of the current step; the first measures success."""
 
     @abc.abstractmethod
     def observations(self, particles: Particles, params: Params) -> jax.Array:
@@ -73,8 +65,3 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def scene(self, particles: Particles, params: Params, time: jax.Array) -> Scene:
         """The shapes to draw."""
-
-    def overflow(self, particles: Particles) -> jax.Array:
-        """[] particles that may be missing neighbours."""
-        del particles
-        return jnp.zeros(())

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.core.fields import param
-from marljax.core.scene import Colour, Scene
+from marljax.core.scene import Scene
 from marljax.envs.collective import population
 from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.neighbours import Search, materialize
@@ -64,6 +64,7 @@ class Vicsek(Task):
     search: Search
 
     action_size: ClassVar[int] = 1
+    directions: ClassVar = ("heading right", "up", "left", "down")
 
     @property
     def obs_size(self) -> int:
@@ -73,10 +74,6 @@ class Vicsek(Task):
     def default_params(self) -> VicsekParams:
         params = VicsekParams(box=math.sqrt(self.agents / DENSITY))
         return params.replace(max_turn=math.pi) if self.replaces else params
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return shapes.legend("heading right", "up", "left", "down")
 
     def start(self, key: jax.Array, params: VicsekParams) -> VicsekParticles:
         x, y, turn = flat(jax.random.uniform, key, (3, self.agents))
@@ -123,16 +120,13 @@ class Vicsek(Task):
         x, y = wrap(particles.x + params.speed * cos), wrap(particles.y + params.speed * sin)
         return self.with_neighbours(x, y, cos, sin, params)
 
-    def rewards(self, particles: VicsekParticles, params: VicsekParams) -> tuple[jax.Array, jax.Array]:
+    def evaluate(self, particles: VicsekParticles, params: VicsekParams) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         local = jnp.hypot(particles.mean_cos[0], particles.mean_sin[0])
-        return local, population.polarisation(particles.cos, particles.sin)
+        polarisation = population.polarisation(particles.cos, particles.sin)
+        return local, polarisation, {"polarisation": polarisation, "local_polarisation": jnp.mean(local)}
 
     def squared_control(self, action: jax.Array, params: VicsekParams) -> jax.Array:
         return jnp.square(action[0] * params.max_turn)
-
-    def metrics(self, particles: VicsekParticles, params: VicsekParams) -> dict[str, jax.Array]:
-        local, polarisation = self.rewards(particles, params)
-        return {"polarisation": polarisation, "local_polarisation": jnp.mean(local)}
 
     def observations(self, particles: VicsekParticles, params: VicsekParams) -> jax.Array:
         cos, sin, mean_cos, mean_sin = particles.cos, particles.sin, particles.mean_cos, particles.mean_sin
@@ -150,9 +144,6 @@ class Vicsek(Task):
         angles = [2.0 * math.pi * position / params.box for position in (particles.x, particles.y)]
         positions = [population.on_circle(jnp.cos(angle), jnp.sin(angle), self.grid) for angle in angles]
         return population.joint(*positions, population.on_circle(particles.cos, particles.sin, self.grid))
-
-    def overflow(self, particles: VicsekParticles) -> jax.Array:
-        return particles.missed
 
     def scene(self, particles: VicsekParticles, params: VicsekParams, time: jax.Array) -> Scene:
         """Particles as short lines along their headings, in the colour of their direction."""

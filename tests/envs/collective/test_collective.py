@@ -228,7 +228,7 @@ def test_a_step_of_vicsek_in_double_precision(control):
     np.testing.assert_allclose([after.x, after.y, after.cos], [x, y, np.cos(heading)], atol=1e-4)
     counts = near(x, y).sum(axis=1)
     local = np.abs(near(x, y) @ np.exp(1j * heading)) / counts
-    np.testing.assert_allclose(env._task.rewards(after, params)[0], local, atol=1e-4)
+    np.testing.assert_allclose(env._task.evaluate(after, params)[0], local, atol=1e-4)
     observed = env._task.observations(after, params)[4]
     np.testing.assert_allclose(observed, counts / (30 * math.pi / params.box**2), rtol=1e-4)
 
