@@ -11,7 +11,6 @@ import pytest
 import marljax
 from marljax.algos import ippo
 from marljax.config import compose
-from marljax.core.vector import vectorize
 from marljax.envs.smax import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP, Opponent, Scenario, Smax, SmaxParams, SmaxState, spawn
 from marljax.envs.smax.battle import Units, stats_of
 from marljax.envs.smax.opponent import mirror
@@ -107,7 +106,8 @@ def test_mistakes_on_the_command_line_are_one_line(overrides, message):
     ids=lambda options: "-".join(map(str, options.values())) or "default",
 )
 def test_contract(options):
-    check_env(Smax(**options), num_steps=110)
+    crowded = PARAMS.replace(map_width=16.0, map_height=16.0, duration=30)
+    check_env(Smax(**options), crowded, num_steps=36)
 
 
 observe = jax.jit(ENV.observe)
@@ -466,12 +466,14 @@ def test_policies_with_a_memory_and_another_view_control_the_enemies():
 
 
 def test_populations_of_opponents_are_a_vmap():
-    vec = vectorize(Smax("3m", mode="learned", opponent=LINEAR), 2)
+    env = Smax("3m", mode="learned", opponent=LINEAR)
     axes = jax.tree.map(lambda _: None, PARAMS).replace(opponent={"matrix": 0})
 
     def play(params: SmaxParams):
-        state, _ = vec.reset(KEY, params)
-        return vec.step(KEY, state, jnp.full((2, 3), STOP), params)[0].env.units
+        def decide(key):
+            return env.transition(key, env.initial(key, params), jnp.full(3, STOP), params)[0].units
+
+        return jax.vmap(decide)(jax.random.split(KEY, 2))
 
     units = jax.jit(jax.vmap(play, in_axes=(axes,)))(PARAMS.replace(opponent=MATRICES))
     assert units.x.shape == (3, 2, 6)
