@@ -22,7 +22,7 @@ from marljax.envs.smax import scene as smax_scene
 from marljax.envs.smax.actions import FIRST_ATTACK, STOP
 from marljax.envs.smax.battle import Kinds, Stats, Units, fight, push_apart, stats_of
 from marljax.envs.smax.spawn import num_draws, spawn
-from marljax.envs.smax.units import Scenario, SmaxParams, find_scenario
+from marljax.envs.smax.units import PUBLISHED, Scenario, SmaxParams, find_scenario
 from marljax.errors import UserError
 from marljax.utils.batching import batch_last, expand_trailing_dims
 from marljax.utils.random import row
@@ -48,7 +48,11 @@ class Smax(Environment):
     numbers, see ``actions.continuous``. An action holds for eight world steps of 1/16 s.
 
     The reward is the share of health that the opponents lost, averaged over them, plus 1 for a win (all opponents dead, an ally
-    alive); in self-play only this 1, and −1 for the losers. A draw, by mutual destruction or the limit, gives neither.
+    alive); in self-play only this 1, and −1 for the losers. A draw, by mutual destruction or the limit, gives neither. With
+    ``dead=leave`` death ends what a unit learns from, and returns are lower; ``algo.death`` sets how critics treat it.
+
+    The smacv2 scenarios draw types and positions. In mode ``learned`` the weights of ``opponent`` are ``env_params.opponent``, so
+    that a population of opponents is a vmap.
 
     Global state: per unit health fraction, x, y, cooldown (s) and type bits, 0 for the dead; then all team numbers, all types.
     Metrics: ``won`` and ``lost`` (1 or 0), ``allies_dead`` and ``enemies_dead`` (fractions).
@@ -67,7 +71,7 @@ class Smax(Environment):
       with a cooldown below half a second fires twice within a decision.
     """
 
-    scenario: str = option("3m", help="3m, 2s3z, smacv2_5_units, …; see scenario_names(), and register_scenario to add your own")
+    scenario: str = option("3m", help=f"{', '.join(PUBLISHED)}, or your own by register_scenario")
     mode: str = option("scripted", choices=MODES, help="who controls the enemies: a script, the policy opponent, or agents")
     action_type: str = option("discrete", choices=("discrete", "continuous"))
     observation: str = option(
