@@ -1,4 +1,4 @@
-"""JaxMARL's SMAX as the rival: the rate of its random episodes, and its script against itself.
+"""JaxMARL's SMAX as a baseline: the speed of its random episodes, and its script against itself.
 
 Axis letters: E environments, A agents.
 """
@@ -14,12 +14,12 @@ from jaxmarl.environments.smax.heuristic_enemy import create_heuristic_policy, g
 from marljax.envs.smax import Smax
 from marljax.utils.random import flat
 
-LAST_STEP = 99  # they test the limit before they count the step, so this gives episodes of 100
+LAST_STEP = 99  # JaxMARL tests the limit before it counts the step: episodes of 100
 
 
 def random_step(like: Smax, num_envs: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(start(key, _), step(_, carried, key) -> (carried, outputs, environments that moved)) of episodes with the options of
-    ``like``, under uniform available actions, that restart by themselves."""
+    """(start(key, _) -> carry, step(_, carry, key) -> (carry, outputs, environments stepped)): auto-resetting episodes with the
+    options of ``like``, under uniform available actions."""
     env = HeuristicEnemySMAX(
         scenario=map_name_to_scenario(like.scenario),
         observation_type=like.observation,
@@ -30,8 +30,8 @@ def random_step(like: Smax, num_envs: int) -> tuple[Callable[..., Any], Callable
     def start(key: jax.Array, _: Any) -> tuple:
         return jax.vmap(env.reset)(jax.random.split(key, num_envs))
 
-    def step(_: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple, int]:
-        obs, state = carried
+    def step(_: Any, carry: tuple, key: jax.Array) -> tuple[tuple, tuple, int]:
+        obs, state = carry
         key_action, key_step = jax.random.split(key)
         masks = jax.vmap(env.get_avail_actions)(state)
         mask = jnp.stack([masks[name] for name in env.agents], axis=1)
@@ -50,30 +50,30 @@ def script_against_script(scenario: str) -> Callable[[jax.Array, int], dict[str,
     teams = (env.agents[: env.num_allies], env.agents[env.num_allies :])
     scripts = [jax.vmap(create_heuristic_policy(env, team)) for team in (0, 1)]
 
-    def one_step(carried: tuple, key: jax.Array) -> tuple[tuple, None]:
-        obs, state, memories, won, lost, over = carried
+    def step(carry: tuple, key: jax.Array) -> tuple[tuple, None]:
+        obs, state, memories, won, lost, over = carry
         key_step, *keys = jax.random.split(key, 3)
         actions: dict[str, jax.Array] = {}
-        after = []
+        new_memories = []
         for names, policy, memory, own_key in zip(teams, scripts, memories, keys, strict=True):
-            seen = jnp.stack([obs[name] for name in names])
-            chosen, memory = policy(jax.random.split(own_key, len(names)), memory, seen)
+            chosen, memory = policy(jax.random.split(own_key, len(names)), memory, jnp.stack([obs[name] for name in names]))
             actions |= {name: chosen[index] for index, name in enumerate(names)}
-            after.append(memory)
+            new_memories.append(memory)
         obs, state, _, done, _ = env.step_env(key_step, state, actions)
         ally, enemy = (jnp.any(side) for side in (state.unit_alive[: env.num_allies], state.unit_alive[env.num_allies :]))
         ends = done["__all__"] & ~over
         won, lost = won | (ends & ally & ~enemy), lost | (ends & enemy & ~ally)
-        return (obs, state, tuple(after), won, lost, over | ends), None
+        return (obs, state, tuple(new_memories), won, lost, over | ends), None
 
     def episode(key: jax.Array) -> dict[str, jax.Array]:
         key_reset, key_steps = jax.random.split(key)
         obs, state = env.reset(key_reset)
-        fresh = get_heuristic_policy_initial_state()
-        memories = tuple(jax.vmap(lambda _: jax.tree.map(jnp.asarray, fresh))(jnp.arange(len(names))) for names in teams)
+        memory = jax.tree.map(jnp.asarray, get_heuristic_policy_initial_state())
+        memories = tuple(jax.vmap(lambda _: memory)(jnp.arange(len(names))) for names in teams)
         no = jnp.array(False)
-        steps = jax.random.split(key_steps, LAST_STEP + 1)
-        _, _, _, won, lost, _ = jax.lax.scan(one_step, (obs, state, memories, no, no, no), steps)[0]
+        (_, _, _, won, lost, _), _ = jax.lax.scan(
+            step, (obs, state, memories, no, no, no), jax.random.split(key_steps, LAST_STEP + 1)
+        )
         return {"won": won.astype(jnp.float32), "lost": lost.astype(jnp.float32)}
 
     return jax.jit(lambda key, episodes: jax.vmap(episode)(jax.random.split(key, episodes)), static_argnums=1)

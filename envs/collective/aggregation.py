@@ -1,50 +1,55 @@
-"""Task ``aggregation`` of ``collective``: particles gather, wherever that is.
+"""Task ``aggregation`` of ``collective``: particles gather at any common position.
 
-Single integrators in a square, of limited speed, judged by their distance from their common centre; the task is set in "Learning
-Decentralized Partially Observable Mean Field Control for Artificial Collective Behavior" (Cui et al. 2024). That paper's own
-constants were not available, so results are not comparable with its.
+Single integrators of limited speed in a square, judged by their distance from their common centre; the task is set in "Learning
+Decentralized Partially Observable Mean Field Control for Artificial Collective Behavior" (Cui et al. 2024). Its constants were
+not available, so results are not comparable with those of the paper.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.scene import Colour, Scene
+from marljax.core.fields import param
+from marljax.core.scene import Scene, Segments
 from marljax.envs.collective import population
-from marljax.envs.collective import scene as pictures
-from marljax.envs.collective.neighbours import Search, settled
+from marljax.envs.collective import scene as shapes
+from marljax.envs.collective.neighbours import Search, materialize
 from marljax.envs.collective.task import LARGE, Task
 from marljax.utils.random import flat
-from marljax.utils.validation import POSITIVE
 
-FINER = 2  # centres of places for each of ``grid``: nothing but places is to be seen
+FINER = 2  # centres of positions for each of ``grid``: the global state holds nothing but positions
 
 
 class AggregationParams(struct.PyTreeNode):
-    """The numbers of task ``aggregation``: take ``default_params`` and change them with ``.replace(…)``, without compiling."""
+    """Parameters of task ``aggregation``: change those of ``default_params`` with ``.replace(…)``, which recompiles nothing."""
 
-    half: Any = 2.0  # the square reaches so far from its middle
-    radius: Any = 0.5  # within which particles are neighbours
-    max_speed: Any = 0.2  # per step
-    cost: Any = 0.0  # price of a squared speed
-    duration: Any = 100  # steps
+    half: Any = param(2.0, above=0.0, high=LARGE, help="half the side of the square")
+    radius: Any = param(0.5, above=0.0, high=LARGE, help="distance within which particles are neighbours")
+    max_speed: Any = param(0.2, low=0.0, high=LARGE, help="per step")
+    cost: Any = param(0.0, low=0.0, high=LARGE, help="price of a squared speed")
+    duration: Any = param(100, low=2, integer=True, help="steps per episode")
 
 
 class AggregationParticles(struct.PyTreeNode):
-    """Where particles are and what they see, [N] each."""
+    """Particles and means over their neighbours, [N] each."""
 
     x: jax.Array
     y: jax.Array
     step_x: jax.Array  # last step
     step_y: jax.Array
     near: jax.Array  # neighbours, itself included
-    mean_x: jax.Array  # of the neighbours, less the own
+    mean_x: jax.Array  # of the neighbours, relative to the particle
     mean_y: jax.Array
+
+
+class Gathered(NamedTuple):
+    """Status line of the scene."""
+
+    distance: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,74 +58,75 @@ class Aggregation(Task):
 
     search: Search
 
-    components: ClassVar[int] = 2
-    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "half": (POSITIVE, LARGE),
-        "radius": (POSITIVE, LARGE),
-        "max_speed": (0.0, LARGE),
-        "cost": (0.0, LARGE),
-    }
+    action_size: ClassVar[int] = 2
+    directions: ClassVar = ("going right", "up", "left", "down")
+    other_colours: ClassVar = (("common centre", shapes.INK),)
+    default_params: ClassVar[AggregationParams] = AggregationParams()
 
-    @property
-    def numbers(self) -> AggregationParams:
-        return AggregationParams()
+    def start(self, key: jax.Array, params: AggregationParams) -> AggregationParticles:
+        x, y = params.half * flat(lambda key, shape: jax.random.uniform(key, shape, minval=-1.0), key, (2, self.agents))
+        return self._with_neighbours(x, y, jnp.zeros_like(x), jnp.zeros_like(y), params)
 
-    @property
-    def seen(self) -> int:
-        return 2 * self.absolute + 3
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return (*pictures.legend("going right", "up", "left", "down"), ("common centre", pictures.INK))
-
-    def start(self, key: jax.Array, numbers: AggregationParams) -> AggregationParticles:
-        x, y = numbers.half * flat(lambda key, shape: jax.random.uniform(key, shape, minval=-1.0), key, (2, self.agents))
-        return self.look(x, y, jnp.zeros_like(x), jnp.zeros_like(y), numbers)
-
-    def look(
-        self, x: jax.Array, y: jax.Array, step_x: jax.Array, step_y: jax.Array, numbers: AggregationParams
+    def _with_neighbours(
+        self, x: jax.Array, y: jax.Array, step_x: jax.Array, step_y: jax.Array, params: AggregationParams
     ) -> AggregationParticles:
-        """Particles at these places, with what they see."""
-        x, y = settled(x, y)
-        near, sum_x, sum_y = self.search.sums(x, y, jnp.stack([jnp.ones_like(x), x, y]), numbers.radius).total
+        x, y = materialize(x, y)
+        near, sum_x, sum_y = self.search.sums(x, y, jnp.stack([jnp.ones_like(x), x, y]), params.radius).total
         near = jnp.maximum(near, 1.0)
         return AggregationParticles(x, y, step_x, step_y, near, sum_x / near - x, sum_y / near - y)
 
     def move(
-        self, key: jax.Array, particles: AggregationParticles, action: jax.Array, numbers: AggregationParams
+        self, key: jax.Array, particles: AggregationParticles, action: jax.Array, params: AggregationParams
     ) -> AggregationParticles:
         del key
-        speed = numbers.max_speed * _within(action)
-        x = jnp.clip(particles.x + speed[0], -numbers.half, numbers.half)
-        y = jnp.clip(particles.y + speed[1], -numbers.half, numbers.half)
-        return self.look(x, y, x - particles.x, y - particles.y, numbers)
+        step = params.max_speed * clip_norm(action)
+        x = jnp.clip(particles.x + step[0], -params.half, params.half)
+        y = jnp.clip(particles.y + step[1], -params.half, params.half)
+        return self._with_neighbours(x, y, x - particles.x, y - particles.y, params)
 
-    def value(self, particles: AggregationParticles, numbers: AggregationParams) -> tuple[jax.Array, jax.Array]:
-        away = jnp.hypot(particles.x - jnp.mean(particles.x), particles.y - jnp.mean(particles.y))
-        return -away, -jnp.mean(away)
+    def evaluate(
+        self, particles: AggregationParticles, params: AggregationParams
+    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        distance = jnp.hypot(particles.x - jnp.mean(particles.x), particles.y - jnp.mean(particles.y))
+        mean = jnp.mean(distance)
+        return -distance, -mean, {"distance": mean}
 
-    def control(self, action: jax.Array, numbers: AggregationParams) -> jax.Array:
-        return jnp.sum(jnp.square(numbers.max_speed * _within(action)), axis=0)
+    def squared_control(self, action: jax.Array, params: AggregationParams) -> jax.Array:
+        return jnp.sum(jnp.square(params.max_speed * clip_norm(action)), axis=0)
 
-    def figures(self, particles: AggregationParticles, numbers: AggregationParams) -> dict[str, jax.Array]:
-        return {"distance": -self.value(particles, numbers)[1]}
+    def observations(self, particles: AggregationParticles, params: AggregationParams) -> jax.Array:
+        even = self.agents * math.pi * params.radius**2 / (2.0 * params.half) ** 2
+        near = [particles.mean_x / params.radius, particles.mean_y / params.radius, particles.near / even]
+        own = [particles.x / params.half, particles.y / params.half]
+        return jnp.stack([*own, *near] if self.absolute else near)
 
-    def view(self, particles: AggregationParticles, numbers: AggregationParams) -> jax.Array:
-        even = self.agents * math.pi * numbers.radius**2 / (2.0 * numbers.half) ** 2
-        seen = [particles.mean_x / numbers.radius, particles.mean_y / numbers.radius, particles.near / even]
-        own = [particles.x / numbers.half, particles.y / numbers.half]
-        return jnp.stack([*own, *seen] if self.absolute else seen)
+    def density(self, particles: AggregationParticles, params: AggregationParams) -> jax.Array:
+        return population.joint(
+            population.on_line(particles.x, params.half, FINER * self.grid),
+            population.on_line(particles.y, params.half, FINER * self.grid),
+        )
 
-    def density(self, particles: AggregationParticles, numbers: AggregationParams) -> jax.Array:
-        places = (population.on_line(place, numbers.half, FINER * self.grid) for place in (particles.x, particles.y))
-        return population.joint(*places)
-
-    def draw(self, particles: AggregationParticles, numbers: AggregationParams, time: jax.Array) -> Scene:
-        return pictures.gathering(
-            particles.x, particles.y, particles.step_x, particles.step_y, numbers.half, -self.value(particles, numbers)[1], time
+    def scene(self, particles: AggregationParticles, params: AggregationParams, time: jax.Array) -> Scene:
+        """Particles with a line along their last step, in the colour of its direction; a cross at the common centre."""
+        step_x, step_y = particles.step_x, particles.step_y
+        length = jnp.hypot(step_x, step_y)
+        moves = length > 1e-6
+        scale = jnp.where(moves, 1.0 / jnp.where(moves, length, 1.0), 0.0)
+        colour = jnp.where(moves[:, None], shapes.hue(step_x * scale, step_y * scale), jnp.array(shapes.FAINT))
+        head = jnp.stack([particles.x, particles.y], axis=1)
+        tail = head - jnp.stack([step_x, step_y], axis=1)
+        lines, discs = shapes.particles(tail, head, 2.0 * params.half / math.sqrt(self.agents), colour)
+        centre, arm = jnp.mean(head, axis=0), 0.05 * params.half * jnp.array([[-1.0, 0.0], [0.0, -1.0]])
+        cross = Segments(centre + arm, centre - arm, jnp.full(2, 3.0), jnp.array([shapes.INK] * 2))
+        return shapes.compose(
+            Segments(*map(lambda *parts: jnp.concatenate(parts), lines, cross)),
+            discs,
+            params.half * jnp.array([-1.0, 1.0, -1.0, 1.0]),
+            time,
+            Gathered(jnp.round(-self.evaluate(particles, params)[1], 2)),
         )
 
 
-def _within(action: jax.Array) -> jax.Array:
-    """[2, N] no longer than 1."""
+def clip_norm(action: jax.Array) -> jax.Array:
+    """[2, N] vectors scaled down to a length of at most 1."""
     return action / jnp.maximum(jnp.hypot(action[0], action[1]), 1.0)

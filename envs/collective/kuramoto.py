@@ -7,42 +7,55 @@ K = 2γ, with r = √(1 − 2γ/K) beyond (Strogatz 2000, "From Kuramoto to Craw
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
-from marljax.core.scene import Colour, Scene
+from marljax.core.fields import param
+from marljax.core.scene import Circles, Scene, Segments
 from marljax.envs.collective import population
-from marljax.envs.collective import scene as pictures
+from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.task import LARGE, Task
-from marljax.envs.collective.vicsek import polarisation
 from marljax.utils.random import flat
-from marljax.utils.validation import POSITIVE
 
 FREQUENCIES = ("lorentzian", "normal")
-RAREST = 1e-5  # ranks closer than this to 0 or 1 are not drawn: a Lorentzian has no largest frequency
+RAREST = 1e-5  # distance of ranks from 0 and 1: a Lorentzian has no largest frequency
 PHASES = 4  # centres of phases for each of the global state's centres of ranks
+RIM = 96  # segments of a drawn circle
+SPREAD = 0.3  # how far outside the unit circle an oscillator of the highest rank is drawn
 
 
 class KuramotoParams(struct.PyTreeNode):
-    """The numbers of task ``kuramoto``: take ``default_params`` and change them with ``.replace(…)``, without compiling."""
+    """Parameters of task ``kuramoto``: change those of ``default_params`` with ``.replace(…)``, which recompiles nothing."""
 
-    coupling: Any = 1.5  # K, rad per unit of time
-    width: Any = 1.0  # of the natural frequencies: γ of a Lorentzian, deviation of a normal distribution
-    timestep: Any = 0.1  # units of time
-    max_rate: Any = 2.0  # rad per unit of time that an action of 1 adds
-    cost: Any = 0.05  # price of a squared rate, per (rad per unit of time)²
-    duration: Any = 200  # steps
+    coupling: Any = param(1.5, low=0.0, high=LARGE, unit="rad/time", help="K")
+    width: Any = param(
+        1.0,
+        low=0.0,
+        high=LARGE,
+        unit="rad/time",
+        help="of natural frequencies: γ of a Lorentzian, σ of a normal distribution",
+    )
+    timestep: Any = param(0.1, above=0.0, high=LARGE, unit="time")
+    max_rate: Any = param(2.0, low=0.0, high=LARGE, unit="rad/time", help="added by an action of 1")
+    cost: Any = param(0.05, low=0.0, high=LARGE, help="price of a squared rate, per (rad/time)²")
+    duration: Any = param(200, low=2, integer=True, help="steps per episode")
 
 
 class KuramotoParticles(struct.PyTreeNode):
     """Oscillators, [N] each."""
 
     phase: jax.Array  # rad, in [-π, π]
-    rank: jax.Array  # of the natural frequency among all that can be drawn, in (-1, 1)
+    rank: jax.Array  # of the natural frequency within its distribution, in (-1, 1)
+
+
+class Ordered(NamedTuple):
+    """Status line of the scene."""
+
+    order: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,78 +64,74 @@ class Kuramoto(Task):
 
     frequencies: str
 
-    components: ClassVar[int] = 1
-    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "coupling": (0.0, LARGE),
-        "width": (0.0, LARGE),
-        "timestep": (POSITIVE, LARGE),
-        "max_rate": (0.0, LARGE),
-        "cost": (0.0, LARGE),
-    }
+    action_size: ClassVar[int] = 1
+    directions: ClassVar = ("phase 0", "π/2", "π", "3π/2")
+    other_colours: ClassVar = (("mean field", shapes.INK), ("rim: median frequency; outside: faster", shapes.FAINT))
+    default_params: ClassVar[KuramotoParams] = KuramotoParams()
 
-    @property
-    def numbers(self) -> KuramotoParams:
-        return KuramotoParams()
-
-    @property
-    def seen(self) -> int:
-        return 2 * self.absolute + 3
-
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return (
-            *pictures.legend("phase 0", "π/2", "π", "3π/2"),
-            ("mean field", pictures.INK),
-            ("rim: median frequency; outside: faster", pictures.FAINT),
-        )
-
-    def start(self, key: jax.Array, numbers: KuramotoParams) -> KuramotoParticles:
+    def start(self, key: jax.Array, params: KuramotoParams) -> KuramotoParticles:
         phase, rank = flat(jax.random.uniform, key, (2, self.agents))
         rank = jnp.clip(rank, RAREST, 1.0 - RAREST)
         return KuramotoParticles(math.pi * (2.0 * phase - 1.0), 2.0 * rank - 1.0)
 
-    def move(self, key: jax.Array, particles: KuramotoParticles, action: jax.Array, numbers: KuramotoParams) -> KuramotoParticles:
+    def move(self, key: jax.Array, particles: KuramotoParticles, action: jax.Array, params: KuramotoParams) -> KuramotoParticles:
         """One step of Heun's method."""
         del key
-        own = natural(particles.rank, self.frequencies, numbers.width) + action[0] * numbers.max_rate
-        first = own + numbers.coupling * _pull(particles.phase)
-        second = own + numbers.coupling * _pull(particles.phase + numbers.timestep * first)
-        phase = particles.phase + 0.5 * numbers.timestep * (first + second)
+        own = natural_frequency(particles.rank, self.frequencies, params.width) + action[0] * params.max_rate
+
+        def rate(phase: jax.Array) -> jax.Array:
+            cos, sin = jnp.cos(phase), jnp.sin(phase)
+            return own + params.coupling * (jnp.mean(sin) * cos - jnp.mean(cos) * sin)
+
+        first = rate(particles.phase)
+        second = rate(particles.phase + params.timestep * first)
+        phase = particles.phase + 0.5 * params.timestep * (first + second)
         return particles.replace(phase=phase - 2.0 * math.pi * jnp.round(phase / (2.0 * math.pi)))
 
-    def value(self, particles: KuramotoParticles, numbers: KuramotoParams) -> tuple[jax.Array, jax.Array]:
+    def evaluate(self, particles: KuramotoParticles, params: KuramotoParams) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         cos, sin = jnp.cos(particles.phase), jnp.sin(particles.phase)
-        whole = polarisation(cos, sin)
-        return (cos * jnp.mean(cos) + sin * jnp.mean(sin)) / jnp.maximum(whole, 1e-6), whole
+        order = population.polarisation(cos, sin)
+        return (cos * jnp.mean(cos) + sin * jnp.mean(sin)) / jnp.maximum(order, 1e-6), order, {"order": order}
 
-    def control(self, action: jax.Array, numbers: KuramotoParams) -> jax.Array:
-        return jnp.square(action[0] * numbers.max_rate)
+    def squared_control(self, action: jax.Array, params: KuramotoParams) -> jax.Array:
+        return jnp.square(action[0] * params.max_rate)
 
-    def figures(self, particles: KuramotoParticles, numbers: KuramotoParams) -> dict[str, jax.Array]:
-        return {"order": self.value(particles, numbers)[1]}
-
-    def view(self, particles: KuramotoParticles, numbers: KuramotoParams) -> jax.Array:
+    def observations(self, particles: KuramotoParticles, params: KuramotoParams) -> jax.Array:
         cos, sin = jnp.cos(particles.phase), jnp.sin(particles.phase)
         mean_cos, mean_sin = jnp.mean(cos), jnp.mean(sin)
         relative = [mean_cos * cos + mean_sin * sin, mean_sin * cos - mean_cos * sin, particles.rank]
         return jnp.stack([cos, sin, *relative] if self.absolute else relative)
 
-    def density(self, particles: KuramotoParticles, numbers: KuramotoParams) -> jax.Array:
+    def density(self, particles: KuramotoParticles, params: KuramotoParams) -> jax.Array:
         phases = population.on_circle(jnp.cos(particles.phase), jnp.sin(particles.phase), PHASES * self.grid)
         return population.joint(phases, population.on_line(particles.rank, jnp.ones(()), self.grid))
 
-    def draw(self, particles: KuramotoParticles, numbers: KuramotoParams, time: jax.Array) -> Scene:
-        return pictures.phases(particles.phase, particles.rank, time)
+    def scene(self, particles: KuramotoParticles, params: KuramotoParams, time: jax.Array) -> Scene:
+        """Oscillators around a circle, further out the higher their rank, and a line from the centre to their mean."""
+        cos, sin = jnp.cos(particles.phase), jnp.sin(particles.phase)
+        mean = jnp.stack([jnp.mean(cos), jnp.mean(sin)])
+        angle = 2.0 * math.pi * np.arange(RIM + 1) / RIM
+        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        lines = Segments(
+            start=jnp.concatenate([circle[:-1], jnp.zeros((1, 2))]),
+            end=jnp.concatenate([circle[1:], mean[None]]),
+            width=jnp.array([1.0] * RIM + [5.0]),
+            colour=jnp.array([shapes.FAINT] * RIM + [shapes.INK]),
+        )
+        radius = float(np.clip(0.4 / math.sqrt(self.agents), 0.008, 0.03))
+        centre = (1.0 + SPREAD * particles.rank)[:, None] * jnp.stack([cos, sin], axis=1)
+        edge = 1.1 + SPREAD
+        return shapes.compose(
+            lines,
+            Circles(centre, jnp.full(self.agents, radius), shapes.hue(cos, sin)),
+            jnp.array([-edge, edge, -edge, edge]),
+            time,
+            Ordered(jnp.round(jnp.hypot(mean[0], mean[1]), 2)),
+        )
 
 
-def natural(rank: jax.Array, frequencies: str, width: jax.Array) -> jax.Array:
-    """[N] natural frequencies, rad per unit of time: a distribution's quantiles at ranks in (−1, 1)."""
+def natural_frequency(rank: jax.Array, frequencies: str, width: jax.Array) -> jax.Array:
+    """[N] natural frequencies in rad/time: a distribution's quantiles at ranks in (−1, 1)."""
     if frequencies == "normal":
         return width * jax.scipy.special.ndtri(0.5 * (rank + 1.0))
     return width * jnp.tan(0.5 * math.pi * rank)
-
-
-def _pull(phase: jax.Array) -> jax.Array:
-    """[N] r sin(ψ − θ): the mean over all oscillators of sin(θ_j − θ)."""
-    cos, sin = jnp.cos(phase), jnp.sin(phase)
-    return jnp.mean(sin) * cos - jnp.mean(cos) * sin

@@ -1,94 +1,67 @@
-"""What the tasks of ``collective`` have in common: a population of particles, how it moves, what it sees and what it is for.
+"""The interface of a task of ``collective``: a population of particles, its dynamics, observations and rewards.
 
 Axis letters: N particles, C components of an action, O observation, G global state.
 """
 
 import abc
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from marljax.core.scene import Colour, Scene
-from marljax.errors import UserError
-from marljax.utils.validation import check_numbers, check_ranges
 
 Particles = Any  # a task's own record of arrays [N]
-Numbers = Any  # a task's own record of numbers, with ``cost`` and ``duration``
+Params = Any  # a task's own record of parameters, with ``cost`` and ``duration``
+LARGE = 1e6  # upper bound of parameters
 
 
 @dataclasses.dataclass(frozen=True)
 class Task(abc.ABC):
-    """One way for a population to move; its fields are shapes and options."""
+    """The dynamics of a population; fields are shapes and options."""
 
     agents: int  # N
-    absolute: bool  # particles know the world's directions and places
+    absolute: bool  # observations include absolute headings, phases or positions
     grid: int  # centres per axis of the global state
 
-    components: ClassVar[int]  # C
-    # What a number may be, where it is bounded: name → least, most.
-    ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    action_size: ClassVar[int]  # C
+    directions: ClassVar[tuple[str, str, str, str]]  # names of four directions, a quarter of a turn apart, for the legend
+    other_colours: ClassVar[tuple[tuple[str, Colour], ...]] = ()  # of the legend
 
     @property
-    @abc.abstractmethod
-    def numbers(self) -> Numbers:
-        """The default ones."""
-
-    @property
-    @abc.abstractmethod
-    def seen(self) -> int:
+    def obs_size(self) -> int:
         """O."""
+        return 2 * self.absolute + 3
 
     @property
     @abc.abstractmethod
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        """Of the scene's colours."""
+    def default_params(self) -> Params:
+        """The default parameters."""
 
     @abc.abstractmethod
-    def start(self, key: jax.Array, numbers: Numbers) -> Particles:
+    def start(self, key: jax.Array, params: Params) -> Particles:
         """Particles at the start of an episode."""
 
     @abc.abstractmethod
-    def move(self, key: jax.Array, particles: Particles, action: jax.Array, numbers: Numbers) -> Particles:
+    def move(self, key: jax.Array, particles: Particles, action: jax.Array, params: Params) -> Particles:
         """Particles a step later; ``action`` is [C, N] in [-1, 1]."""
 
     @abc.abstractmethod
-    def value(self, particles: Particles, numbers: Numbers) -> tuple[jax.Array, jax.Array]:
-        """What the population is for: each particle's share of it [N], and all in all []."""
+    def evaluate(self, particles: Particles, params: Params) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Local rewards [N] and the global reward [] without the cost of control; metrics [], the first measures success."""
 
     @abc.abstractmethod
-    def control(self, action: jax.Array, numbers: Numbers) -> jax.Array:
-        """[N] the square of what an action [C, N] does, in the task's units: what ``cost`` is the price of."""
+    def squared_control(self, action: jax.Array, params: Params) -> jax.Array:
+        """[N] the square of the control that an action [C, N] exerts, in the task's units; ``cost`` is its price."""
 
     @abc.abstractmethod
-    def figures(self, particles: Particles, numbers: Numbers) -> dict[str, jax.Array]:
-        """Scalars of the moment; the first is what the task is judged by."""
+    def observations(self, particles: Particles, params: Params) -> jax.Array:
+        """[O, N]."""
 
     @abc.abstractmethod
-    def view(self, particles: Particles, numbers: Numbers) -> jax.Array:
-        """[O, N] observations."""
+    def density(self, particles: Particles, params: Params) -> jax.Array:
+        """[G] the population's density on a fixed grid, relative to an even spread."""
 
     @abc.abstractmethod
-    def density(self, particles: Particles, numbers: Numbers) -> jax.Array:
-        """[G] the population on a fixed grid, relative to an even spread."""
-
-    @abc.abstractmethod
-    def draw(self, particles: Particles, numbers: Numbers, time: jax.Array) -> Scene:
-        """The scene."""
-
-    def missed(self, particles: Particles) -> jax.Array:
-        """[] particles that may have been denied neighbours."""
-        del particles
-        return jnp.zeros(())
-
-    def check(self, numbers: Numbers) -> None:
-        """Raises ``UserError`` for concrete numbers that no episode can have."""
-        check_numbers(numbers, self.numbers, "collective")
-        check_ranges(numbers, self.ranges, "collective")
-        if not numbers.duration >= 2 or numbers.duration % 1:
-            raise UserError(f"duration={numbers.duration:g} of collective is out of range; it takes an integer of at least 2")
-
-
-LARGE = 1e6
+    def scene(self, particles: Particles, params: Params, time: jax.Array) -> Scene:
+        """The shapes to draw."""

@@ -1,4 +1,4 @@
-"""Task ``vicsek`` of ``collective``: particles of constant speed that turn with their neighbours.
+"""Task ``vicsek`` of ``collective``: particles of constant speed that align with their neighbours.
 
 The model is that of Vicsek et al. (1995), "Novel Type of Phase Transition in a System of Self-Driven Particles", updated in
 parallel: θ ← arg Σ_near e^{iθ} + turn + noise, then a step along the new heading.
@@ -6,39 +6,38 @@ parallel: θ ← arg Σ_near e^{iθ} + turn + noise, then a step along the new h
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.scene import Colour, Scene
+from marljax.core.fields import param
+from marljax.core.scene import Scene
 from marljax.envs.collective import population
-from marljax.envs.collective import scene as pictures
-from marljax.envs.collective.neighbours import Search, settled
+from marljax.envs.collective import scene as shapes
+from marljax.envs.collective.neighbours import Search, materialize
 from marljax.envs.collective.task import LARGE, Task
 from marljax.utils.random import flat, row
-from marljax.utils.validation import POSITIVE
 
-DENSITY = 4.0  # particles per unit of area, where the box is left as it is
+DENSITY = 4.0  # particles per unit of area in the default box
 CONTROLS = ("add", "replace")
 
 
 class VicsekParams(struct.PyTreeNode):
-    """The numbers of task ``vicsek``: take ``default_params`` and change them with ``.replace(…)``, without compiling."""
+    """Parameters of task ``vicsek``: change those of ``default_params`` with ``.replace(…)``, which recompiles nothing."""
 
-    box: Any = 5.0  # length of the periodic square; by default 4 particles per unit of area
-    speed: Any = 0.03  # per step
-    radius: Any = 1.0  # within which particles are neighbours
-    noise: Any = 4.0  # rad: a heading is off by up to half of it either way, uniformly
-    max_turn: Any = math.pi / 4  # rad per step, of an action of 1; π where actions replace the neighbours' mean
-    cost: Any = 0.0  # price of a squared turn, per rad²
-    duration: Any = 200  # steps
+    box: Any = param(5.0, above=0.0, high=LARGE, help="length of the periodic square; default: 4 particles per unit of area")
+    speed: Any = param(0.03, low=0.0, high=LARGE, help="per step")
+    radius: Any = param(1.0, above=0.0, high=LARGE, help="distance within which particles are neighbours")
+    noise: Any = param(4.0, low=0.0, high=2.0 * math.pi, unit="rad", help="width of the uniform noise of headings, centred on 0")
+    max_turn: Any = param(math.pi / 4, low=0.0, high=math.pi, unit="rad/step", help="of an action of 1; π with control=replace")
+    cost: Any = param(0.0, low=0.0, high=LARGE, help="price of a squared turn, per rad²")
+    duration: Any = param(200, low=2, integer=True, help="steps per episode")
 
 
 class VicsekParticles(struct.PyTreeNode):
-    """Where particles are and what they see, [N] each."""
+    """Particles and sums over their neighbours, [N] each."""
 
     x: jax.Array
     y: jax.Array
@@ -50,6 +49,12 @@ class VicsekParticles(struct.PyTreeNode):
     missed: jax.Array  # [] see ``Sums``
 
 
+class Polarised(NamedTuple):
+    """Status line of the scene."""
+
+    polarisation: jax.Array
+
+
 @dataclasses.dataclass(frozen=True)
 class Vicsek(Task):
     """See ``Collective``."""
@@ -58,111 +63,95 @@ class Vicsek(Task):
     bins: int  # B
     search: Search
 
-    components: ClassVar[int] = 1
-    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
-        "box": (POSITIVE, LARGE),
-        "speed": (0.0, LARGE),
-        "radius": (POSITIVE, LARGE),
-        "noise": (0.0, 2.0 * math.pi),
-        "max_turn": (0.0, math.pi),
-        "cost": (0.0, LARGE),
-    }
+    action_size: ClassVar[int] = 1
+    directions: ClassVar = ("heading right", "up", "left", "down")
 
     @property
-    def numbers(self) -> VicsekParams:
-        most = {"max_turn": math.pi} if self.replaces else {}
-        return VicsekParams(box=math.sqrt(self.agents / DENSITY), **most)
+    def obs_size(self) -> int:
+        return super().obs_size + self.bins
 
     @property
-    def seen(self) -> int:
-        return 2 * self.absolute + 3 + self.bins
+    def default_params(self) -> VicsekParams:
+        params = VicsekParams(box=math.sqrt(self.agents / DENSITY))
+        return params.replace(max_turn=math.pi) if self.replaces else params
 
-    @property
-    def legend(self) -> tuple[tuple[str, Colour], ...]:
-        return pictures.legend("heading right", "up", "left", "down")
-
-    def start(self, key: jax.Array, numbers: VicsekParams) -> VicsekParticles:
+    def start(self, key: jax.Array, params: VicsekParams) -> VicsekParticles:
         x, y, turn = flat(jax.random.uniform, key, (3, self.agents))
         angle = 2.0 * math.pi * turn
-        return self.look(x * numbers.box, y * numbers.box, jnp.cos(angle), jnp.sin(angle), numbers)
+        return self.with_neighbours(x * params.box, y * params.box, jnp.cos(angle), jnp.sin(angle), params)
 
-    def look(self, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, numbers: VicsekParams) -> VicsekParticles:
-        """Particles at these places and headings, with what they see."""
-        x, y, cos, sin = settled(x, y, cos, sin)
+    def with_neighbours(
+        self, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, params: VicsekParams
+    ) -> VicsekParticles:
+        """Particles at these positions and headings, with the sums over their neighbours."""
+        x, y, cos, sin = materialize(x, y, cos, sin)
         cosines, sines = population.powers(cos, sin, max(self.bins - 1, 1))
         values = jnp.concatenate([jnp.ones_like(x)[None], cosines, sines])
-        total, missed = self.search.sums(x, y, values, numbers.radius, numbers.box)
+        total, missed = self.search.sums(x, y, values, params.radius, params.box)
         near = jnp.maximum(total[0], 1.0)
         mean_cos, mean_sin = jnp.split(total[1:] / near, 2)
         return VicsekParticles(x, y, cos, sin, near, mean_cos, mean_sin, missed)
 
-    def move(self, key: jax.Array, particles: VicsekParticles, action: jax.Array, numbers: VicsekParams) -> VicsekParticles:
+    def move(self, key: jax.Array, particles: VicsekParticles, action: jax.Array, params: VicsekParams) -> VicsekParticles:
         noise = row(jax.random.uniform, key, self.agents)[: self.agents] - 0.5
-        return self.moved(noise * numbers.noise, particles, action, numbers)
+        return self.move_with_noise(noise * params.noise, particles, action, params)
 
-    def moved(self, noise: jax.Array, particles: VicsekParticles, action: jax.Array, numbers: VicsekParams) -> VicsekParticles:
-        """``move`` with the noise [N] rad given."""
-        turn = action[0] * numbers.max_turn + noise
-        cos, sin = (particles.cos, particles.sin) if self.replaces else _direction(particles)
+    def move_with_noise(
+        self, noise: jax.Array, particles: VicsekParticles, action: jax.Array, params: VicsekParams
+    ) -> VicsekParticles:
+        """``move`` with noise [N] in rad."""
+        cos, sin = particles.cos, particles.sin
+        if not self.replaces:  # start from the neighbours' mean heading; where that vanishes, from one's own
+            mean_cos, mean_sin = particles.mean_cos[0], particles.mean_sin[0]
+            length = jnp.hypot(mean_cos, mean_sin)
+            defined = length > 1e-6
+            scale = 1.0 / jnp.where(defined, length, 1.0)
+            cos, sin = jnp.where(defined, mean_cos * scale, cos), jnp.where(defined, mean_sin * scale, sin)
+        turn = action[0] * params.max_turn + noise
         turn_cos, turn_sin = jnp.cos(turn), jnp.sin(turn)
         cos, sin = cos * turn_cos - sin * turn_sin, sin * turn_cos + cos * turn_sin
-        length = jax.lax.rsqrt(cos * cos + sin * sin)  # rounding would let it drift
+        length = jax.lax.rsqrt(cos * cos + sin * sin)  # against drift by rounding
         cos, sin = cos * length, sin * length
-        x, y = (_wrapped(place + numbers.speed * part, numbers.box) for place, part in ((particles.x, cos), (particles.y, sin)))
-        return self.look(x, y, cos, sin, numbers)
 
-    def value(self, particles: VicsekParticles, numbers: VicsekParams) -> tuple[jax.Array, jax.Array]:
-        return jnp.hypot(particles.mean_cos[0], particles.mean_sin[0]), polarisation(particles.cos, particles.sin)
+        def wrap(position: jax.Array) -> jax.Array:
+            position = position - params.box * jnp.floor(position / params.box)
+            return jnp.where(position >= params.box, 0.0, position)  # the difference may round up to the box itself
 
-    def control(self, action: jax.Array, numbers: VicsekParams) -> jax.Array:
-        return jnp.square(action[0] * numbers.max_turn)
+        x, y = wrap(particles.x + params.speed * cos), wrap(particles.y + params.speed * sin)
+        return self.with_neighbours(x, y, cos, sin, params)
 
-    def figures(self, particles: VicsekParticles, numbers: VicsekParams) -> dict[str, jax.Array]:
-        local, whole = self.value(particles, numbers)
-        return {"polarisation": whole, "local_polarisation": jnp.mean(local)}
+    def evaluate(self, particles: VicsekParticles, params: VicsekParams) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        local = jnp.hypot(particles.mean_cos[0], particles.mean_sin[0])
+        polarisation = population.polarisation(particles.cos, particles.sin)
+        return local, polarisation, {"polarisation": polarisation, "local_polarisation": jnp.mean(local)}
 
-    def view(self, particles: VicsekParticles, numbers: VicsekParams) -> jax.Array:
+    def squared_control(self, action: jax.Array, params: VicsekParams) -> jax.Array:
+        return jnp.square(action[0] * params.max_turn)
+
+    def observations(self, particles: VicsekParticles, params: VicsekParams) -> jax.Array:
         cos, sin, mean_cos, mean_sin = particles.cos, particles.sin, particles.mean_cos, particles.mean_sin
-        turned_cos, turned_sin = population.powers(cos, sin, mean_cos.shape[0])
-        relative_cos = mean_cos * turned_cos + mean_sin * turned_sin
-        relative_sin = mean_sin * turned_cos - mean_cos * turned_sin
-        even = self.agents * math.pi * numbers.radius**2 / numbers.box**2
-        seen = [cos, sin, mean_cos[0], mean_sin[0]] if self.absolute else [relative_cos[0], relative_sin[0]]
-        parts = [jnp.stack([*seen, particles.near / even])]
+        own_cos, own_sin = population.powers(cos, sin, mean_cos.shape[0])
+        relative_cos = mean_cos * own_cos + mean_sin * own_sin
+        relative_sin = mean_sin * own_cos - mean_cos * own_sin
+        even = self.agents * math.pi * params.radius**2 / params.box**2
+        headings = [cos, sin, mean_cos[0], mean_sin[0]] if self.absolute else [relative_cos[0], relative_sin[0]]
+        parts = [jnp.stack([*headings, particles.near / even])]
         if self.bins:
             parts.append(population.shares(relative_cos, relative_sin, self.bins))
         return jnp.concatenate(parts)
 
-    def density(self, particles: VicsekParticles, numbers: VicsekParams) -> jax.Array:
-        angles = [2.0 * math.pi * place / numbers.box for place in (particles.x, particles.y)]
-        places = [population.on_circle(jnp.cos(angle), jnp.sin(angle), self.grid) for angle in angles]
-        return population.joint(*places, population.on_circle(particles.cos, particles.sin, self.grid))
+    def density(self, particles: VicsekParticles, params: VicsekParams) -> jax.Array:
+        angles = [2.0 * math.pi * position / params.box for position in (particles.x, particles.y)]
+        positions = [population.on_circle(jnp.cos(angle), jnp.sin(angle), self.grid) for angle in angles]
+        return population.joint(*positions, population.on_circle(particles.cos, particles.sin, self.grid))
 
-    def missed(self, particles: VicsekParticles) -> jax.Array:
-        return particles.missed
-
-    def draw(self, particles: VicsekParticles, numbers: VicsekParams, time: jax.Array) -> Scene:
-        bounds = jnp.stack([jnp.zeros(()), numbers.box, jnp.zeros(()), numbers.box])
-        spacing = numbers.box / math.sqrt(self.agents)
-        status = pictures.Polarised(jnp.round(polarisation(particles.cos, particles.sin), 2))
-        return pictures.headings(particles.x, particles.y, particles.cos, particles.sin, spacing, bounds, time, status)
-
-
-def polarisation(cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """[] length of the mean heading: 0 without order, 1 where all headings agree. Also Kuramoto's order parameter r."""
-    return jnp.hypot(jnp.mean(cos, axis=0), jnp.mean(sin, axis=0))
-
-
-def _direction(particles: VicsekParticles) -> tuple[jax.Array, jax.Array]:
-    """Where the neighbours go on average, as cos and sin; a particle whose neighbours cancel keeps its own heading."""
-    cos, sin = particles.mean_cos[0], particles.mean_sin[0]
-    length = jnp.hypot(cos, sin)
-    clear = length > 1e-6
-    scale = 1.0 / jnp.where(clear, length, 1.0)
-    return jnp.where(clear, cos * scale, particles.cos), jnp.where(clear, sin * scale, particles.sin)
-
-
-def _wrapped(place: jax.Array, box: jax.Array) -> jax.Array:
-    """In [0, box); a remainder may round up to the box itself."""
-    place = place - box * jnp.floor(place / box)
-    return jnp.where(place >= box, 0.0, place)
+    def scene(self, particles: VicsekParticles, params: VicsekParams, time: jax.Array) -> Scene:
+        """Particles as short lines along their headings, in the colour of their direction."""
+        spacing = params.box / math.sqrt(self.agents)
+        head = jnp.stack([particles.x, particles.y], axis=1)
+        tail = head - 0.55 * spacing * jnp.stack([particles.cos, particles.sin], axis=1)
+        bounds = jnp.stack([jnp.zeros(()), params.box, jnp.zeros(()), params.box])
+        status = Polarised(jnp.round(population.polarisation(particles.cos, particles.sin), 2))
+        return shapes.compose(
+            *shapes.particles(tail, head, spacing, shapes.hue(particles.cos, particles.sin)), bounds, time, status
+        )

@@ -1,4 +1,4 @@
-"""``smax``: micromanagement battles in the manner of StarCraft II, JaxMARL's SMAX (Rutherford et al. 2023)."""
+"""``smax``: micromanagement battles in the manner of StarCraft II, after JaxMARL's SMAX (Rutherford et al. 2023)."""
 
 from marljax.envs.smax.actions import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP
 from marljax.envs.smax.env import Smax, SmaxState

@@ -16,21 +16,21 @@ from marljax.envs.smax.units import NUM_KINDS, SUBSTEPS, SmaxParams
 from marljax.utils.batching import expand_trailing_dims
 
 Kinds = jax.Array | np.ndarray  # [N, …] int32 unit types, static where the scenario fixes them
-UNROLL = 4  # units per turn of a loop: all of them at once take 57 units seven times as long to compile, and run no faster
+UNROLL = 4  # loop iterations: full unrolling takes seven times as long to compile with 57 units, and runs no faster
 SOFTENING = 1e-6  # map units added to a distance before dividing by it
 
 
 class Units(struct.PyTreeNode):
-    """Where all units are and how they fare, [N] each; a unit is alive while it has health."""
+    """All units, [N] each; a unit is alive while it has health."""
 
     x: jax.Array  # map units, rightwards
     y: jax.Array  # map units, upwards
     health: jax.Array
-    cooldown: jax.Array  # s until it can shoot; below 0 since when it could
-    move_x: jax.Array  # last movement ordered, a direction of length 1 at most
+    cooldown: jax.Array  # s until it can shoot; below 0: s since then
+    move_x: jax.Array  # last movement ordered, of length 1 at most
     move_y: jax.Array
-    shot: jax.Array  # int32 last attack action, 0 where there was none
-    fired: jax.Array  # bool: whether it shot in the last decision
+    shot: jax.Array  # int32 last attack action, 0 for none
+    fired: jax.Array  # bool: it shot in the last decision
 
     @property
     def alive(self) -> jax.Array:
@@ -38,7 +38,7 @@ class Units(struct.PyTreeNode):
 
 
 class Stats(NamedTuple):
-    """The numbers of each unit's type, [N, …] each."""
+    """The parameters of each unit's type, [N, …] each."""
 
     speed: jax.Array
     attack: jax.Array
@@ -50,20 +50,20 @@ class Stats(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What each unit does for one decision, [N, …] each."""
+    """Orders for one decision, [N, …] each."""
 
     move_x: jax.Array
     move_y: jax.Array
-    target: jax.Array  # int32 opponent, counted from 0 within its team; -1 for none
-    shot: jax.Array  # int32 the attack action as others see it, 0 for none
+    target: jax.Array  # int32 index of an opponent within its team, -1 for none
+    shot: jax.Array  # int32 the attack action as others observe it, 0 for none
 
 
 def stats_of(env_params: SmaxParams, kind: Kinds) -> Stats:
-    """Looks up the tables by unit type, [N, …] int32: an index where they are static, else one comparison per type."""
+    """The tables' entries for unit types [N, …]: by indexing where those are static, else by one comparison per type."""
     tables = jnp.stack([getattr(env_params, name) for name in Stats._fields])  # [statistic, type, …]
     if isinstance(kind, np.ndarray):
         return Stats(*tables[:, kind.reshape(kind.shape[0])])
-    shape = jnp.broadcast_shapes(tables[0, :1].shape, kind.shape)  # either may be mapped alone
+    shape = jnp.broadcast_shapes(tables[0, :1].shape, kind.shape)  # either may be mapped without the other
     found = jnp.broadcast_to(tables[:, :1], (tables.shape[0], *shape))
     for number in range(1, NUM_KINDS):
         found = jnp.where(kind == number, tables[:, number, None], found)
@@ -71,30 +71,27 @@ def stats_of(env_params: SmaxParams, kind: Kinds) -> Stats:
 
 
 def aim(units: Units, target: jax.Array, num_allies: int) -> jax.Array:
-    """[N, …] squared distance of each unit to its target; infinite where it has none or that one is dead."""
+    """[N, …] squared distance of each unit to its target; infinite without a target or to a dead one."""
     x, y = jnp.where(units.alive, units.x, jnp.inf), units.y
+
+    def distances(own: slice, opponents: slice) -> jax.Array:
+        own_x, own_y, aimed, other_x, other_y = units.x[own], y[own], target[own], x[opponents], y[opponents]
+
+        def select(number: int, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            chosen = aimed == number
+            return jnp.where(chosen, other_x[number], found[0]), jnp.where(chosen, other_y[number], found[1])
+
+        shape = jnp.broadcast_shapes(own_x.shape, aimed.shape)
+        none = jnp.full(shape, jnp.inf, x.dtype), jnp.zeros(shape, y.dtype)
+        to_x, to_y = jax.lax.fori_loop(0, other_x.shape[0], select, none, unroll=UNROLL)
+        return (to_x - own_x) ** 2 + (to_y - own_y) ** 2
+
     allies, enemies = slice(None, num_allies), slice(num_allies, None)
-    return jnp.concatenate(
-        [
-            _distance(units.x[own], y[own], target[own], x[opponents], y[opponents])
-            for own, opponents in ((allies, enemies), (enemies, allies))
-        ]
-    )
-
-
-def _distance(x: jax.Array, y: jax.Array, target: jax.Array, other_x: jax.Array, other_y: jax.Array) -> jax.Array:
-    def look(number: int, place: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        chosen = target == number
-        return jnp.where(chosen, other_x[number], place[0]), jnp.where(chosen, other_y[number], place[1])
-
-    shape = jnp.broadcast_shapes(x.shape, target.shape)
-    nowhere = jnp.full(shape, jnp.inf, x.dtype), jnp.zeros(shape, y.dtype)
-    to_x, to_y = jax.lax.fori_loop(0, other_x.shape[0], look, nowhere, unroll=UNROLL)
-    return (to_x - x) ** 2 + (to_y - y) ** 2
+    return jnp.concatenate([distances(allies, enemies), distances(enemies, allies)])
 
 
 def damage(target: jax.Array, force: jax.Array, num_allies: int) -> jax.Array:
-    """[N, …] health that each unit loses to shots of ``force`` [N, …], 0 where none is fired, at ``target``."""
+    """[N, …] health that each unit loses to shots of ``force`` [N, …] (0: no shot) at ``target`` [N, …]."""
     num_units = target.shape[0]
     taken = []
     for first, last, victims in ((num_allies, num_units, num_allies), (0, num_allies, num_units - num_allies)):
@@ -109,7 +106,7 @@ def damage(target: jax.Array, force: jax.Array, num_allies: int) -> jax.Array:
 
 
 def push_apart(x: jax.Array, y: jax.Array, alive: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One pass of moving overlapping units away from each other, by half the overlap each."""
+    """One pass of moving overlapping units apart, by half the overlap each."""
     radius = jnp.where(alive, radius, -jnp.inf)  # so that a pair with a dead unit never overlaps
 
     def push(other: int, pushed: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -131,15 +128,15 @@ def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allie
         order: [N, …], held for all world steps.
         stats: [N, …].
         reload: [N, …] s, the cooldown that a shot starts.
-        num_allies: units before the enemies.
-        env_params: the numbers.
+        num_allies: allies come first.
+        env_params: the time step and the map.
     """
     dt, width, height = env_params.time_step, env_params.map_width, env_params.map_height
     move_x, move_y = order.move_x * stats.speed * dt, order.move_y * stats.speed * dt
     reach = stats.range**2
 
-    def world_step(_: int, now: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        x, y, health, cooldown = now
+    def world_step(_: int, before: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        x, y, health, cooldown = before
         alive = health > 0
         fires = alive & (cooldown <= 0) & (aim(units.replace(x=x, y=y, health=health), order.target, num_allies) < reach)
         taken = damage(order.target, jnp.where(fires, stats.attack, 0.0), num_allies)
@@ -154,5 +151,5 @@ def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allie
     shape = jnp.broadcast_shapes(units.x.shape, order.move_x.shape, order.target.shape, reload.shape, move_x.shape)
     start = tuple(jnp.broadcast_to(part, shape) for part in (units.x, units.y, units.health, units.cooldown))
     x, y, health, cooldown = jax.lax.fori_loop(0, SUBSTEPS, world_step, start)
-    fired = cooldown > units.cooldown - (SUBSTEPS - 0.5) * dt  # else it has only run down
+    fired = cooldown > units.cooldown - (SUBSTEPS - 0.5) * dt  # else it has only counted down
     return Units(x, y, health, cooldown, order.move_x, order.move_y, order.shot, fired)

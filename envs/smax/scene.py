@@ -1,5 +1,5 @@
-"""How ``smax`` is drawn: a disc per unit, sized by its type and coloured by its team, its health as a bar, its shot as a line;
-a small grey disc where a unit died.
+"""The scene of ``smax``: a disc per unit, sized by type and coloured by team, its health as a bar, its shot as a line; a small
+grey disc where a unit died.
 """
 
 from typing import Any, NamedTuple
@@ -28,23 +28,14 @@ DEAD_SIZE = 0.5  # of the radius
 
 
 class Living(NamedTuple):
-    """How many units are left."""
+    """Units left in each team."""
 
     allies: jax.Array
     enemies: jax.Array
 
 
 def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: int, env_params: Any) -> Scene:
-    """The scene, in map units. Time is counted in decisions.
-
-    Args:
-        units: [N], allies first.
-        stats: [N] numbers of their types.
-        kind: [N] unit types.
-        step: decisions taken.
-        num_allies: units of the first team.
-        env_params: the map's size.
-    """
+    """The scene of units [N] with types ``kind`` [N], allies first, in map units; its time is in decisions."""
     size = units.x.shape[0]
     is_ally = np.arange(size) < num_allies
     alive = units.alive[:, None]
@@ -53,6 +44,19 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
     shots = jnp.where(is_ally[:, None], jnp.array(SHOTS[0]), jnp.array(SHOTS[1]))
     number = units.shot - FIRST_ATTACK
     target = jnp.clip(jnp.where(is_ally, num_allies + number, num_allies - 1 - number), 0, size - 1)
+
+    # a grey bar above every living unit, and a green one over its left part, as long as there is health
+    length, thickness = 2 * stats.radius, jnp.full_like(units.x, BAR_HEIGHT)
+    green_length = length * jnp.clip(units.health / stats.health, 0.0, 1.0)
+    bar_y = units.y + stats.radius + BAR_GAP
+    grey, green = (jnp.stack([x, bar_y], axis=1) for x in (units.x, units.x - stats.radius + green_length / 2))
+    bars = Boxes(
+        centre=jnp.concatenate([grey, green]),
+        size=jnp.concatenate([jnp.stack([part, thickness], axis=1) for part in (length, green_length)]),
+        heading=jnp.zeros(2 * size),
+        colour=jnp.concatenate([jnp.where(alive, jnp.array(part), 0.0) for part in (LOST, HEALTH)]),
+    )
+
     width, height = jnp.asarray(env_params.map_width, float), jnp.asarray(env_params.map_height, float)
     corners = jnp.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * jnp.stack([width, height])
     return Scene(
@@ -62,7 +66,7 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
             width=jnp.concatenate([jnp.full(4, 2.0), jnp.full(size, 1.2)]),
             colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(units.fired[:, None], shots, 0.0)]),
         ),
-        boxes=_bars(units, stats),
+        boxes=bars,
         circles=Circles(centre, jnp.where(units.alive, 1.0, DEAD_SIZE) * stats.radius, jnp.where(alive, colour, jnp.array(DEAD))),
         labels=Labels(
             position=centre,
@@ -73,21 +77,4 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
         time=step.astype(float),
         status=Living(units.alive[:num_allies].sum(), units.alive[num_allies:].sum()),
         listed=jnp.concatenate([jnp.any(kind == jnp.arange(len(UNIT_NAMES))[:, None], axis=1), jnp.ones(2, bool)]),
-    )
-
-
-def _bars(units: Units, stats: Stats) -> Boxes:
-    """A grey bar above every living unit, its left part green as far as there is health."""
-    fraction = jnp.clip(units.health / stats.health, 0.0, 1.0)
-    length = 2 * stats.radius
-    top = units.y + stats.radius + BAR_GAP
-    left = units.x - stats.radius
-    thickness = jnp.full_like(length, BAR_HEIGHT)
-    grey, green = jnp.stack([units.x, top], axis=1), jnp.stack([left + length * fraction / 2, top], axis=1)
-    alive = units.alive[:, None]
-    return Boxes(
-        centre=jnp.concatenate([grey, green]),
-        size=jnp.concatenate([jnp.stack([length, thickness], axis=1), jnp.stack([length * fraction, thickness], axis=1)]),
-        heading=jnp.zeros(2 * len(units.x)),
-        colour=jnp.concatenate([jnp.where(alive, jnp.array(LOST), 0.0), jnp.where(alive, jnp.array(HEALTH), 0.0)]),
     )

@@ -1,6 +1,6 @@
-"""The scripted team of ``smax``: shoots whom it can reach, else walks towards whom it sees, else across the map.
+"""The scripted team of ``smax``: shoots at opponents in range, else walks towards one in sight, else across the map.
 
-Axis letters: M units of the scripted team, K of its opponents; trailing axes are free.
+Axis letters: M units of the scripted team, K opponents; trailing axes are free.
 """
 
 import jax
@@ -17,75 +17,70 @@ TARGETS = ("closest", "random")
 
 
 class Memory(struct.PyTreeNode):
-    """What the scripted units remember, [M] each."""
+    """Memory of the scripted units, [M] each."""
 
-    home_x: jax.Array  # map units, where to go without an opponent in sight
+    home_x: jax.Array  # map units, destination without an opponent in sight
     home_y: jax.Array
     target: jax.Array  # int32 opponent shot at last, -1 for none
 
 
 def remember(x: jax.Array, y: jax.Array, env_params: SmaxParams) -> Memory:
-    """At the start of an episode: home is the start, turned by 180° about the centre of the map."""
+    """The memory at the start of an episode: home is the start, rotated by 180° about the centre of the map."""
     return Memory(env_params.map_width - x, env_params.map_height - y, jnp.full(x.shape, -1, jnp.int32))
 
 
 def act(
     own: Units, stats: Stats, opponents: Units, memory: Memory, draws: jax.Array, shoots: bool, targets: str
 ) -> tuple[jax.Array, Memory]:
-    """[M, …] actions int32, and what is remembered for the next decision.
+    """[M, …] actions int32, and the memory for the next decision.
 
-    A unit keeps shooting at its last target while that one is seen and in range. It walks towards an opponent in sight,
-    drawn anew each time.
+    A unit keeps shooting at its last target while that one is in sight and in range. The opponent in sight to walk towards is
+    drawn at every decision.
 
     Args:
         own: [M, …] units of the scripted team.
         stats: [M, …] of them.
-        opponents: [K, …] in the order in which the team counts them.
+        opponents: [K, …] in the order in which the team numbers them.
         memory: [M, …].
-        draws: [2, M, …] uniform in [0, 1): whom to walk to, whom to shoot at; one row where the closest is shot at.
+        draws: [2, M, …] uniform in [0, 1): whom to walk to, whom to shoot at; one row with ``targets="closest"``.
         shoots: False for a team that only walks.
         targets: a new target is the ``closest`` opponent in range or a ``random`` one.
     """
     x, y = opponents.x[:, None], opponents.y[:, None]
     squared = (x - own.x) ** 2 + (y - own.y) ** 2
-    seen = opponents.alive[:, None] & own.alive & (squared < stats.sight**2)
-    reached = seen & (squared < stats.range**2)
+    in_sight = opponents.alive[:, None] & own.alive & (squared < stats.sight**2)
+    in_range = in_sight & (squared < stats.range**2)
     number = expand_trailing_dims(np.arange(x.shape[0], dtype=np.int32), x)
 
-    new = _closest(reached, squared) if targets == "closest" else _drawn(reached, draws[1])
-    kept = jnp.any(reached & (memory.target == number), axis=0)
+    if targets == "closest":
+        distance = jnp.where(in_range, squared, jnp.inf)
+        closest = in_range & (distance == jnp.min(distance, axis=0))
+        new = closest & (_cumulative_count(closest) == 1)  # the first of several
+    else:
+        new = _sample(in_range, draws[1])
+    kept = jnp.any(in_range & (memory.target == number), axis=0)
     target = jnp.where(kept, memory.target, jnp.max(jnp.where(new, number, -1), axis=0))
-    goal, any_seen = _drawn(seen, draws[0]), jnp.any(seen, axis=0)
-    goal_x, goal_y = (jnp.sum(jnp.where(goal, place, 0.0), axis=0) for place in (x, y))
-    goal_x, goal_y = jnp.where(any_seen, goal_x, memory.home_x), jnp.where(any_seen, goal_y, memory.home_y)
-    walk = _towards(goal_x - own.x, goal_y - own.y)
-    action = jnp.where(target >= 0, FIRST_ATTACK + target, walk) if shoots else walk
+
+    goal, any_in_sight = _sample(in_sight, draws[0]), jnp.any(in_sight, axis=0)
+    goal_x, goal_y = (jnp.sum(jnp.where(goal, position, 0.0), axis=0) for position in (x, y))
+    dx = jnp.where(any_in_sight, goal_x, memory.home_x) - own.x
+    dy = jnp.where(any_in_sight, goal_y, memory.home_y) - own.y
+    action, furthest = jnp.full(dx.shape, UP, jnp.int32), dy
+    for move, distance in ((RIGHT, dx), (DOWN, -dy), (LEFT, -dx)):
+        action, furthest = jnp.where(distance > furthest, move, action), jnp.maximum(distance, furthest)
+    if shoots:
+        action = jnp.where(target >= 0, FIRST_ATTACK + target, action)
     return jnp.where(own.alive, action, STOP), memory.replace(target=target)
 
 
-def _closest(among: jax.Array, squared: jax.Array) -> jax.Array:
-    """[K, M, …] bool: the closest of ``among``, the first of equals."""
-    squared = jnp.where(among, squared, jnp.inf)
-    closest = among & (squared == jnp.min(squared, axis=0))
-    return closest & (_count_up_to(closest) == 1)
+def _sample(mask: jax.Array, draw: jax.Array) -> jax.Array:
+    """[K, M, …] bool: one entry of ``mask``, uniformly; ``draw`` [M, …] is uniform in [0, 1)."""
+    count = jnp.sum(mask, axis=0).astype(draw.dtype)
+    index = jnp.minimum(jnp.floor(draw * count), count - 1)
+    return mask & (_cumulative_count(mask) == index + 1)
 
 
-def _drawn(among: jax.Array, draw: jax.Array) -> jax.Array:
-    """[K, M, …] bool: one of ``among``, all alike probable; ``draw`` [M, …] is uniform in [0, 1)."""
-    count = jnp.sum(among, axis=0).astype(draw.dtype)
-    place = jnp.minimum(jnp.floor(draw * count), count - 1)
-    return among & (_count_up_to(among) == place + 1)
-
-
-def _count_up_to(among: jax.Array) -> jax.Array:
-    """[K, M, …] how many of ``among`` are at most that far down the first axis; a product with a triangle is the fastest way."""
-    triangle = jnp.tri(among.shape[0])
-    return jnp.tensordot(triangle, among.astype(triangle.dtype), axes=1)
-
-
-def _towards(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The movement with the largest component along (x, y); the first of equals."""
-    action, best = jnp.full(x.shape, UP, jnp.int32), y
-    for move, along in ((RIGHT, x), (DOWN, -y), (LEFT, -x)):
-        action, best = jnp.where(along > best, move, action), jnp.maximum(along, best)
-    return action
+def _cumulative_count(mask: jax.Array) -> jax.Array:
+    """[K, M, …] cumulative sum along the first axis; a product with a triangle is the fastest way."""
+    triangle = jnp.tri(mask.shape[0])
+    return jnp.tensordot(triangle, mask.astype(triangle.dtype), axes=1)

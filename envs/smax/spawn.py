@@ -1,6 +1,6 @@
-"""How battles of ``smax`` begin: who is where, and what type.
+"""Initial positions and unit types of ``smax``.
 
-Axis letters: N units of both teams; trailing axes are free. One draw of uniform numbers serves a reset.
+Axis letters: N units of both teams; trailing axes are free.
 """
 
 import jax
@@ -23,72 +23,40 @@ def num_draws(scenario: Scenario) -> int:
 def spawn(draws: jax.Array, scenario: Scenario, env_params: SmaxParams) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Positions x and y, [N, …] map units, and types [N, …] int32, or None where the scenario fixes them.
 
+    With random positions, half the time the enemies mirror the allies; else one team starts in the centre and the other on the
+    ways to the four corners.
+
     Args:
         draws: [``num_draws``, …] uniform in [0, 1).
-        scenario: says which kind of positions and types.
-        env_params: the numbers.
+        scenario: which kind of positions and types.
+        env_params: the map's size and the noise.
     """
-    size = scenario.num_units
-    place_x, place_y, lot = draws[:size], draws[size : 2 * size], draws[2 * size : 3 * size]
-    kind = _types(lot, scenario) if scenario.random_types else None
-    if scenario.random_positions:
-        x, y = _scattered(place_x, place_y, lot, draws[3 * size :], scenario, env_params)
-    else:
-        x, y = _face_to_face(place_x, place_y, scenario, env_params)
-    return x, y, kind
-
-
-def _is_ally(scenario: Scenario, like: jax.Array) -> np.ndarray:
-    return expand_trailing_dims(np.arange(scenario.num_units) < scenario.num_allies, like)
-
-
-def _group_and_type(lot: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two independent uniform integers out of one uniform number: a corner, and the unit type from the remainder."""
-    group = jnp.floor(CORNERS * lot)
-    kind = jnp.floor(NUM_KINDS * (CORNERS * lot - group))
-    return group.astype(jnp.int32), kind.astype(jnp.int32)
-
-
-def _types(lot: jax.Array, scenario: Scenario) -> jax.Array:
-    kind = _group_and_type(lot)[1]
-    return jnp.concatenate([kind[: scenario.num_allies], _paired(kind, kind[: scenario.num_allies], scenario)])
-
-
-def _paired(values: jax.Array, partners: jax.Array, scenario: Scenario) -> jax.Array:
-    """Of the enemies: ``partners`` as far as there are allies, then their own ``values``."""
-    return jnp.concatenate([partners, values[2 * scenario.num_allies :]])[: scenario.num_enemies]
-
-
-def _face_to_face(
-    place_x: jax.Array, place_y: jax.Array, scenario: Scenario, env_params: SmaxParams
-) -> tuple[jax.Array, jax.Array]:
-    start = jnp.where(_is_ally(scenario, place_x), START_ALLIES, START_ENEMIES)
-    noise = env_params.spawn_noise
-    x = start * env_params.map_width + noise * (2 * place_x - 1)
-    return x, env_params.map_height / 2 + noise * (2 * place_y - 1)
-
-
-def _scattered(
-    place_x: jax.Array, place_y: jax.Array, lot: jax.Array, common: jax.Array, scenario: Scenario, env_params: SmaxParams
-) -> tuple[jax.Array, jax.Array]:
-    """Half the time the enemies mirror the allies; else one team stands in the centre, the other in the four corners."""
-    along, case = common[:CORNERS], jnp.floor(4 * common[CORNERS])
-    reflected_x, reflected_y = _reflected(place_x, place_y, scenario, env_params)
-    allies_inside = jnp.broadcast_to(case == 2, lot.shape)
-    inside = allies_inside == _is_ally(scenario, lot)
-    group = _group_and_type(lot)[0]
-    share = jnp.ones_like(lot)  # of the way from the corner to the centre
-    for corner in range(CORNERS):
-        share = jnp.where(~inside & (group == corner), along[corner], share)
+    size, num_allies = scenario.num_units, scenario.num_allies
     noise, width, height = env_params.spawn_noise, env_params.map_width, env_params.map_height
-    x = share * width / 2 + (1 - share) * width * (group % 2) + noise * (2 * place_x - 1)
-    y = share * height / 2 + (1 - share) * height * (group // 2) + noise * (2 * place_y - 1)
-    return jnp.where(case < 2, reflected_x, x), jnp.where(case < 2, reflected_y, y)
+    draw_x, draw_y, lot = draws[:size], draws[size : 2 * size], draws[2 * size : 3 * size]
+    is_ally = expand_trailing_dims(np.arange(size) < num_allies, draws)
+    # one uniform number gives two independent integers: a corner, and a unit type from the remainder
+    corner = jnp.floor(CORNERS * lot)
+    kind = jnp.floor(NUM_KINDS * (CORNERS * lot - corner)).astype(jnp.int32)
+    corner = corner.astype(jnp.int32)
 
+    def paired(allies: jax.Array, enemies: jax.Array) -> jax.Array:
+        """[N, …] of both teams: enemy k is drawn with ally k, surplus enemies by themselves."""
+        enemies = jnp.concatenate([enemies[:num_allies], enemies[2 * num_allies :]])[: scenario.num_enemies]
+        return jnp.concatenate([allies[:num_allies], enemies])
 
-def _reflected(place_x: jax.Array, place_y: jax.Array, scenario: Scenario, env_params: SmaxParams) -> tuple[jax.Array, jax.Array]:
-    allies = slice(None, scenario.num_allies)
-    half = env_params.map_width / 2 * place_x
-    mirrored = env_params.map_width - _paired(half, half[allies], scenario)
-    y = env_params.map_height * place_y
-    return jnp.concatenate([half[allies], mirrored]), jnp.concatenate([y[allies], _paired(y, y[allies], scenario)])
+    types = paired(kind, kind) if scenario.random_types else None
+    noise_x, noise_y = noise * (2 * draw_x - 1), noise * (2 * draw_y - 1)
+    if not scenario.random_positions:
+        return jnp.where(is_ally, START_ALLIES, START_ENEMIES) * width + noise_x, height / 2 + noise_y, types
+
+    common = draws[3 * size :]
+    along, case = common[:CORNERS], jnp.floor(4 * common[CORNERS])
+    inside = jnp.broadcast_to(case == 2, lot.shape) == is_ally
+    share = jnp.ones_like(lot)  # of the way from the corner to the centre
+    for number in range(CORNERS):
+        share = jnp.where(~inside & (corner == number), along[number], share)
+    x = share * width / 2 + (1 - share) * width * (corner % 2) + noise_x
+    y = share * height / 2 + (1 - share) * height * (corner // 2) + noise_y
+    half, anywhere = width / 2 * draw_x, height * draw_y
+    return jnp.where(case < 2, paired(half, width - half), x), jnp.where(case < 2, paired(anywhere, anywhere), y), types

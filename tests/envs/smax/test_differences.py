@@ -1,6 +1,6 @@
-"""What JaxMARL's SMAX does in the cases where ``smax`` differs on purpose; ``test_smax.py`` asserts what ours does in them.
+"""The behaviour of JaxMARL's SMAX where ``smax`` differs on purpose; ``test_smax.py`` asserts that of ours.
 
-A difference that JaxMARL removes shows here, and then leaves the list in ``Smax``'s docstring.
+A difference that JaxMARL removes fails here; remove it from the list in ``Smax``'s docstring, too.
 """
 
 import functools
@@ -21,13 +21,13 @@ APART = [(4, 4), (4, 12), (4, 20), (28, 4), (28, 12), (28, 20)]
 FACING = [(10, 4), (10, 14), (10, 24), (14, 4), (14, 14), (14, 24)]
 
 
-def battle(places, health=45.0, step=0) -> State:
+def battle(positions, health=45.0, step=0) -> State:
     """A state of 3m, allies first."""
     health = jnp.broadcast_to(jnp.asarray(health, jnp.float32), (6,))
     return State(
         done=jnp.array(False),
         step=jnp.array(step),
-        unit_positions=jnp.array(places, jnp.float32),
+        unit_positions=jnp.array(positions, jnp.float32),
         unit_alive=health > 0,
         unit_teams=jnp.repeat(jnp.arange(2.0), 3),
         unit_health=health,
@@ -63,7 +63,7 @@ def test_episodes_last_101_decisions():
         assert (over == ends).all()
 
 
-def test_enemies_in_surplus_are_marines():
+def test_surplus_enemies_are_marines():
     draw = UniformUnitTypeDistribution(3, 4, 32, 32, 6).generate
     kind = np.asarray(jax.vmap(draw)(KEYS))
     assert not kind[:, 6].any()
@@ -71,14 +71,14 @@ def test_enemies_in_surplus_are_marines():
     assert set(kind[:, 0]) == set(range(6))
 
 
-def test_who_comes_within_range_is_shot_at():
-    places = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
-    after, _ = play(battle(places), [FIRST_ATTACK, STOP, STOP, LEFT, STOP, STOP])
+def test_opponents_that_come_within_range_are_shot_at():
+    positions = [(10, 4), (4, 12), (4, 20), (15.3, 4), (28, 12), (28, 20)]
+    after, _ = play(battle(positions), [FIRST_ATTACK, STOP, STOP, LEFT, STOP, STOP])
     assert (np.asarray(after.unit_health)[:, 3] < 45).all()
 
 
 def test_every_shot_has_its_own_noise():
-    mutual = [FIRST_ATTACK + k for k in (0, 1, 2, 2, 1, 0)]  # the enemies count from the last ally on
+    mutual = [FIRST_ATTACK + k for k in (0, 1, 2, 2, 1, 0)]  # the enemies number allies from the last one down
     after, _ = play(battle(FACING), mutual)
     np.testing.assert_allclose(after.unit_health, 45 - 2 * 9)
     left = np.asarray(after.unit_weapon_cooldowns) * 16
@@ -86,20 +86,20 @@ def test_every_shot_has_its_own_noise():
 
 
 def test_the_conic_view_never_shows_unit_0():
-    places = [(6, 4.1), (4, 4), *APART[2:]]
-    seen = environment(observation_type="conic").get_obs(battle(places))
-    assert not np.any(seen["ally_1"][: 64 * 13])
-    others = environment(observation_type="conic").get_obs(battle([places[1], places[0], *APART[2:]]))
-    np.testing.assert_allclose(others["ally_0"][16 * 26 + 1 : 16 * 26 + 3], [2 / 9, 0.1 / 9], atol=1e-5)
+    positions = [(6, 4.1), (4, 4), *APART[2:]]
+    env = environment(observation_type="conic")
+    assert not np.any(env.get_obs(battle(positions))["ally_1"][: 64 * 13])
+    swapped = env.get_obs(battle([positions[1], positions[0], *APART[2:]]))
+    np.testing.assert_allclose(swapped["ally_0"][16 * 26 + 1 : 16 * 26 + 3], [2 / 9, 0.1 / 9], atol=1e-5)
 
 
-def test_the_enemies_see_the_board_as_it_is():
-    seen = environment().get_obs(battle(APART))
-    own = np.array([seen[name][-10 + 1] for name in ("ally_0", "enemy_0")])  # x over the map's width
+def test_the_enemies_observe_the_board_as_it_is():
+    obs = environment().get_obs(battle(APART))
+    own = np.array([obs[name][-10 + 1] for name in ("ally_0", "enemy_0")])  # x over the map's width
     np.testing.assert_allclose(own, [4 / 32, 28 / 32])
 
 
-def test_continuous_actions_against_the_script_are_not_cut_off():
+def test_continuous_actions_against_the_script_are_not_clipped():
     env = HeuristicEnemySMAX(scenario=map_name_to_scenario("3m"), action_type="continuous")
     _, state = env.reset(KEYS[0])
     far = dict.fromkeys(env.agents, jnp.array([0.0, 1.0, 2.0, 0.0]))  # moves by a length of 2 at an angle of 0
@@ -119,12 +119,12 @@ def test_the_dead_are_done_and_share_the_reward():
 
 def test_the_dead_give_orders():
     env = HeuristicEnemySMAX(scenario=map_name_to_scenario("3m"))
-    seen = jnp.zeros((3, env.observation_spaces["ally_0"].shape[0]))  # what the dead see
-    chosen, _ = env.get_enemy_actions(KEYS[0], env.get_enemy_policy_initial_state(KEYS[0]), seen)
+    obs = jnp.zeros((3, env.observation_spaces["ally_0"].shape[0]))  # of the dead
+    chosen, _ = env.get_enemy_actions(KEYS[0], env.get_enemy_policy_initial_state(KEYS[0]), obs)
     assert all(int(action) != STOP for action in chosen.values())
 
 
-def test_continuous_orders_of_the_dead_are_kept_and_numbers_below_0_are_cut_off():
+def test_continuous_orders_of_the_dead_are_kept_and_entries_below_0_are_clipped():
     env = environment(action_type="continuous")
     assert {(float(space.low), float(space.high)) for space in env.action_spaces.values()} == {(0.0, 1.0)}
     move = jnp.array([0.0, 1.0, 1.0, 0.0])

@@ -1,4 +1,4 @@
-"""Scenarios of ``smax`` and their registry, and the numbers of its units."""
+"""Scenarios of ``smax`` and their registry, and the parameters of its units."""
 
 import textwrap
 
@@ -20,22 +20,20 @@ KEY = jax.random.key(0)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((0, "zealott"), 1, 1), "unknown unit type of a scenario 'zealott'; did you mean zealot"),
-        (("marine", 1, 1), "unit_types of a scenario is 'marine'; give one type per unit, such as .'marine',."),
-        (((0, 0, 0), 2, 2), "has 3 unit_types; give 4"),
-        (((0,), 1, 0), "num_enemies .* at least 1"),
-        (((), 0, 0), "num_allies .* at least 1"),
-        (((0, 9), 1, 1), "unit type 9; there are 0 .marine., .* 5 .hydralisk."),
-        (((0, -1), 1, 1), "unit type -1; there are"),
-        (((0, 1.7), 1, 1), "unit type 1.7; there are 0 .marine."),
-        ((3, 1, 1), "unit_types of a scenario is 3; give one type per unit"),
-        (((0, 0), 1, 1, "yes"), "random_types of a scenario is 'yes'; give True or False"),
-        (((0,), 10**9, 1), "has 1 unit_types; give 1000000001"),
-        (((0, 0), 1.0, 1), "num_allies of a scenario is 1.0; give an integer"),
-        (((0, 0), 1, True), "num_enemies of a scenario is True; give an integer"),
+        (((0, "zealott"), 1, 1), "did you mean zealot"),
+        (("marine", 1, 1), "unit_types='marine'"),
+        ((3, 1, 1), "unit_types=3"),
+        (((0, 0, 0), 2, 2), "unit_types has 3 entries.* give 4"),
+        (((0, 9), 1, 1), "unit_types contains 9.* 5 .hydralisk."),
+        (((0, -1), 1, 1), "unit_types contains -1"),
+        (((0, 1.7), 1, 1), "unit_types contains 1.7"),
+        (((0,), 1, 0), "num_enemies=0"),
+        (((0, 0), 1.0, 1), "num_allies=1.0"),
+        (((0, 0), 1, True), "num_enemies=True"),
+        (((0, 0), 1, 1, "yes"), "random_types='yes'"),
     ],
 )
-def test_wrong_scenarios_say_what_fits(arguments, message):
+def test_invalid_scenarios_are_rejected(arguments, message):
     with pytest.raises(UserError, match=message):
         Scenario(*arguments)
 
@@ -46,11 +44,9 @@ def test_sizes_and_types_may_be_numpys():
     assert hash(scenario) == hash(Scenario((MARINE,) * 4, 3, 1))
 
 
-def test_numbers_are_no_options():
-    with pytest.raises(UserError, match=r"'duration' of smax is a number, .* env.default_params.replace\(duration=…\)"):
+def test_params_are_no_options():
+    with pytest.raises(UserError, match=r"duration.*replace"):
         marljax.make("smax", scenario="8m", duration=50)
-    with pytest.raises(UserError, match="unknown option of smax 'scenari'; did you mean scenario"):
-        marljax.make("smax", scenari="8m")
 
 
 def test_scenarios_can_be_added_but_not_changed():
@@ -58,13 +54,14 @@ def test_scenarios_can_be_added_but_not_changed():
     env = marljax.make("smax", scenario="one zealot")
     assert (env.num_agents, env.action_space.n) == (2, FIRST_ATTACK + 1)
     register_scenario("one zealot", Scenario(("marine", MARINE, "zealot"), 2, 1))
-    with pytest.raises(UserError, match="another name"):
-        register_scenario("one zealot", Scenario((0, 3), 1, 1))
-    for name in ("", 3):
-        with pytest.raises(UserError, match="give a text as its name"):
-            register_scenario(name, Scenario((0, 3), 1, 1))
-    with pytest.raises(UserError, match=r"registered with a tuple; give a marljax\.envs\.smax\.Scenario"):
-        register_scenario("a tuple", (0, 3))
+    for name, scenario, message in (
+        ("one zealot", Scenario((0, 3), 1, 1), "another name"),
+        ("", Scenario((0, 3), 1, 1), "name=''"),
+        (3, Scenario((0, 3), 1, 1), "name=3"),
+        ("a tuple", (0, 3), "a tuple.*Scenario"),
+    ):
+        with pytest.raises(UserError, match=message):
+            register_scenario(name, scenario)
 
 
 def test_the_command_line_takes_scenarios_of_a_users_module(tmp_path, monkeypatch, capsys):
@@ -75,41 +72,37 @@ def test_the_command_line_takes_scenarios_of_a_users_module(tmp_path, monkeypatc
     """
     (tmp_path / "my_battles.py").write_text(textwrap.dedent(source))
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["env=custom", "env.target=my_battles:Smax", "env.scenario=2m_vs_1s"]
-    run = compose.compose("ippo", words)
+    overrides = ["env=custom", "env.target=my_battles:Smax", "env.scenario=2m_vs_1s"]
+    run = compose.compose("ippo", overrides)
     assert run.env == Smax("2m_vs_1s")
     for more in ([], ["tuned=gru"]):
-        assert compose.compose("ippo", [*words, *more]).config == marljax.tuned("ippo", "smax", *more).config
+        assert compose.compose("ippo", [*overrides, *more]).config == marljax.tuned("ippo", "smax", *more).config
     with pytest.raises(SystemExit):
-        app.main("ippo", [*words, "--help"])
+        app.main("ippo", [*overrides, "--help"])
     assert "ippo_smax.yaml" in capsys.readouterr().out
 
 
 def test_sizes_of_the_published_scenarios():
     assert len(PUBLISHED) == 14
     assert set(PUBLISHED) <= set(scenario_names())
+    assert len(UNIT_NAMES) == len(PARAMS.speed) == 6
     for name, size, state in (("2s3z", 127, 120), ("27m_vs_30m", 738, 684)):
         env = Smax(name)
         assert env.observation_space.shape == (size,)
         assert jax.eval_shape(lambda env=env: env.global_state(env.reset(KEY)[0], PARAMS)).shape == (state,)
 
 
-def test_wrong_numbers_are_refused():
+def test_invalid_params_are_rejected():
     Smax().check_params(PARAMS)
-    for changes, message in (
-        ({"health": np.zeros(6)}, "above 0"),
-        ({"speed": np.ones(5)}, "give 6 numbers"),
-        ({"cooldown_noise_low": 3.0}, "lies above"),
-        ({"duration": 0}, "above 0"),
-        ({"duration": 1.5}, "it takes an integer"),
-        ({"spawn_noise": 100}, "spawn_noise=100 of smax is out of range; it takes 0 to 8"),
-        ({"time_step": 10}, "time_step=10 of smax is out of range; it takes a number above 0, up to 1"),
-        ({"walls_kill": "x"}, "walls_kill=x of smax is out of range; it takes true or false"),
-        ({"win_bonus": np.nan}, "win_bonus=nan of smax is out of range; it takes finite numbers"),
+    for name, value, message in (
+        ("health", np.zeros(6), r"health\[0\]=0"),
+        ("speed", np.ones(5), "speed.* shape"),
+        ("cooldown_noise_low", 3.0, "cooldown_noise_high"),
+        ("duration", 0, "duration=0"),
+        ("duration", 1.5, "duration=1.5"),
+        ("spawn_noise", 100, "spawn_noise=100.* 8"),
+        ("time_step", 10, "time_step=10"),
+        ("walls_kill", "x", "walls_kill=x"),
     ):
         with pytest.raises(UserError, match=message):
-            Smax().check_params(PARAMS.replace(**changes))
-
-
-def test_unit_names_match_the_tables():
-    assert len(UNIT_NAMES) == len(PARAMS.speed) == 6
+            Smax().check_params(PARAMS.replace(**{name: value}))
