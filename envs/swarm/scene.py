@@ -149,14 +149,6 @@ def bounds(view: Camera, aside: jax.Array, up: jax.Array) -> jax.Array:
     return jnp.stack([jnp.min(x) - MARGIN[0], jnp.max(x) + MARGIN[1], jnp.min(y) - MARGIN[1], jnp.max(y) + MARGIN[1]])
 
 
-def shift_inside(view: Camera, position: jax.Array, edges: jax.Array, size: Any) -> jax.Array:
-    """[2, K] m by which bodies of radius ``size`` at ``position`` [3, K] have to be shifted to lie in the picture."""
-    x, y = project(view, position)
-    margin = size * view.focal / to_camera(view, position)[2]
-    inside = jnp.clip(x, edges[0] + margin, edges[1] - margin), jnp.clip(y, edges[2] + margin, edges[3] - margin)
-    return jnp.stack([inside[0] - x, inside[1] - y])
-
-
 # --- shapes: V corners in a body's frame ----------------------------------------------------------------------------------
 
 
@@ -326,16 +318,6 @@ def enlarged(drones: int) -> float:
     return min(most, max(least, most * (8 / drones) ** 0.25))
 
 
-def touches(state: Any, env_params: Any) -> jax.Array:
-    """[N] bool: in contact with a drone, an obstacle or a wall."""
-    arm, room, (x, y, z) = env_params.drone.arm, env_params.room, state.body.position
-    touching = jnp.any(distances(state.body.position) <= 2.0 * arm, axis=1)
-    touching |= (jnp.maximum(jnp.abs(x), jnp.abs(y)) >= room.half) | (z >= room.height)
-    if state.obstacles is None:
-        return touching
-    return touching | (nearest_obstacle(state.body.position, state.obstacles)[0] <= arm)
-
-
 def _joined(kind: Any, records: list[Any]) -> Any:
     return kind(*(jnp.concatenate(parts) for parts in zip(*records, strict=True)))
 
@@ -352,10 +334,24 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
     count, flies = position.shape[1], isinstance(body, Body)
     aside, up = reach(count, obstacles is not None or landmarks, env_params.room)
     view = room_camera(aside, up)
-    edges, size = bounds(view, aside, up), (enlarged(count) if flies else 1.0) * env_params.drone.arm
-    shift, goal_shift = (shift_inside(view, part, edges, 2.2 * size) for part in (position, goal))
+    edges, arm, room = bounds(view, aside, up), env_params.drone.arm, env_params.room
+    size = (enlarged(count) if flies else 1.0) * arm
+
+    def shift_inside(position: jax.Array) -> jax.Array:
+        """[2, K] m by which bodies at ``position`` [3, K] have to be shifted to be in the picture."""
+        x, y = project(view, position)
+        margin = 2.2 * size * view.focal / to_camera(view, position)[2]
+        inside = jnp.clip(x, edges[0] + margin, edges[1] - margin), jnp.clip(y, edges[2] + margin, edges[3] - margin)
+        return jnp.stack([inside[0] - x, inside[1] - y])
+
+    shift, goal_shift = shift_inside(position), shift_inside(goal)
+    x, y, z = position
+    touches = jnp.any(distances(position) <= 2.0 * arm, axis=1)
+    touches |= (jnp.maximum(jnp.abs(x), jnp.abs(y)) >= room.half) | (z >= room.height)
+    if obstacles is not None:
+        touches |= nearest_obstacle(position, obstacles)[0] <= arm
     lying = body.grounded if flies else jnp.zeros(count, bool)
-    marks = Marks(touches(state, env_params), stats.collided | stats.crashed, lying, jnp.any(shift != 0, axis=0))
+    marks = Marks(touches, stats.collided | stats.crashed, lying, jnp.any(shift != 0, axis=0))
 
     own = jnp.append(jnp.asarray(PALETTE[np.arange(count) % len(PALETTE)], jnp.float32), jnp.ones((count, 1)), axis=1)
     goal_colour = jnp.broadcast_to(jnp.array(SHARED), own.shape) if landmarks else own
@@ -388,7 +384,7 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
     has_obstacles = jnp.array(False) if obstacles is None else jnp.any(obstacles.radius > 0)
     listed = [jnp.array(not landmarks), jnp.array(landmarks), shared & ~jnp.array(landmarks), has_obstacles]
     return Scene(
-        segments=_joined(Segments, [_room(view, env_params.room), scale, goal_stems, stems]),
+        segments=_joined(Segments, [_room(view, room), scale, goal_stems, stems]),
         boxes=empty(Boxes),
         circles=empty(Circles),
         labels=labels,
