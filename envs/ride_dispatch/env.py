@@ -180,7 +180,8 @@ class RideDispatch(Environment):
         empty = jnp.zeros(self.orders)
         zones = empty.astype(jnp.int32)
         orders = Orders(demands.Trips(zones, zones, empty, empty, empty, empty), zones, empty > 0)
-        stats = EpisodeStats(*[jnp.zeros(())] * (len(dataclasses.fields(EpisodeStats)) - 1), waits=jnp.zeros(WAITS))
+        zeros = {field.name: jnp.zeros(()) for field in dataclasses.fields(EpisodeStats)}
+        stats = EpisodeStats(**zeros | {"waits": jnp.zeros(WAITS)})
         state = RideState(vehicles, orders, jnp.zeros((), jnp.int32), stats, None)
         return self._offer(self._arrivals(key_orders, state, jnp.array(True), env_params), env_params)
 

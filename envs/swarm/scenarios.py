@@ -231,7 +231,7 @@ def draw_obstacles(key: jax.Array, env_params: Any, slots: int, drones: int) -> 
     radius = jnp.where(jnp.arange(slots) < number, 0.5 * size, 0.0)
     turn = jnp.arange(drones) % (CELLS * CELLS - number)  # where free cells are few, several drones share one
 
-    def place(key: jax.Array, index: jax.Array) -> jax.Array:
+    def position_in(key: jax.Array, index: jax.Array) -> jax.Array:
         return jnp.stack([x[index], y[index], jax.random.uniform(key, (drones,), minval=LOWEST, maxval=HIGHEST)])
 
-    return x[:slots], y[:slots], radius, place(key_low, number + turn), place(key_high, CELLS * CELLS - 1 - turn)
+    return x[:slots], y[:slots], radius, position_in(key_low, number + turn), position_in(key_high, CELLS * CELLS - 1 - turn)

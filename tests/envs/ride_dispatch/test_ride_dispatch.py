@@ -43,8 +43,8 @@ class Rider:
 class Car:
     """A vehicle as in the papers' simulator, one at a time; a position is (up, cross, zone)."""
 
-    def __init__(self, place, params):
-        self.place, self.params = place, params
+    def __init__(self, position, params):
+        self.position, self.params = position, params
         self.pickup_left, self.riders, self.free, self.stuck = 0.0, [], True, False
         self.centroids = list(zip(params.demand.up, params.demand.cross, strict=True))
 
@@ -52,10 +52,10 @@ class Car:
         return 1.065 * (abs(one[0] - other[0]) + abs(one[1] - other[1])) + 0.01
 
     def minutes(self, one, other):
-        time = self.exactly(one, other)
+        time = self.exact_minutes(one, other)
         return math.floor(time + 1e-4) if self.params.floors else time
 
-    def exactly(self, one, other):
+    def exact_minutes(self, one, other):
         pace, table = 60 / float(self.params.speed[19]), self.params.times
         if table is None:
             return self.km(one, other) * pace
@@ -63,12 +63,12 @@ class Car:
         return max(float(table[one[2], other[2]]) + off * pace, 0.0)
 
     def nearest(self):
-        apart = [abs(up - self.place[0]) + abs(cross - self.place[1]) for up, cross in self.centroids]
+        apart = [abs(up - self.position[0]) + abs(cross - self.position[1]) for up, cross in self.centroids]
         return apart.index(min(apart))
 
     def take(self, start, end):
         """The reward of an order, and the pickup time."""
-        pickup, ride = self.minutes(self.place, start), self.minutes(start, end)
+        pickup, ride = self.minutes(self.position, start), self.minutes(start, end)
         before = sum(rider.total for rider in self.riders)
         for rider in self.riders:
             rider.total += pickup - rider.remaining
@@ -76,10 +76,10 @@ class Car:
         riders = [*self.riders, new]
 
         def arrivals(order):
-            times, place, time = [], start, 0.0
+            times, position, time = [], start, 0.0
             for rider in order:
-                time += self.minutes(place, rider.to)
-                place = rider.to
+                time += self.minutes(position, rider.to)
+                position = rider.to
                 times.append(time)
             return times
 
@@ -90,7 +90,7 @@ class Car:
         delay = sum(rider.total for rider in riders) - before
         late = sum(rider.total > 40 for rider in riders)
         reward = 3 + self.km(start, end) - 3 * pickup / 60 - late - 3 * delay / 60 - 5 * max(delay - 40, 0) / 60
-        self.place, self.pickup_left, self.riders, self.free = start, pickup, riders, False
+        self.position, self.pickup_left, self.riders, self.free = start, pickup, riders, False
         self.stuck = bool(self.params.stuck) and pickup == 0
         return reward, pickup
 
@@ -100,24 +100,24 @@ class Car:
         if self.pickup_left > 1:
             self.pickup_left -= 1
         else:
-            budget, begun = 1 - self.pickup_left, self.place
+            budget, begun = 1 - self.pickup_left, self.position
             self.pickup_left, left = 0.0, budget
             passed = 0.0
             for rider in sorted(self.riders, key=lambda rider: rider.remaining):
                 by_clock = rider.remaining - passed
-                time = self.exactly(self.place, rider.to) if self.params.times is None else by_clock
+                time = self.exact_minutes(self.position, rider.to) if self.params.times is None else by_clock
                 share = min(left / max(time, 1e-6), 1.0)
-                way = (own + share * (other - own) for own, other in zip(self.place[:2], rider.to[:2], strict=True))
-                self.place = *way, self.place[2]
+                moved = (own + share * (other - own) for own, other in zip(self.position[:2], rider.to[:2], strict=True))
+                self.position = *moved, self.position[2]
                 left, passed = max(left - time, 0.0), rider.remaining
             for rider in self.riders:
                 rider.remaining -= budget
             gone = [rider for rider in self.riders if rider.remaining <= 1e-5]
             if gone:
-                self.place = *self.place[:2], max(gone, key=lambda rider: rider.remaining).to[2]
+                self.position = *self.position[:2], max(gone, key=lambda rider: rider.remaining).to[2]
             self.riders = [rider for rider in self.riders if rider.remaining > 1e-5]
-            if self.params.times is not None and self.riders and self.place[:2] != begun[:2]:
-                self.place = *self.place[:2], self.nearest()
+            if self.params.times is not None and self.riders and self.position[:2] != begun[:2]:
+                self.position = *self.position[:2], self.nearest()
         self.stuck &= not gone
         self.free = self.pickup_left == 0 and len(self.riders) < self.params.capacity and not self.stuck
         return gone
@@ -137,8 +137,8 @@ def test_episodes_are_those_of_a_slow_reference(name):
     env = TABLED if params.times is not None else ENV
     state, seen = env.reset(KEY, params)
     size = int(params.fleet)
-    places = zip(*(np.asarray(part).tolist() for part in state.vehicles.position), strict=True)
-    cars = [Car(place, params) for place in itertools.islice(places, size)]
+    positions = zip(*(np.asarray(part).tolist() for part in state.vehicles.position), strict=True)
+    cars = [Car(position, params) for position in itertools.islice(positions, size)]
     reward = served = pickups = confirmation = finished = delivery = detour = 0.0
     for minute in range(int(params.duration)):
         action = random_actions(seen, minute)
@@ -150,7 +150,7 @@ def test_episodes_are_those_of_a_slow_reference(name):
             if car.free and order < ENV.orders and opened[order]:
                 start = trip.up[order], trip.cross[order], trip.origin[order]
                 ends = start, (trip.to_up[order], trip.to_cross[order], trip.destination[order])
-                trial = Car(car.place, params)
+                trial = Car(car.position, params)
                 trial.riders = [dataclasses.replace(rider) for rider in car.riders]
                 worth, pickup = trial.take(*ends)
                 if order not in offers or worth > offers[order][0] + 1e-5:
@@ -166,7 +166,7 @@ def test_episodes_are_those_of_a_slow_reference(name):
         state, seen = env.step(jax.random.key(minute), state, action, params)
         np.testing.assert_allclose(seen.reward, paid, atol=1e-4)
         np.testing.assert_allclose(
-            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:size], [car.place[:2] for car in cars], atol=1e-4
+            np.stack([state.vehicles.up, state.vehicles.cross], 1)[:size], [car.position[:2] for car in cars], atol=1e-4
         )
         assert np.asarray(state.vehicles.free).tolist() == [car.free for car in cars] + [False] * (ENV.vehicles - size)
         assert np.asarray(state.vehicles.seated).sum(axis=0)[:size].tolist() == [len(car.riders) for car in cars]
@@ -322,7 +322,7 @@ def test_remaining_time_by_a_table_falls_by_a_minute_per_minute():
         vehicles, dropped = fleet.drive(vehicles, travel)
         np.testing.assert_allclose(vehicles.remaining[0], left, atol=1e-4)
         np.testing.assert_allclose(
-            travel.exactly(vehicles.position, end), left, atol=1.1
+            travel.exact_minutes(vehicles.position, end), left, atol=1.1
         )  # from the nearest centroid on by speed
     assert dropped[0]
 

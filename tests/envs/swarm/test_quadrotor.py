@@ -39,8 +39,8 @@ def flown(start, command, steps, drone=DRONE, key=None, integrator="euler"):
 
 
 def at(height, count=1):
-    place = jnp.zeros((3, count)).at[2].set(height)
-    return bodies.level(place, jnp.zeros(count))
+    position = jnp.zeros((3, count)).at[2].set(height)
+    return bodies.level(position, jnp.zeros(count))
 
 
 def values(body):

@@ -22,16 +22,16 @@ def state():
     """Drones 0.5 m apart along x, 2 m up, each with a goal of its own 0.3 m above it; one obstacle in the middle."""
     state = jax.jit(ENV.initial)(jax.random.key(0), PARAMS)
     number = jnp.arange(8.0)
-    place = jnp.stack([0.5 * number - 1.75, jnp.full(8, -1.0), jnp.full(8, 2.0)])
+    position = jnp.stack([0.5 * number - 1.75, jnp.full(8, -1.0), jnp.full(8, 2.0)])
     there = jnp.arange(16) == 0
     obstacles = Obstacles(jnp.zeros(16), jnp.zeros(16), jnp.where(there, 0.3, 0.0))
-    body = state.body.replace(position=place, rotation=LEVEL)
-    return state.replace(body=body, goal=place + jnp.array([[0.0], [0.0], [0.3]]), obstacles=obstacles)
+    body = state.body.replace(position=position, rotation=LEVEL)
+    return state.replace(body=body, goal=position + jnp.array([[0.0], [0.0], [0.3]]), obstacles=obstacles)
 
 
-def moved(state, drone, *place):
-    position = state.body.position.at[:, drone].set(jnp.array(place))
-    return state.replace(body=state.body.replace(position=position))
+def moved(state, drone, *position):
+    moved = state.body.position.at[:, drone].set(jnp.array(position))
+    return state.replace(body=state.body.replace(position=moved))
 
 
 def polygons_of(drawn, colour):
@@ -77,8 +77,8 @@ def test_the_picture_holds_the_part_of_the_room_in_view(drones, obstacles):
 
 def test_every_drone_is_in_the_picture(state):
     """Bodies, goals and heads of stems are within the bounds; those that were shifted there are pale."""
-    place = jax.random.uniform(jax.random.key(1), (64, 3, 8), minval=-5.0, maxval=5.0) + jnp.array([[0.0], [0.0], [5.0]])
-    states = jax.vmap(lambda place: state.replace(body=state.body.replace(position=place)))(place)
+    position = jax.random.uniform(jax.random.key(1), (64, 3, 8), minval=-5.0, maxval=5.0) + jnp.array([[0.0], [0.0], [5.0]])
+    states = jax.vmap(lambda position: state.replace(body=state.body.replace(position=position)))(position)
     drawn = jax.tree.map(np.asarray, jax.jit(jax.vmap(ENV.scene, (0, None)))(states, PARAMS))
     left, right, bottom, top = drawn.bounds[0]
     np.testing.assert_array_equal(drawn.bounds, np.tile(drawn.bounds[0], (64, 1)))
@@ -87,7 +87,7 @@ def test_every_drone_is_in_the_picture(state):
     assert bottom <= corners[..., 1].min() < corners[..., 1].max() <= top
     aside, up = scene.reach(8, True, PARAMS.room)
     view = scene.room_camera(aside, up)
-    true = np.asarray(scene.project(view, jnp.moveaxis(place, 1, 0))).transpose(1, 2, 0)
+    true = np.asarray(scene.project(view, jnp.moveaxis(position, 1, 0))).transpose(1, 2, 0)
     kept = np.abs(drawn.trails.position - true).max(axis=-1) < 1e-4
     paled = np.abs(drawn.polygons.colour[..., 3] - scene.OUTSIDE[3]).reshape(64, -1) < 1e-3
     np.testing.assert_array_equal(paled.sum(axis=1), PARTS * (~kept).sum(axis=1))
@@ -116,14 +116,19 @@ def test_contacts_landings_and_flights_out_of_the_picture_are_marked(state):
     assert plain.status._asdict() == {"at_the_goal": 8, "collided": 0, "crashed": 0, "m_to_the_goal": pytest.approx(0.3)}
     assert len(polygons_of(plain, own_colour(3))) == 2
     high = jnp.array(PARAMS.room.height)
-    for place, who in (((0.33, -1.0, 2.0), (3, 4)), ((0.33, 0.0, 2.0), (3,)), ((0.0, 5.0, 2.0), (3,)), ((0.0, -1.0, high), (3,))):
-        drawn = DRAW(moved(state, 3, *place), PARAMS)
+    for position, drones in (
+        ((0.33, -1.0, 2.0), (3, 4)),
+        ((0.33, 0.0, 2.0), (3,)),
+        ((0.0, 5.0, 2.0), (3,)),
+        ((0.0, -1.0, high), (3,)),
+    ):
+        drawn = DRAW(moved(state, 3, *position), PARAMS)
         assert listed(drawn) - listed(plain) - {"outside of the picture"} == {"touches something"}
         halo = polygons_of(drawn, (*scene.TOUCHES[:3], 0.3))
         np.testing.assert_allclose(
-            np.sort(halo.mean(axis=1), axis=0), np.sort(drawn.trails.position[np.array(who)], axis=0), atol=1e-3
+            np.sort(halo.mean(axis=1), axis=0), np.sort(drawn.trails.position[np.array(drones)], axis=0), atol=1e-3
         )
-        assert [len(polygons_of(drawn, own_colour(drone))) for drone in (3, 4)] == [0, 2 - 2 * (4 in who)]
+        assert [len(polygons_of(drawn, own_colour(drone))) for drone in (3, 4)] == [0, 2 - 2 * (4 in drones)]
     stats = state.stats.replace(collided=state.stats.collided.at[3].set(True), crashed=state.stats.crashed.at[2:4].set(True))
     drawn = DRAW(state.replace(stats=stats), PARAMS)
     assert listed(drawn) - listed(plain) == {"has collided"}

@@ -38,25 +38,25 @@ def silent(env):
     return params.replace(drone=params.drone.replace(noise=0.0)) if env.dynamics == "quadrotor" else params
 
 
-def placed(env, place, goal=None, obstacles=None):
-    """A state with drones at ``place`` [3, N], level and hovering."""
+def placed(env, position, goal=None, obstacles=None):
+    """A state with drones at ``position`` [3, N], level and hovering."""
     env_params = silent(env)
     state, _ = env.reset(jax.random.key(0), env_params)
-    place = jnp.asarray(place, state.goal.dtype)
-    body = state.body.replace(position=place, velocity=jnp.zeros_like(place))
+    position = jnp.asarray(position, state.goal.dtype)
+    body = state.body.replace(position=position, velocity=jnp.zeros_like(position))
     body = body.replace(rotation=jnp.broadcast_to(jnp.eye(3)[:, :, None], body.rotation.shape))
     body = body.replace(motor=jnp.full(body.motor.shape, HOVER**0.5))
-    goal = place if goal is None else jnp.asarray(goal, place.dtype)
+    goal = position if goal is None else jnp.asarray(goal, position.dtype)
     goals = state.goals.replace(phases=jnp.broadcast_to(goal, state.goals.phases.shape), kind=jnp.zeros((), jnp.int32))
     state = state.replace(body=body, goal=goal, goals=goals.replace(drift=jnp.zeros(())))
     if env.obstacles:
         x, y, radius = obstacles or (jnp.full(env.obstacles, 4.0), jnp.full(env.obstacles, 4.0), jnp.zeros(env.obstacles))
-        state = state.replace(obstacles=contacts.Obstacles(*(jnp.asarray(part, place.dtype) for part in (x, y, radius))))
+        state = state.replace(obstacles=contacts.Obstacles(*(jnp.asarray(part, position.dtype) for part in (x, y, radius))))
     return state, env_params
 
 
 def apart(count, metres=1.0):
-    """[3, N] places in a row at a height of 2 m."""
+    """[3, N] positions in a row at a height of 2 m."""
     return np.stack([metres * (np.arange(count) - 0.5 * (count - 1)), np.zeros(count), np.full(count, 2.0)])
 
 
@@ -118,15 +118,15 @@ def test_a_preset_only_fills_in_options_that_are_not_given():
 
 
 def test_rewards_are_those_of_the_formula(env, step):
-    """Against NumPy: motion and place, proximity, new contacts of drones and with obstacles."""
-    place = apart(6, 1.0)
-    place[0, 1] = place[0, 0] + 2 * ARM - 0.002  # touch
-    place[0, 3] = place[0, 2] + 4 * ARM - 0.02  # are near
-    middle = 0.5 * (place[0, 4] + place[0, 5])
-    radius = 0.5 * (place[0, 5] - place[0, 4]) - ARM + 0.001  # both touch it
+    """Against NumPy: motion and position, proximity, new contacts of drones and with obstacles."""
+    position = apart(6, 1.0)
+    position[0, 1] = position[0, 0] + 2 * ARM - 0.002  # touch
+    position[0, 3] = position[0, 2] + 4 * ARM - 0.02  # are near
+    middle = 0.5 * (position[0, 4] + position[0, 5])
+    radius = 0.5 * (position[0, 5] - position[0, 4]) - ARM + 0.001  # both touch it
     obstacles = (np.array([middle] + [4.0] * 15), np.zeros(16), np.array([radius] + [0.0] * 15))
-    goal = place + np.array([[0.3], [-0.4], [1.2]])
-    state, env_params = placed(env, place, goal=goal, obstacles=obstacles)
+    goal = position + np.array([[0.3], [-0.4], [1.2]])
+    state, env_params = placed(env, position, goal=goal, obstacles=obstacles)
     before = state.body.position.at[0].add(jnp.array([0.0, 0.01, 0.0, 0.0, -0.01, 0.01]))  # a step earlier nobody touched
     velocity = (state.body.position - before) / 0.01
     action = HOVERING.at[:, 0].add(0.3)
@@ -147,9 +147,9 @@ def test_rewards_are_those_of_the_formula(env, step):
 
 @pytest.mark.parametrize(("gap", "touches"), [(2 * ARM - 1e-4, True), (2 * ARM + 1e-4, False)])
 def test_drones_touch_at_twice_the_arm(env, step, gap, touches):
-    place = apart(6)
-    place[0, 1] = place[0, 0] + gap
-    state, env_params = placed(env, place)
+    position = apart(6)
+    position[0, 1] = position[0, 0] + gap
+    state, env_params = placed(env, position)
     state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(0.05)))
     moved = state.replace(body=state.body.replace(velocity=state.body.velocity.at[0, 1].set(-5.0)))
     _, timestep = step(jax.random.key(0), moved, HOVERING, env_params)
@@ -158,23 +158,23 @@ def test_drones_touch_at_twice_the_arm(env, step, gap, touches):
 
 def test_neighbours_are_ranked_by_distance_and_closing_speed(env):
     rng = np.random.default_rng(0)
-    place, velocity = rng.normal(size=(3, 7)), rng.normal(size=(3, 7)) * 2
-    place[:, 6] = [30.0, 0.0, 0.0]
-    found = np.asarray(views.neighbours(jnp.asarray(place), jnp.asarray(velocity), 6)).reshape(6, 6, 7)
+    position, velocity = rng.normal(size=(3, 7)), rng.normal(size=(3, 7)) * 2
+    position[:, 6] = [30.0, 0.0, 0.0]
+    found = np.asarray(views.neighbours(jnp.asarray(position), jnp.asarray(velocity), 6)).reshape(6, 6, 7)
     for own in range(7):
-        apart, faster = place - place[:, [own]], velocity - velocity[:, [own]]
-        distance = np.linalg.norm(apart, axis=0)
-        rank = distance + (apart * faster).sum(axis=0) / np.maximum(distance, 1e-9)
+        offset, relative = position - position[:, [own]], velocity - velocity[:, [own]]
+        distance = np.linalg.norm(offset, axis=0)
+        rank = distance + (offset * relative).sum(axis=0) / np.maximum(distance, 1e-9)
         order = [other for other in np.argsort(rank) if other != own]
-        expected = [np.concatenate([np.clip(apart[:, j], -10, 10), np.clip(faster[:, j], -6, 6)]) for j in order]
+        expected = [np.concatenate([np.clip(offset[:, j], -10, 10), np.clip(relative[:, j], -6, 6)]) for j in order]
         np.testing.assert_allclose(found[:, :, own], expected, atol=1e-5)
 
 
 def test_sensor_noise_has_the_declared_deviations(env):
     def errors(key):
         state, timestep = env.reset(key, env.default_params)
-        body, place = state.body, timestep.obs[:, :3].T + state.goal
-        return place - body.position, timestep.obs[:, 3:6].T - body.velocity, timestep.obs[:, 15:18].T - body.spin
+        body, position = state.body, timestep.obs[:, :3].T + state.goal
+        return position - body.position, timestep.obs[:, 3:6].T - body.velocity, timestep.obs[:, 15:18].T - body.spin
 
     for found, deviation in zip(
         jax.jit(jax.vmap(errors))(jax.random.split(jax.random.key(0), 500)), (5e-3, 1e-2, 1.75e-4), strict=True
@@ -184,24 +184,24 @@ def test_sensor_noise_has_the_declared_deviations(env):
 
 def test_landmarks_come_with_the_distance_of_the_nearest_other_drone():
     rng = np.random.default_rng(3)
-    place, marks = rng.normal(size=(2, 4)), rng.normal(size=(2, 5))
-    found = np.asarray(views.landmarks(jnp.asarray(place), jnp.asarray(marks), 3)).reshape(3, 3, 4)
-    distance = np.linalg.norm(marks[:, None] - place[:, :, None], axis=0)  # [drones, landmarks]
+    position, marks = rng.normal(size=(2, 4)), rng.normal(size=(2, 5))
+    found = np.asarray(views.landmarks(jnp.asarray(position), jnp.asarray(marks), 3)).reshape(3, 3, 4)
+    distance = np.linalg.norm(marks[:, None] - position[:, :, None], axis=0)  # [drones, landmarks]
     for own in range(4):
         nearest = np.argsort(distance[own])[:3]
         others = np.delete(distance, own, axis=0).min(axis=0)
-        expected = [[*(marks[:, mark] - place[:, own]), others[mark]] for mark in nearest]
+        expected = [[*(marks[:, mark] - position[:, own]), others[mark]] for mark in nearest]
         np.testing.assert_allclose(found[:, :, own], expected, atol=1e-6)
 
 
 def test_the_field_is_the_distance_to_the_nearest_obstacle():
     rng = np.random.default_rng(1)
     x, y, radius = rng.normal(size=5) * 2, rng.normal(size=5) * 2, np.array([0.3, 0.2, 0.4, 0.0, 0.3])
-    place = rng.normal(size=(3, 4))
-    found = views.field(jnp.asarray(place), contacts.Obstacles(jnp.asarray(x), jnp.asarray(y), jnp.asarray(radius)))
+    position = rng.normal(size=(3, 4))
+    found = views.field(jnp.asarray(position), contacts.Obstacles(jnp.asarray(x), jnp.asarray(y), jnp.asarray(radius)))
     for drone in range(4):
         for number in range(9):
-            at = place[:2, drone] + 0.1 * np.array([number // 3 - 1, number % 3 - 1])
+            at = position[:2, drone] + 0.1 * np.array([number // 3 - 1, number % 3 - 1])
             expected = min(np.hypot(*(at - (x[k], y[k]))) - radius[k] for k in range(5) if radius[k])
             assert found[number, drone] == pytest.approx(expected, abs=1e-5)
 
@@ -256,8 +256,8 @@ def test_long_random_flights_stay_finite_and_in_the_room(drones, neighbours, ste
         finite = jnp.all(
             jnp.array([jnp.isfinite(leaf).all() for leaf in (timestep.obs, timestep.reward, *jax.tree.leaves(body))])
         )
-        place = body.position
-        outside = jnp.maximum(jnp.abs(place[:, :2]).max() - 5, jnp.maximum(place[:, 2].max() - 10, -place[:, 2].min()))
+        position = body.position
+        outside = jnp.maximum(jnp.abs(position[:, :2]).max() - 5, jnp.maximum(position[:, 2].max() - 10, -position[:, 2].min()))
         now = jnp.stack([jnp.abs(square).max(), outside, 1.0 - finite, jnp.abs(body.spin).max()])
         return (state, jnp.maximum(worst, now)), None
 
@@ -272,8 +272,8 @@ def test_long_random_flights_stay_finite_and_in_the_room(drones, neighbours, ste
 
 
 def test_metrics_count_outcomes(env, step):
-    place = apart(6)
-    state, env_params = placed(env, place, goal=place + np.array([[0, 0, 0, 0, 0, 3.0], [0] * 6, [0] * 6]))
+    position = apart(6)
+    state, env_params = placed(env, position, goal=position + np.array([[0, 0, 0, 0, 0, 3.0], [0] * 6, [0] * 6]))
     velocity = jnp.zeros((3, 6)).at[0, 1].set(-3.0)  # the second flies into the first
     state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(-0.88), velocity=velocity))
     late = state.replace(step=jnp.array(1400, jnp.int32))
@@ -295,15 +295,15 @@ def test_metrics_count_outcomes(env, step):
     assert early["collision"] == 0, "contacts in the first 1.5 s do not count"
 
 
-def pushed(place, action, steps):
-    """Two point masses, and one before an obstacle at x = 2 of radius 0.3, on a line: places and velocities after 10 ms each."""
+def pushed(position, action, steps):
+    """Positions and velocities of two point masses and one before an obstacle (x = 2, radius 0.3), on a line, steps of 10 ms."""
     velocity = np.zeros(3)
     for _ in range(steps):
-        depth = np.array([0.2 - (place[1] - place[0]), 0.4 - (2.0 - place[2])])
+        depth = np.array([0.2 - (position[1] - position[0]), 0.4 - (2.0 - position[2])])
         force = 500 * 0.001 * np.logaddexp(depth / 0.001, 0)
         velocity = velocity + 0.01 * (5 * action + [-force[0], force[0], -force[1]] - velocity)
-        place = place + 0.01 * velocity
-    return place, velocity
+        position = position + 0.01 * velocity
+    return position, velocity
 
 
 def test_point_masses_push_one_another_off_and_stay_in_their_plane():
@@ -312,8 +312,8 @@ def test_point_masses_push_one_another_off_and_stay_in_their_plane():
     state, _ = env.reset(jax.random.key(0), env_params)
     obstacles = contacts.Obstacles(jnp.array([2.0]), jnp.array([0.0]), jnp.array([0.3]))
     start, action = np.array([0.0, 0.19, 1.62]), np.array([0.4, 0.0, -1.0])
-    place = jnp.stack([jnp.asarray(start), jnp.zeros(3), jnp.zeros(3)]).astype(jnp.float32)
-    state = state.replace(body=state.body.replace(position=place), obstacles=obstacles)
+    position = jnp.stack([jnp.asarray(start), jnp.zeros(3), jnp.zeros(3)]).astype(jnp.float32)
+    state = state.replace(body=state.body.replace(position=position), obstacles=obstacles)
     after, timestep = env.step(jax.random.key(0), state, jnp.zeros((3, 2)).at[:, 0].set(action), env_params)
     expected = pushed(start, action, 5)
     found = np.asarray(after.body.position), np.asarray(after.body.velocity)
