@@ -12,11 +12,10 @@ WARM_UP = 8  # minutes of one-step matching before a matching is timed
 
 
 def ride_gym(env: RideDispatch, env_params: RideParams) -> Any:
-    """The rival's environment; its demand is uniform over the city's rectangle, which costs no less to simulate than ours."""
+    """ride-gym's environment with uniform demand over the city's rectangle, which costs no less to simulate than ours."""
     import ride_gym
 
-    demand, minutes = env_params.demand, int(env_params.duration)
-    first = int(env_params.start)
+    demand, minutes, first = env_params.demand, int(env_params.duration), int(env_params.start)
     orders = int(env_params.demand_scale * np.asarray(demand.rate)[first : first + minutes].sum())
     area = tuple(float(side) for side in (np.min(demand.up), np.min(demand.cross), np.max(demand.up), np.max(demand.cross)))
     return ride_gym.RidePoolEnv(
@@ -34,16 +33,15 @@ def ride_gym(env: RideDispatch, env_params: RideParams) -> Any:
 
 
 def ride_gym_episode(env: Any, rng: np.random.Generator) -> int:
-    """Plays one episode and returns its steps; every waiting order goes to a random vehicle that has an empty seat and was given
-    nothing else."""
-    seen, _ = env.reset(seed=int(rng.integers(2**31)))
+    """Plays an episode and returns its steps; each waiting order goes to a random vehicle with an empty seat, one per vehicle."""
+    obs, _ = env.reset(seed=int(rng.integers(2**31)))
     done, steps = False, 0
     while not done:
-        actions: dict[int, dict[str, list[int]]] = {number: {"orders": []} for number in seen}
-        waiting = [order["order_id"] for order in next(iter(seen.values()))["pending_orders"]]
-        room = [number for number, one in seen.items() if one["self"]["onboard_passengers"] < one["self"]["capacity"]]
-        for number, order in zip(rng.permutation(room).tolist(), waiting, strict=False):
-            actions[number]["orders"] = [order]
-        seen, _, dones, _ = env.step(actions)
+        actions: dict[int, dict[str, list[int]]] = {vehicle: {"orders": []} for vehicle in obs}
+        waiting = [order["order_id"] for order in next(iter(obs.values()))["pending_orders"]]
+        free = [vehicle for vehicle, own in obs.items() if own["self"]["onboard_passengers"] < own["self"]["capacity"]]
+        for vehicle, order in zip(rng.permutation(free).tolist(), waiting, strict=False):
+            actions[vehicle]["orders"] = [order]
+        obs, _, dones, _ = env.step(actions)
         done, steps = dones["__all__"], steps + 1
     return steps

@@ -1,4 +1,4 @@
-"""Who wants to go where, and when: zones of a city, rates by minute and an origin–destination table.
+"""Demand by time and place: zones of a city, rates by minute and an origin–destination table.
 
 The embedded demand is Manhattan's: shares of 69 taxi zones computed from public trip records of New York's Taxi and Limousine
 Commission (yellow taxis), destinations by a gravity model, rates by the weekday share of each hour.
@@ -8,7 +8,6 @@ Axis letters: Z zones, M orders.
 
 import csv
 import functools
-import importlib.resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from marljax.core.fields import param
 from marljax.errors import UserError
 
 MINUTES = 24 * 60
@@ -33,57 +33,54 @@ HOURLY_SPEED = np.array(  # km/h of a weekday's traffic, 0–23 h
 
 
 class Zones(NamedTuple):
-    """Parts of a city, [Z] each."""
+    """Zones of a city, [Z] each."""
 
     zone_id: np.ndarray
     up: np.ndarray  # km, centroids along the first axis of the city's grid
     cross: np.ndarray  # km, along the second
 
-    def apart(self) -> np.ndarray:
-        """[Z, Z] km along both axes."""
+    def distances(self) -> np.ndarray:
+        """[Z, Z] km between centroids along both axes."""
         return np.abs(self.up[:, None] - self.up) + np.abs(self.cross[:, None] - self.cross)
 
     @classmethod
     def of_rows(cls, rows: list[dict[str, str]]) -> "Zones":
         """From the rows of a table with columns ``zone_id``, ``up_km`` and ``cross_km``."""
-        return cls(*(np.array([kind(row[name]) for row in rows]) for name, kind in _ZONE_COLUMNS.items()))
+        columns = {"zone_id": int, "up_km": float, "cross_km": float}
+        return cls(*(np.array([kind(row[name]) for row in rows]) for name, kind in columns.items()))
 
     @classmethod
     def read(cls, path: str | Path) -> "Zones":
         """From a CSV file with these columns."""
         try:
-            zones = cls.of_rows(rows_of(path))
+            zones = cls.of_rows(read_rows(path))
         except (OSError, KeyError, TypeError, ValueError) as error:
-            wanted = ", ".join(_ZONE_COLUMNS)
-            raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {wanted}") from error
+            columns = "zone_id, up_km, cross_km"
+            raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {columns}") from error
         found, count = np.unique(zones.zone_id, return_counts=True)
         if not len(found):
-            raise UserError(f"{path} holds no zones; give a row for each")
+            raise UserError(f"{path} has no zones; give a row for each")
         if (count > 1).any():
-            raise UserError(f"{path} holds zone {found[count > 1][0]} more than once; give a row for each")
-        for name, column in zip(zones._fields[1:], zones[1:], strict=True):
-            if not (np.abs(column) <= WIDEST).all():
-                zone = zones.zone_id[~(np.abs(column) <= WIDEST)][0]
-                raise UserError(f"{path}: zone {zone} has a {name}_km that is no number of km from -{WIDEST:g} to {WIDEST:g}")
+            raise UserError(f"{path} has zone {found[count > 1][0]} more than once; give one row for each")
+        for name, column in (("up_km", zones.up), ("cross_km", zones.cross)):
+            if (wrong := ~(np.abs(column) <= WIDEST)).any():
+                raise UserError(f"{path}: {name} of zone {zones.zone_id[wrong][0]} must lie between -{WIDEST:g} and {WIDEST:g}")
         return zones
 
 
-def rows_of(path: str | Path) -> list[dict[str, str]]:
-    """Of a CSV file, also as spreadsheets save it."""
+def read_rows(path: str | Path) -> list[dict[str, str]]:
+    """Rows of a CSV file, with or without a byte order mark."""
     return list(csv.DictReader(Path(path).read_text(encoding="utf-8-sig").splitlines()))
-
-
-_ZONE_COLUMNS = {"zone_id": int, "up_km": float, "cross_km": float}
 
 
 class Demand(struct.PyTreeNode):
     """Tables that orders are drawn from."""
 
-    up: Any  # [Z] km along the first axis of the city's grid, centroids of the zones
-    cross: Any  # [Z] km along the second
-    origin: Any  # [Z] cumulative share of pickups
-    destination: Any  # [Z, Z] cumulative share of drop-offs, by origin
-    rate: Any  # [1440] orders per minute of the day
+    up: Any = param(unit="km", help="[Z] centroids of the zones along the first axis of the city's grid")
+    cross: Any = param(unit="km", help="[Z] along the second")
+    origin: Any = param(help="[Z] cumulative share of pickups")
+    destination: Any = param(help="[Z, Z] cumulative share of drop-offs, by origin")
+    rate: Any = param(low=0.0, help="[1440] orders per minute of the day")
 
     @property
     def num_zones(self) -> int:
@@ -92,7 +89,7 @@ class Demand(struct.PyTreeNode):
 
 
 class Trips(struct.PyTreeNode):
-    """Orders before they stand in a table, [M] each."""
+    """Pickups and drop-offs of orders, [M] each."""
 
     origin: jax.Array  # int32 zone
     destination: jax.Array  # int32 zone
@@ -102,49 +99,36 @@ class Trips(struct.PyTreeNode):
     to_cross: jax.Array
 
 
-_MANHATTAN = "data/manhattan_zones.csv"
-
-
-def _manhattan() -> list[dict[str, str]]:
-    """Rows of the embedded table."""
-    return list(
-        csv.DictReader(
-            importlib.resources.files("marljax.envs.ride_dispatch").joinpath(_MANHATTAN).read_text(encoding="utf-8").splitlines()
-        )
-    )
+@functools.cache
+def _manhattan_rows() -> list[dict[str, str]]:
+    return read_rows(Path(__file__).parent / "data" / "manhattan_zones.csv")
 
 
 def manhattan_zones() -> Zones:
     """The 69 taxi zones of Manhattan."""
-    return Zones.of_rows(_manhattan())
+    return Zones.of_rows(_manhattan_rows())
 
 
 @functools.cache
 def manhattan() -> Demand:
     """The embedded demand."""
-    rows = _manhattan()
-    zones = Zones.of_rows(rows)
-    pickup, dropoff = (np.array([float(row[name]) for row in rows]) for name in ("pickup_share", "dropoff_share"))
+    zones = manhattan_zones()
+    pickup, dropoff = (np.array([float(row[name]) for row in _manhattan_rows()]) for name in ("pickup_share", "dropoff_share"))
     rate = np.repeat(HOURLY_SHARE / HOURLY_SHARE[19] * ORDERS_AT_19 / 60, 60)
-    return of_shares(zones.up, zones.cross, pickup, dropoff * np.exp(-zones.apart() / GRAVITY_KM), rate)
+    return demand_from_shares(zones.up, zones.cross, pickup, dropoff * np.exp(-zones.distances() / GRAVITY_KM), rate)
 
 
-def of_shares(up: np.ndarray, cross: np.ndarray, origin: np.ndarray, flows: np.ndarray, rate: np.ndarray) -> Demand:
-    """Demand from shares of origins [Z], of destinations by origin [Z, Z], any positive scale, and orders per minute [1440].
+def demand_from_shares(up: np.ndarray, cross: np.ndarray, origin: np.ndarray, flows: np.ndarray, rate: np.ndarray) -> Demand:
+    """Demand from shares of origins [Z], of destinations by origin [Z, Z], of any positive sum, and orders per minute [1440].
 
-    Raises ``UserError`` for shares below 0, or of which none is above.
+    Raises:
+        UserError: for negative shares, or shares that are all 0.
     """
     for shares in (origin, flows):
         if (shares < 0).any() or not (shares.sum(axis=-1) > 0).all():
-            raise UserError("shares of origins and destinations are 0 or more, and some above 0 in each row")
+            raise UserError("shares of origins and destinations must not be negative, and some must be positive in each row")
     cumulative = [np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1) for shares in (origin, flows)]
     return Demand(*(np.asarray(table, np.float32) for table in (up, cross, *cumulative, rate)))
-
-
-def blank(zones: int) -> Demand:
-    """Demand of a city with this many zones in which there is nothing."""
-    shapes = ((zones,), (zones,), (zones,), (zones, zones), (MINUTES,))
-    return Demand(*(np.zeros(shape, np.float32) for shape in shapes))
 
 
 def read_times(path: str | Path, zones: Zones | None = None) -> np.ndarray:
@@ -152,19 +136,19 @@ def read_times(path: str | Path, zones: Zones | None = None) -> np.ndarray:
 
     Args:
         path: CSV file with columns ``from_zone``, ``to_zone`` and ``minutes``, a row for every pair of zones.
-        zones: whose table it is; default: Manhattan's.
+        zones: of the table; default: Manhattan's.
 
     Raises:
-        UserError: for a file that cannot be read, that lacks pairs, or that has a time below 0.
+        UserError: for a file that cannot be read, that lacks pairs, or that has a negative time.
     """
     zones = manhattan_zones() if zones is None else zones
-    places = {zone: place for place, zone in enumerate(zones.zone_id.tolist())}
-    times, twice = np.full((len(places), len(places)), np.nan, np.float32), None
+    index = {zone: position for position, zone in enumerate(zones.zone_id.tolist())}
+    times, twice = np.full((len(index), len(index)), np.nan, np.float32), None
     try:
-        for row in rows_of(path):
+        for row in read_rows(path):
             ends = int(row["from_zone"]), int(row["to_zone"])
-            if all(end in places for end in ends):
-                pair = places[ends[0]], places[ends[1]]
+            if all(end in index for end in ends):
+                pair = index[ends[0]], index[ends[1]]
                 twice = ends if not np.isnan(times[pair]) else twice
                 times[pair] = float(row["minutes"])
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -173,25 +157,14 @@ def read_times(path: str | Path, zones: Zones | None = None) -> np.ndarray:
     if twice:
         raise UserError(f"{path} has several times from zone {twice[0]} to {twice[1]}; give one")
     if (missing := np.isnan(times)).any():
-        start, end = (zones.zone_id[place] for place in np.argwhere(missing)[0])
+        start, end = (zones.zone_id[position] for position in np.argwhere(missing)[0])
         raise UserError(f"{path} lacks {missing.sum()} of {times.size} pairs of zones, such as from {start} to {end}")
     if not ((times >= 0) & np.isfinite(times)).all():
-        raise UserError(f"{path} has a time that is no number of minutes from 0 on")
+        raise UserError(f"{path} has an invalid time; minutes must be finite and not negative")
     return times
 
 
-def draw_zones(draws: jax.Array, cumulative: jax.Array) -> jax.Array:
-    """[M] int32 zones from uniform draws [M] and cumulative shares [Z] or [M, Z]."""
-    last = cumulative.shape[-1] - 1
-    return jnp.minimum(jnp.sum(draws[:, None] >= cumulative, axis=-1), last).astype(jnp.int32)
-
-
-def uniform_zones(draws: jax.Array, demand: Demand) -> jax.Array:
-    """[N] int32 zones, all alike probable."""
-    return jnp.floor(draws * demand.num_zones).astype(jnp.int32)
-
-
-def draw_places(zone: jax.Array, offsets: jax.Array, demand: Demand, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw_positions(zone: jax.Array, offsets: jax.Array, demand: Demand, jitter: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[M] km up and across: the centroids of zones, moved by ``jitter`` km either way; ``offsets`` [2, M] uniform in [0, 1)."""
     moved = jitter * (2 * offsets - 1)
     return jnp.asarray(demand.up)[zone] + moved[0], jnp.asarray(demand.cross)[zone] + moved[1]
@@ -199,7 +172,11 @@ def draw_places(zone: jax.Array, offsets: jax.Array, demand: Demand, jitter: jax
 
 def draw_trips(draws: jax.Array, demand: Demand, jitter: jax.Array) -> Trips:
     """[M] trips from uniform draws [6, M]."""
+
+    def draw_zones(draws: jax.Array, cumulative: jax.Array) -> jax.Array:
+        return jnp.minimum(jnp.sum(draws[:, None] >= cumulative, axis=-1), demand.num_zones - 1).astype(jnp.int32)
+
     origin = draw_zones(draws[0], jnp.asarray(demand.origin))
     destination = draw_zones(draws[1], jnp.asarray(demand.destination)[origin])
-    start, end = draw_places(origin, draws[2:4], demand, jitter), draw_places(destination, draws[4:6], demand, jitter)
+    start, end = draw_positions(origin, draws[2:4], demand, jitter), draw_positions(destination, draws[4:6], demand, jitter)
     return Trips(origin, destination, *start, *end)

@@ -1,7 +1,7 @@
-"""How ``ride_dispatch`` is drawn: a disc per vehicle, lines along its way, the pickups of open orders, and where riders get off.
+"""Pictures of ``ride_dispatch``: a disc per vehicle, lines along its route, pickups of open orders, and drop-offs.
 
-The first axis of the city's grid runs to the right: uptown is right, the east side below. Zones are grey discs, the larger the
-more orders start there.
+The first axis of the city's grid runs to the right: uptown is right, the east side below. Zones are grey discs, sized by the
+number of orders that start there.
 """
 
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ SIZES = {"vehicle": 0.07, "order": 0.055, "drop": 0.08}  # km, for a thousand ve
 
 
 class Queue(NamedTuple):
-    """Orders by what became of them."""
+    """Numbers of orders by outcome."""
 
     waiting: jax.Array
     served: jax.Array
@@ -39,70 +39,64 @@ class Queue(NamedTuple):
 
 
 def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
-    """The scene, in km; time is counted in minutes.
+    """The scene, in km and minutes.
 
     Args:
         state: of the episode.
         env_params: the zones.
         present: [N] bool, slots with a vehicle.
     """
-    vehicles, zones = state.vehicles, _points(env_params.demand.up, env_params.demand.cross)
+    vehicles, orders, demand = state.vehicles, state.orders, env_params.demand
     scale = min(2.0, (1000 / len(present)) ** 0.25)
+    zones = _points(demand.up, demand.cross)
+    bounds = jnp.min(zones, axis=0) - MARGIN, jnp.max(zones, axis=0) + MARGIN
+    share = jnp.diff(jnp.asarray(demand.origin), prepend=0.0)
+    load = jnp.sum(vehicles.seated, axis=0)
+    laden = jnp.where((load >= len(vehicles.seated))[:, None], jnp.array(FULL), jnp.array(LADEN))
+    colour = jnp.where((load > 0)[:, None], laden, jnp.array(EMPTY))
+    circles = (
+        Circles(zones, LARGEST_ZONE * jnp.sqrt(share / jnp.max(share)), jnp.tile(jnp.array([ZONE]), (len(share), 1))),
+        Circles(
+            _points(orders.trip.up, orders.trip.cross),
+            jnp.full(len(orders.open), scale * SIZES["order"]),
+            jnp.where(orders.open[:, None], jnp.array(WAITING), 0.0),
+        ),
+        Circles(
+            _points(vehicles.up, vehicles.cross),
+            jnp.full(len(present), scale * SIZES["vehicle"]),
+            jnp.where(present[:, None], colour, 0.0),
+        ),
+    )
     drops = _points(vehicles.to_up, vehicles.to_cross).reshape(-1, 2)
-    aboard = vehicles.seated.reshape(-1)
     boxes = Boxes(
         centre=drops,
         size=jnp.full((len(drops), 2), scale * SIZES["drop"]),
         heading=jnp.zeros(len(drops)),
-        colour=jnp.where(aboard[:, None], jnp.array(DROP), 0.0),
+        colour=jnp.where(vehicles.seated.reshape(-1)[:, None], jnp.array(DROP), 0.0),
     )
-    bounds = jnp.min(zones, axis=0) - MARGIN, jnp.max(zones, axis=0) + MARGIN
     return Scene(
-        segments=_ways(vehicles),
+        segments=_routes(vehicles),
         boxes=boxes,
-        circles=_circles(state, env_params.demand, present, scale),
+        circles=Circles(*map(jnp.concatenate, zip(*circles, strict=True))),
         labels=empty(Labels),
         bounds=jnp.stack(bounds, axis=1).reshape(-1),
         time=state.minute.astype(float),
-        status=Queue(jnp.sum(state.orders.open), state.tally.served, state.tally.lost),
+        status=Queue(jnp.sum(orders.open), state.stats.served, state.stats.lost),
     )
 
 
-def _circles(state: Any, demand: Any, present: jax.Array, scale: float) -> Circles:
-    """Zones, open orders and vehicles."""
-    vehicles, orders = state.vehicles, state.orders
-    load = jnp.sum(vehicles.seated, axis=0)
-    laden = jnp.where((load >= len(vehicles.seated))[:, None], jnp.array(FULL), jnp.array(LADEN))
-    colour = jnp.where((load > 0)[:, None], laden, jnp.array(EMPTY))
-    share = jnp.diff(jnp.asarray(demand.origin), prepend=0.0)
-    places = (demand.up, demand.cross), (orders.trip.up, orders.trip.cross), (vehicles.up, vehicles.cross)
-    radii = [
-        LARGEST_ZONE * jnp.sqrt(share / jnp.max(share)),
-        jnp.full(len(orders.open), scale * SIZES["order"]),
-        jnp.full(len(present), scale * SIZES["vehicle"]),
-    ]
-    colours = [
-        jnp.tile(jnp.array([ZONE]), (len(share), 1)),
-        jnp.where(orders.open[:, None], jnp.array(WAITING), 0.0),
-        jnp.where(present[:, None], colour, 0.0),
-    ]
-    return Circles(*map(jnp.concatenate, ([_points(*place) for place in places], radii, colours)))
-
-
 def _points(up: Any, cross: Any) -> jax.Array:
-    """On the page: the city turned by 90° to the right."""
+    """In the picture: the city turned by 90° to the right."""
     return jnp.stack([jnp.asarray(up), -jnp.asarray(cross)], axis=-1)
 
 
-def _ways(vehicles: Any) -> Segments:
+def _routes(vehicles: Any) -> Segments:
     """From each vehicle to its drop-offs in their order, along both axes."""
     start = _points(vehicles.up, vehicles.cross)
-    waits = jnp.where(vehicles.seated, vehicles.remaining, jnp.inf)
-    order = jnp.argsort(waits, axis=0)
+    order = jnp.argsort(jnp.where(vehicles.seated, vehicles.remaining, jnp.inf), axis=0)
     stops = _points(*(jnp.take_along_axis(part, order, axis=0) for part in (vehicles.to_up, vehicles.to_cross)))
-    there = jnp.take_along_axis(vehicles.seated, order, axis=0)
     starts, ends, shown = [], [], []
-    for stop, seated in zip(stops, there, strict=True):
+    for stop, seated in zip(stops, jnp.take_along_axis(vehicles.seated, order, axis=0), strict=True):
         corner = jnp.stack([stop[:, 0], start[:, 1]], axis=-1)  # along an avenue first
         starts += [start, corner]
         ends += [corner, stop]

@@ -1,4 +1,4 @@
-"""What an episode of ``ride_dispatch`` consists of, and what is counted of it.
+"""State and statistics of an episode of ``ride_dispatch``.
 
 Axis letters: N vehicles, M orders, K seats, C offers.
 """
@@ -23,7 +23,7 @@ class Orders(struct.PyTreeNode):
     open: jax.Array  # [M] bool
 
 
-class Tally(struct.PyTreeNode):
+class EpisodeStats(struct.PyTreeNode):
     """Sums over the episode so far."""
 
     reward: jax.Array  # discounted
@@ -31,26 +31,26 @@ class Tally(struct.PyTreeNode):
     served: jax.Array
     lost: jax.Array
     cancelled: jax.Array
-    overflow: jax.Array  # orders that found no place in the table
+    overflow: jax.Array  # orders that found the table full
     pickup: jax.Array  # min, of served orders
     confirmation: jax.Array  # min, of served orders
     finished: jax.Array  # orders dropped off
     delivery: jax.Array  # min, of finished orders
     detour: jax.Array  # min, of finished orders
-    waits: jax.Array  # [WAITS] served orders by whole minutes from request to pickup; the last holds all longer ones
+    waits: jax.Array  # [WAITS] served orders by whole minutes from request to pickup; the last bin holds all longer waits
 
 
 class RideState(struct.PyTreeNode):
-    """Everything that an episode consists of."""
+    """Complete state of an episode."""
 
     vehicles: Vehicles
     orders: Orders
     minute: jax.Array  # int32 since the start
-    tally: Tally
-    offers: Any  # [N, C] int32 orders that each vehicle is offered, M for none; None with the view ``pairs``
+    stats: EpisodeStats
+    offers: Any  # [N, C] int32 orders offered to each vehicle, M for none; None with view=pairs
 
 
-class Served(NamedTuple):
+class Assignments(NamedTuple):
     """The assignments of a minute."""
 
     taken: jax.Array  # [N] bool: the vehicle got an order
@@ -60,38 +60,38 @@ class Served(NamedTuple):
     pickup: jax.Array  # [N] min
 
 
-def expiry(key: jax.Array, state: RideState, patience: Any, cancel: Any) -> RideState:
-    """Orders that waited too long are lost; some customers cancel before, never in the minute of their request."""
+def expire(key: jax.Array, state: RideState, patience: Any, cancel: Any) -> RideState:
+    """Orders that waited too long are lost; some customers cancel earlier, but not in the minute of their request."""
     orders = state.orders
     late = orders.open & (orders.request <= state.minute - patience)
-    withdrawn = orders.open & ~late & (orders.request < state.minute)
-    withdrawn &= jax.random.uniform(key, orders.open.shape) < cancel
-    tally = state.tally.replace(lost=state.tally.lost + jnp.sum(late), cancelled=state.tally.cancelled + jnp.sum(withdrawn))
-    return state.replace(orders=orders.replace(open=orders.open & ~late & ~withdrawn), tally=tally)
+    cancelled = orders.open & ~late & (orders.request < state.minute)
+    cancelled &= jax.random.uniform(key, orders.open.shape) < cancel
+    stats = state.stats.replace(lost=state.stats.lost + jnp.sum(late), cancelled=state.stats.cancelled + jnp.sum(cancelled))
+    return state.replace(orders=orders.replace(open=orders.open & ~late & ~cancelled), stats=stats)
 
 
-def count(state: RideState, served: Served, before: Vehicles, dropped: jax.Array, discount: jax.Array) -> Tally:
-    """The sums after a minute; ``before`` are the vehicles that drove it, ``dropped`` [K, N] what they brought to its end."""
-    tally, request = state.tally, state.orders.request
-    waited = jnp.where(served.gone, state.minute - request, 0)
-    until_pickup = state.minute - request[jnp.clip(served.order, 0, len(request) - 1)] + served.pickup
+def update(state: RideState, assigned: Assignments, before: Vehicles, dropped: jax.Array, discount: jax.Array) -> EpisodeStats:
+    """The statistics after a minute; ``before`` are the vehicles at its start, ``dropped`` [K, N] the drop-offs at its end."""
+    stats, request = state.stats, state.orders.request
+    waited = jnp.where(assigned.gone, state.minute - request, 0)
+    until_pickup = state.minute - request[jnp.clip(assigned.order, 0, len(request) - 1)] + assigned.pickup
     bins = jnp.clip(until_pickup.astype(jnp.int32), 0, WAITS - 1)
-    return tally.replace(
-        reward=tally.reward + discount**state.minute * jnp.sum(served.reward),
-        served=tally.served + jnp.sum(served.taken),
-        pickup=tally.pickup + jnp.sum(jnp.where(served.taken, served.pickup, 0.0)),
-        confirmation=tally.confirmation + jnp.sum(waited),
-        finished=tally.finished + jnp.sum(dropped),
-        delivery=tally.delivery + jnp.sum(jnp.where(dropped, before.total, 0.0)),
-        detour=tally.detour + jnp.sum(jnp.where(dropped, before.total - before.direct, 0.0)),
-        waits=tally.waits + jnp.sum((bins[:, None] == jnp.arange(WAITS)) & served.taken[:, None], axis=0),
+    return stats.replace(
+        reward=stats.reward + discount**state.minute * jnp.sum(assigned.reward),
+        served=stats.served + jnp.sum(assigned.taken),
+        pickup=stats.pickup + jnp.sum(jnp.where(assigned.taken, assigned.pickup, 0.0)),
+        confirmation=stats.confirmation + jnp.sum(waited),
+        finished=stats.finished + jnp.sum(dropped),
+        delivery=stats.delivery + jnp.sum(jnp.where(dropped, before.total, 0.0)),
+        detour=stats.detour + jnp.sum(jnp.where(dropped, before.total - before.direct, 0.0)),
+        waits=stats.waits + jnp.sum((bins[:, None] == jnp.arange(WAITS)) & assigned.taken[:, None], axis=0),
     )
 
 
-def metrics(tally: Tally) -> dict[str, jax.Array]:
+def metrics(stats: EpisodeStats) -> dict[str, jax.Array]:
     """See ``RideDispatch``."""
-    served, finished = jnp.maximum(tally.served, 1), jnp.maximum(tally.finished, 1)
-    counts = {name: getattr(tally, name) for name in ("reward", "arrived", "served", "lost", "cancelled", "overflow")}
-    means = {name: getattr(tally, name) / served for name in ("pickup", "confirmation")}
-    means |= {name: getattr(tally, name) / finished for name in ("delivery", "detour")}
-    return counts | means | {"service": tally.served / jnp.maximum(tally.arrived, 1)}
+    served, finished = jnp.maximum(stats.served, 1), jnp.maximum(stats.finished, 1)
+    counts = {name: getattr(stats, name) for name in ("reward", "arrived", "served", "lost", "cancelled", "overflow")}
+    means = {name: getattr(stats, name) / served for name in ("pickup", "confirmation")}
+    means |= {name: getattr(stats, name) / finished for name in ("delivery", "detour")}
+    return counts | means | {"service": stats.served / jnp.maximum(stats.arrived, 1)}

@@ -1,4 +1,4 @@
-"""Where the drones of ``swarm`` start and shall go.
+"""Starts and goals of the drones of ``swarm``.
 
 The goals of an episode are drawn at its reset as a few phases, between which they jump; within a phase a formation may grow and
 its centre may follow a curve. Vectors are ``[3, N]``: components, drones. Axis letters: N drones, P phases, M obstacles.
@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+
+from marljax.core.fields import param
+from marljax.envs.swarm.quadrotor import LARGE
 
 SCENARIOS = (
     "static_same",
@@ -27,52 +30,53 @@ SCENARIOS = (
 )
 OPEN = SCENARIOS[:9]  # those that need no obstacles
 AMONG_OBSTACLES = SCENARIOS[9:]
-TOGETHER = ("static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")  # one goal for all
+ONE_GOAL = ("static_same", "dynamic_same", "lissajous", "bezier", "obstacles_same")  # shared by all drones
 CELLS = 8  # along each side of the area with obstacles
+MAX_DENSITY = (CELLS**2 - 1) / CELLS**2  # one cell stays free
 PHASES = 4  # of an episode's goals: the three changes that fit into 15 s
 WIDEST = 1.0  # m between neighbours in a formation that grows and shrinks
 LOWEST, HIGHEST = 1.0, 3.0  # m above the floor of starts and goals among obstacles
-WALL = 0.5  # m that goals keep from walls, floor and ceiling
+WALL = 0.5  # m between goals and walls, floor or ceiling
 LAP = 15.0  # s of a Lissajous figure, and of a Bézier curve
 SHAPES = ("circle", "grid", "circle_xz", "circle_yz", "grid_xz", "grid_yz", "sphere", "cube")
-FLAT = 2  # those that need no height
+FLAT = 2  # number of horizontal shapes, which come first
 
 
 class Goals(struct.PyTreeNode):
     """The goals of an episode."""
 
-    phases: jax.Array  # [P, 3, N] m, centres and offsets together
+    phases: jax.Array  # [P, 3, N] m
     starts: jax.Array  # [P] s at which each phase begins
-    offset: jax.Array  # [3, N] places in the formation of the first phase, neighbours 1 apart
-    size: jax.Array  # m between neighbours at first
-    widest: jax.Array  # m between neighbours at most
-    drift: jax.Array  # m/s that the size grows by, and shrinks by once it is the widest; 0 where it stays
-    curve: jax.Array  # [3, 4] control points of the centre's way
+    offset: jax.Array  # [3, N] positions in the formation of the first phase, neighbours 1 apart
+    size: jax.Array  # initial m between neighbours
+    widest: jax.Array  # maximum m between neighbours
+    drift: jax.Array  # m/s by which the size grows, and shrinks after its maximum; 0 where it is constant
+    curve: jax.Array  # [3, 4] control points of the centre's curve
     kind: jax.Array  # int32 scenario
 
 
 class Ranges(struct.PyTreeNode):
-    """What scenarios are drawn from, in m and s.
+    """Distributions of the scenarios.
 
-    Obstacles are as many and as large as ``density`` and ``obstacle_size`` of the environment say, or, where ``density_high`` or
-    ``size_high`` lie above those, each episode draws from between: domain randomisation. Published: 0.05 to 0.15, 0.3 to 0.5 m.
+    The number and size of obstacles are the environment's ``density`` and ``obstacle_size``. Where ``density_high`` or
+    ``size_high`` exceeds those, each episode draws from between (domain randomisation). Published: 0.05 to 0.15, 0.3 to 0.5 m.
     """
 
-    density_high: Any = 0.0
-    size_high: Any = 0.0
-    centre: Any = 1.0  # of a formation, either way from the middle of the room, in x and y
-    low: Any = 1.5  # its height
-    high: Any = 3.0
-    spacing_low: Any = 0.25  # between neighbours in a formation
-    spacing_high: Any = 0.5
-    swap_low: Any = 0.4
-    swap_high: Any = 0.8
-    drift_low: Any = 0.1  # m/s that the spacing of a dynamic formation grows or shrinks by
-    drift_high: Any = 0.3
-    versus_low: Any = 1.0  # between the centres of two swarms, on the level
-    versus_high: Any = 2.0
-    change_low: Any = 4.0  # s between changes of goals, of which an episode has three at most
-    change_high: Any = 6.0
+    density_high: Any = param(0.0, low=0.0, high=MAX_DENSITY, help="upper bound of the density of obstacles")
+    size_high: Any = param(0.0, unit="m", help="upper bound of the diameter of obstacles")
+    centre: Any = param(1.0, low=0.0, high=LARGE, unit="m", help="formation centres: x and y, either way from the middle")
+    low: Any = param(1.5, low=0.0, high=LARGE, unit="m", help="formation centres: lowest height")
+    high: Any = param(3.0, unit="m", help="formation centres: greatest height")
+    spacing_low: Any = param(0.25, low=0.0, high=LARGE, unit="m", help="between neighbours in a formation: lower bound")
+    spacing_high: Any = param(0.5, unit="m", help="upper bound")
+    swap_low: Any = param(0.4, low=0.0, high=LARGE, unit="m", help="between neighbours in swap: lower bound")
+    swap_high: Any = param(0.8, unit="m", help="upper bound")
+    drift_low: Any = param(0.1, low=0.0, high=LARGE, unit="m/s", help="growth of dynamic_formation's spacing: lower bound")
+    drift_high: Any = param(0.3, unit="m/s", help="upper bound")
+    versus_low: Any = param(1.0, low=0.0, high=LARGE, unit="m", help="horizontal, between two swarms: lower bound")
+    versus_high: Any = param(2.0, unit="m", help="upper bound")
+    change_low: Any = param(4.0, low=0.0, high=LARGE, unit="s", help="between changes of goals, at most three: lower bound")
+    change_high: Any = param(6.0, unit="s", help="upper bound")
 
 
 def formations(drones: int) -> np.ndarray:
@@ -89,53 +93,42 @@ def formations(drones: int) -> np.ndarray:
     across = np.sqrt(1 - height**2)
     sphere = np.stack([across * np.cos(golden), across * np.sin(golden), height])
     if drones > 1:
-        apart = np.sqrt(((sphere[:, :, None] - sphere[:, None]) ** 2).sum(axis=0)) + 9 * np.eye(drones)
-        sphere /= apart.min()
+        distance = np.sqrt(((sphere[:, :, None] - sphere[:, None]) ** 2).sum(axis=0)) + 9 * np.eye(drones)
+        sphere /= distance.min()
     upright, sideways = [0, 2, 1], [2, 0, 1]
     shapes = [circle, grid, circle[upright], circle[sideways], grid[upright], grid[sideways], sphere, cube]
-    centred = [shape - shape.mean(axis=1, keepdims=True) for shape in shapes]
-    return np.stack(centred).astype(np.float32)
-
-
-def _first_half(drones: int) -> int:
-    """How many drones the first of two swarms has."""
-    return (drones + 1) // 2
-
-
-def _two_formations(drones: int) -> np.ndarray:
-    """As ``formations``, with each half of the drones in one of its own, both around the same centre."""
-    first = _first_half(drones)
-    return np.concatenate([formations(count) for count in (first, drones - first) if count], axis=2)
+    return np.stack([shape - shape.mean(axis=1, keepdims=True) for shape in shapes]).astype(np.float32)
 
 
 def draw_kind(draw: jax.Array, mix: jax.Array) -> jax.Array:
-    """int32 scenario by its share of ``mix`` [len(SCENARIOS)]."""
+    """int32 scenario by its share of ``mix`` [len(SCENARIOS)], from a uniform draw."""
     share = jnp.cumsum(mix) / jnp.sum(mix)
     return jnp.minimum(jnp.sum(draw >= share), len(SCENARIOS) - 1).astype(jnp.int32)
+
+
+def is_any(kind: jax.Array, *names: str) -> jax.Array:
+    """bool: whether the scenario is one of these."""
+    return jnp.any(jnp.stack([kind == SCENARIOS.index(name) for name in names]), axis=0)
 
 
 def goals_at(goals: Goals, time: jax.Array) -> jax.Array:
     """[3, N] m."""
     phase = jnp.sum(time >= goals.starts) - 1
-    now = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[:, None, None], goals.phases, 0.0), axis=0)
-    size = goals.size + goals.drift * time + goals.widest
-    size = jnp.abs(size % (2.0 * goals.widest) - goals.widest)  # to and fro between 0 and the widest
-    grown = jnp.where(goals.drift == 0, 0.0, size - goals.size)
-    return now + _curve(goals, time)[:, None] + grown * goals.offset
-
-
-def _curve(goals: Goals, time: jax.Array) -> jax.Array:
-    """[3] m that the centre has moved along a Lissajous figure or a Bézier curve; 0 for other scenarios."""
-    lissajous, bezier = (goals.kind == SCENARIOS.index(name) for name in ("lissajous", "bezier"))
+    current = jnp.sum(jnp.where((jnp.arange(PHASES) == phase)[:, None, None], goals.phases, 0.0), axis=0)
     turn = 2 * jnp.pi * time / LAP
-    figure = jnp.stack([jnp.sin(turn), jnp.sin(2 * turn), 0.5 * jnp.sin(3 * turn)])
+    lissajous = jnp.stack([jnp.sin(turn), jnp.sin(2 * turn), 0.5 * jnp.sin(3 * turn)])
     share = jnp.clip(time / LAP, 0.0, 1.0)
     weights = jnp.stack([(1 - share) ** 3, 3 * share * (1 - share) ** 2, 3 * share**2 * (1 - share), share**3])
-    along = jnp.sum(goals.curve * weights, axis=1)
-    return jnp.where(lissajous, figure, jnp.where(bezier, along, 0.0))
+    bezier = jnp.sum(goals.curve * weights, axis=1)
+    on_lissajous, on_bezier = (goals.kind == SCENARIOS.index(name) for name in ("lissajous", "bezier"))
+    centre = jnp.where(on_lissajous, lissajous, jnp.where(on_bezier, bezier, 0.0))
+    size = goals.size + goals.drift * time + goals.widest
+    size = jnp.abs(size % (2.0 * goals.widest) - goals.widest)  # back and forth between 0 and the widest
+    grown = jnp.where(goals.drift == 0, 0.0, size - goals.size)
+    return current + centre[:, None] + grown * goals.offset
 
 
-def either_way(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def symmetric_uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Uniform from −1 to 1."""
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
 
@@ -147,14 +140,14 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
         key: consumed.
         env_params: its ``mix`` [len(SCENARIOS)], ``room`` and ``ranges``.
         drones: N.
-        dimensions: 2 where formations have to be flat.
-        free: [3, N] places between obstacles, for the scenarios among them.
+        dimensions: 2 for horizontal formations only.
+        free: [3, N] positions between obstacles, for the scenarios among them.
     """
-    mix, ranges, room = env_params.mix, env_params.ranges, env_params.room
+    ranges, room = env_params.ranges, env_params.room
     key_kind, key_offset, key_centre, key_starts, key_drift, key_curve = jax.random.split(key, 6)
-    kind = draw_kind(jax.random.uniform(key_kind), mix)
+    kind = draw_kind(jax.random.uniform(key_kind), env_params.mix)
     offset, size = _offsets(key_offset, kind, drones, FLAT if dimensions == 2 else len(SHAPES), ranges)
-    # formations that would not fit into the room are drawn closer, and stand as high as they need to
+    # Formations that do not fit into the room are shrunk, and raised off the floor.
     aside = jnp.maximum(jnp.max(jnp.abs(offset[:, :2])), 1e-6)
     up = jnp.maximum(jnp.max(jnp.abs(offset[:, 2])), 1e-6)
     reach = ranges.centre + jnp.where(is_any(kind, "swarm_versus_swarm"), 0.5 * ranges.versus_high, 0.0)
@@ -169,90 +162,76 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
     phases = jnp.where(is_any(kind, "obstacles_random"), free, phases)
     waits = jax.random.uniform(key_starts, (PHASES - 1,), minval=ranges.change_low, maxval=ranges.change_high)
     starts = jnp.concatenate([jnp.zeros(1), jnp.cumsum(waits)])
-    key_speed, key_way = jax.random.split(key_drift)
+    key_speed, key_sign = jax.random.split(key_drift)
     drift = jax.random.uniform(key_speed, (), minval=ranges.drift_low, maxval=ranges.drift_high)
-    drift = jnp.where(jax.random.bernoulli(key_way), drift, -drift)
+    drift = jnp.where(jax.random.bernoulli(key_sign), drift, -drift)
     drift = jnp.where(grows, drift, 0.0)
     curve = jax.random.uniform(key_curve, (3, 4), minval=-2.0, maxval=2.0).at[:, 0].set(0.0)
-    curve = curve.at[2].set(jnp.maximum(curve[2], WALL - phases[0, 2, 0]))  # a Bézier curve stays among its points
+    curve = curve.at[2].set(jnp.maximum(curve[2], WALL - phases[0, 2, 0]))  # a Bézier curve stays in the hull of its points
     return Goals(phases, starts, offset[0], size, widest, drift, curve, kind)
 
 
-def is_any(kind: jax.Array, *names: str) -> jax.Array:
-    """bool: whether the scenario is one of these."""
-    return jnp.any(jnp.stack([kind == SCENARIOS.index(name) for name in names]), axis=0)
-
-
 def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
-    """[P, 3, N] places in one of the first ``shapes`` formations with neighbours 1 m apart, and its size."""
+    """[P, 3, N] positions in one of the first ``shapes`` formations with neighbours 1 m apart, and its size in m."""
     key_size, key_shape, key_order = jax.random.split(key, 3)
     swap = is_any(kind, "swap")
     low, high = jnp.where(swap, ranges.swap_low, ranges.spacing_low), jnp.where(swap, ranges.swap_high, ranges.spacing_high)
     grows = is_any(kind, "dynamic_formation")
     low, high = jnp.where(grows, 0.0, low), jnp.where(grows, WIDEST, high)
-    size = jnp.where(is_any(kind, *TOGETHER), 0.0, low + (high - low) * jax.random.uniform(key_size))
+    size = jnp.where(is_any(kind, *ONE_GOAL), 0.0, low + (high - low) * jax.random.uniform(key_size))
     shape = jax.random.randint(key_shape, (PHASES,), 0, shapes)
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
     orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
     order = jnp.where(swap, orders, jnp.arange(drones))
-    table = jnp.where(is_any(kind, "swarm_versus_swarm"), _two_formations(drones), formations(drones))
+    halves = [formations(count) for count in ((drones + 1) // 2, drones // 2) if count]
+    table = jnp.where(is_any(kind, "swarm_versus_swarm"), np.concatenate(halves, axis=2), formations(drones))
     return jnp.take_along_axis(table[shape], order[:, None], axis=2), size
 
 
 def _centres(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> jax.Array:
-    """[P, 3, N] m: of the formation that each drone belongs to; two of them change sides in ``swarm_versus_swarm``."""
-    draws = jax.random.uniform(key, (PHASES, 3, 2), minval=-1.0, maxval=1.0)
+    """[P, 3, N] m: centre of each drone's formation; the two of ``swarm_versus_swarm`` change sides."""
+    draws = symmetric_uniform(key, (PHASES, 3, 2))
     middle, reach = 0.5 * (ranges.low + ranges.high), 0.5 * (ranges.high - ranges.low)
     heights = middle + reach * draws[:, 2]  # [P, 2]
     centre = jnp.stack([ranges.centre * draws[:, 0, 0], ranges.centre * draws[:, 1, 0], heights[:, 0]], axis=1)
     centre = jnp.where(is_any(kind, "dynamic_same", "dynamic_different"), centre, centre[0])[:, :, None]
-    share, way = 0.5 + 0.5 * draws[0, 0, 1], jnp.pi * draws[0, 1, 1]
-    apart = ranges.versus_low + (ranges.versus_high - ranges.versus_low) * share
-    aside = 0.5 * jnp.stack([apart * jnp.cos(way), apart * jnp.sin(way), heights[0, 1] - heights[0, 0]])[:, None]
-    first = (jnp.arange(drones) < _first_half(drones)) ^ (jnp.arange(PHASES)[:, None] % 2 == 1)
+    share, angle = 0.5 + 0.5 * draws[0, 0, 1], jnp.pi * draws[0, 1, 1]
+    distance = ranges.versus_low + (ranges.versus_high - ranges.versus_low) * share
+    aside = 0.5 * jnp.stack([distance * jnp.cos(angle), distance * jnp.sin(angle), heights[0, 1] - heights[0, 0]])[:, None]
+    first = (jnp.arange(drones) < (drones + 1) // 2) ^ (jnp.arange(PHASES)[:, None] % 2 == 1)
     two = centre.at[:, 2].add(aside[2]) + jnp.where(first, -1.0, 1.0)[:, None] * aside
     return jnp.where(is_any(kind, "swarm_versus_swarm"), two, centre)
 
 
 def obstacle_count(density: Any) -> Any:
-    """Cells with an obstacle, whole ones: 12 of 64 at a density of 0.2."""
+    """Whole cells with an obstacle: 12 of 64 at a density of 0.2."""
     return jnp.floor(jnp.asarray(density) * CELLS * CELLS + 1e-4)
 
 
-def draw_obstacles(key: jax.Array, env_params: Any, most: int, drones: int) -> tuple[jax.Array, ...]:
+def draw_obstacles(key: jax.Array, env_params: Any, slots: int, drones: int) -> tuple[jax.Array, ...]:
     """Cylinders in cells of 1 m of the central 8 × 8, and free cells for starts and goals.
 
     Args:
         key: consumed.
         env_params: its ``density``, ``obstacle_size`` and ``ranges``.
-        most: M; with 0 there are none, whatever the density.
+        slots: M; with 0 there are no obstacles, whatever the density.
         drones: N.
 
     Returns:
-        x, y and radius [M] (0 beyond their number), and two [3, N] places at random heights of 1 to 3 m in cells without one.
+        x, y and radius [M] (0 in empty slots), and two [3, N] positions at random heights of 1 to 3 m in free cells.
     """
-    key_cells, key_low, key_high, key_drawn = jax.random.split(key, 4)
-    shares = jax.random.uniform(key_drawn, (2,))
-    density = _at_or_above(env_params.density, env_params.ranges.density_high, shares[0]) if most else 0.0
-    size = _at_or_above(env_params.obstacle_size, env_params.ranges.size_high, shares[1])
+    ranges, density = env_params.ranges, env_params.density
+    key_cells, key_low, key_high, key_shares = jax.random.split(key, 4)
+    shares = jax.random.uniform(key_shares, (2,))
+    density = density + shares[0] * jnp.maximum(ranges.density_high - density, 0.0) if slots else 0.0
+    size = env_params.obstacle_size + shares[1] * jnp.maximum(ranges.size_high - env_params.obstacle_size, 0.0)
     order = jax.random.permutation(key_cells, CELLS * CELLS)
+    x, y = order % CELLS - 0.5 * (CELLS - 1), order // CELLS - 0.5 * (CELLS - 1)
     number = obstacle_count(density).astype(jnp.int32)
-    radius = jnp.where(jnp.arange(most) < number, 0.5 * size, 0.0)
+    radius = jnp.where(jnp.arange(slots) < number, 0.5 * size, 0.0)
     turn = jnp.arange(drones) % (CELLS * CELLS - number)  # where free cells are few, several drones share one
-    start, goal = order[number + turn], order[CELLS * CELLS - 1 - turn]
 
-    def place(key: jax.Array, cell: jax.Array) -> jax.Array:
-        height = jax.random.uniform(key, (drones,), minval=LOWEST, maxval=HIGHEST)
-        return jnp.stack([*_middle(cell), height])
+    def position_in(key: jax.Array, index: jax.Array) -> jax.Array:
+        return jnp.stack([x[index], y[index], jax.random.uniform(key, (drones,), minval=LOWEST, maxval=HIGHEST)])
 
-    return *(part[:most] for part in _middle(order)), radius, place(key_low, start), place(key_high, goal)
-
-
-def _at_or_above(low: Any, high: Any, share: jax.Array) -> jax.Array:
-    """From ``low`` to ``high``; ``low`` where that is the higher one."""
-    return low + share * jnp.maximum(high - low, 0.0)
-
-
-def _middle(cell: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """x and y of cells by their number."""
-    return cell % CELLS - 0.5 * (CELLS - 1), cell // CELLS - 0.5 * (CELLS - 1)
+    return x[:slots], y[:slots], radius, position_in(key_low, number + turn), position_in(key_high, CELLS * CELLS - 1 - turn)

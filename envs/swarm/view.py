@@ -1,4 +1,4 @@
-"""What the drones of ``swarm`` see. Vectors are ``[D, N, …]`` as in ``swarm_body``."""
+"""Observations of the drones of ``swarm``. Vectors are ``[D, N, …]`` as in ``quadrotor``."""
 
 import jax
 import jax.numpy as jnp
@@ -8,52 +8,51 @@ from marljax.envs.swarm.contacts import Obstacles
 from marljax.envs.swarm.quadrotor import dot, norm
 from marljax.utils.batching import expand_trailing_dims
 
-OWN, FIELD = 19, 9  # numbers of a quadrotor's own part, and of the distance field
-FARTHEST, FASTEST = 10.0, 6.0  # m and m/s, of what is seen of a neighbour
+OWN, FIELD = 19, 9  # widths of a quadrotor's own part and of the distance field
+FARTHEST, FASTEST = 10.0, 6.0  # m and m/s, bounds of observed differences
 SPACING = 0.1  # m between the points of the distance field
 
 
-def neighbours(place: jax.Array, velocity: jax.Array, most: int) -> jax.Array:
-    """[2 D most, N] relative places and velocities of the other drones with the least rank, that first.
+def neighbours(position: jax.Array, velocity: jax.Array, count: int) -> jax.Array:
+    """[2 D count, N] relative positions and velocities of the ``count`` drones of lowest rank, in order of rank.
 
     The rank of a neighbour at distance d is d + r̂ · v, r̂ the direction to it and v its relative velocity: the sooner it comes
-    closest, the less.
+    closest, the lower.
     """
-    apart, faster = place[:, None] - place[:, :, None], velocity[:, None] - velocity[:, :, None]
-    distance = norm(apart)
-    rank = distance + dot(apart, faster) / jnp.maximum(distance, 1e-6)
-    rank = jnp.where(expand_trailing_dims(np.eye(place.shape[1], dtype=bool), place[0]), jnp.inf, rank)
-    seen = jnp.concatenate([jnp.clip(apart, -FARTHEST, FARTHEST), jnp.clip(faster, -FASTEST, FASTEST)])
-    return _first(seen, rank, most)
+    offset, relative = position[:, None] - position[:, :, None], velocity[:, None] - velocity[:, :, None]
+    distance = norm(offset)
+    rank = distance + dot(offset, relative) / jnp.maximum(distance, 1e-6)
+    rank = jnp.where(expand_trailing_dims(np.eye(position.shape[1], dtype=bool), position[0]), jnp.inf, rank)
+    features = jnp.concatenate([jnp.clip(offset, -FARTHEST, FARTHEST), jnp.clip(relative, -FASTEST, FASTEST)])
+    return _lowest(features, rank, count)
 
 
-def landmarks(place: jax.Array, marks: jax.Array, most: int) -> jax.Array:
-    """[(D + 1) most, N] relative places of the landmarks [D, L] nearest to a drone, and how far each is from the nearest other
-    drone, the nearest landmark first."""
-    apart = marks[:, None] - place[:, :, None]  # [D, N, L]
-    distance = norm(apart)
-    own = expand_trailing_dims(np.eye(place.shape[1], dtype=bool), place[0])[:, :, None]
-    others = jnp.min(jnp.where(own, jnp.inf, distance[None]), axis=1) if place.shape[1] > 1 else jnp.full_like(distance, FARTHEST)
-    return _first(jnp.concatenate([apart, jnp.minimum(others, FARTHEST)[None]]), distance, most)
+def landmarks(position: jax.Array, marks: jax.Array, count: int) -> jax.Array:
+    """[(D + 1) count, N] relative positions of the ``count`` landmarks [D, L] nearest to each drone, nearest first, each with its
+    distance to the nearest other drone."""
+    offset = marks[:, None] - position[:, :, None]  # [D, N, L]
+    distance, drones = norm(offset), position.shape[1]
+    own = expand_trailing_dims(np.eye(drones, dtype=bool), position[0])[:, :, None]
+    others = jnp.min(jnp.where(own, jnp.inf, distance[None]), axis=1) if drones > 1 else jnp.full_like(distance, FARTHEST)
+    return _lowest(jnp.concatenate([offset, jnp.minimum(others, FARTHEST)[None]]), distance, count)
 
 
-def _first(seen: jax.Array, rank: jax.Array, most: int) -> jax.Array:
-    """[F most, N] of ``seen`` [F, N, M] those of least ``rank`` [N, M], that first."""
-    number, chosen = np.arange(rank.shape[1]), []
-    for _ in range(most):
-        is_best = jnp.argmin(rank, axis=1)[:, None] == expand_trailing_dims(number[None], rank[0])
-        chosen.append(jnp.sum(jnp.where(is_best, seen, 0.0), axis=2))
+def _lowest(features: jax.Array, rank: jax.Array, count: int) -> jax.Array:
+    """[F count, N] of ``features`` [F, N, M] the ``count`` of lowest ``rank`` [N, M], in order of rank."""
+    index, chosen = np.arange(rank.shape[1]), []
+    for _ in range(count):
+        is_best = jnp.argmin(rank, axis=1)[:, None] == expand_trailing_dims(index[None], rank[0])
+        chosen.append(jnp.sum(jnp.where(is_best, features, 0.0), axis=2))
         rank = jnp.where(is_best, jnp.inf, rank)
     return jnp.concatenate(chosen)
 
 
-def field(place: jax.Array, obstacles: Obstacles) -> jax.Array:
-    """[9, N] m to the nearest obstacle, from a drone's place and those 0.1 m around it, x first."""
-    steps = (-SPACING, 0.0, SPACING)
+def field(position: jax.Array, obstacles: Obstacles) -> jax.Array:
+    """[9, N] m to the nearest obstacle from 3 × 3 points around each drone, 0.1 m apart, x-major."""
     gaps = []
-    for along in steps:
-        for aside in steps:
-            x, y = place[0][:, None] + along - obstacles.x, place[1][:, None] + aside - obstacles.y
+    for dx in (-SPACING, 0.0, SPACING):
+        for dy in (-SPACING, 0.0, SPACING):
+            x, y = position[0][:, None] + dx - obstacles.x, position[1][:, None] + dy - obstacles.y
             gap = jnp.sqrt(x * x + y * y) - obstacles.radius
             gaps.append(jnp.min(jnp.where(obstacles.radius > 0, gap, FARTHEST), axis=1))
     return jnp.stack(gaps)
