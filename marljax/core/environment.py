@@ -187,9 +187,9 @@ class Environment(abc.ABC):
     def items(self) -> str | None:
         """Where every action assigns one item to one agent: the name of the items' part of the observation.
 
-        ``obs.shared`` then holds that part, [M, F], and ``open`` [M], the items that can be assigned; ``obs.own`` [A, O] describes
-        the agents. Actions 0 … M − 1 request an item, M is the noop, and an agent's mask is either all open items or none. None
-        where actions mean something else.
+        ``obs.shared`` then holds that part, [M, F], and ``open`` [M], the items that can be assigned; ``obs.own`` [A, O]
+        describes the agents. Actions 0 … M − 1 request an item, M is the noop, and an agent's mask is either all open items or
+        none. None where actions mean something else.
         """
         return None
 
