@@ -78,13 +78,17 @@ def check_option(field: dataclasses.Field, value: Any) -> None:
         if all(isinstance(choice, str) for choice in (value, *choices)):
             raise unknown(field.name, value, choices)
         raise UserError(f"{given} is not available; choose {' or '.join(map(repr, choices))}")
-    if value is None and (field.default is None or field.type is None or types.NoneType in typing.get_args(field.type)):
+    hint, default = field.type, field.default
+    alternatives = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if value is None and (default is None or types.NoneType in alternatives):
         return
-    has_default = field.default is not None and field.default is not dataclasses.MISSING
-    expected: Any = type(field.default) if has_default and field.type not in TYPES else field.type
+    stated = [alternative for alternative in alternatives if alternative is not types.NoneType]
+    expected: Any = object  # a default says the type where the annotation does not
+    if len(stated) == 1 and stated[0] in TYPES:
+        expected = stated[0]
+    elif default is not None and default is not dataclasses.MISSING:
+        expected = type(default)
     accepted: Any = (int, float) if expected is float else expected
-    if expected is Any or not isinstance(expected, type):  # None is the default and the annotation says no more
-        accepted = object
     if not isinstance(value, accepted) or (isinstance(value, bool) and expected in (int, float)):
         raise UserError(f"{given} has the wrong type; it takes {TYPES.get(expected, expected)}")
     entries = value if isinstance(value, tuple) else (value,)
