@@ -33,10 +33,10 @@ class ApiState(struct.PyTreeNode):
 class ToJaxMARL(MultiAgentEnv):
     """An environment as JaxMARL's ``MultiAgentEnv``; created by ``to_jaxmarl``.
 
-    Agents are ``agent_0`` …. ``step`` restarts a finished episode at once and returns the observation of the new one, as in all of
-    JaxMARL's environments; ``step_env`` does not restart. An agent is done when the episode is, or when it is not alive: the dead
-    of ``smax`` with ``dead=leave``, who get no further rewards. (The dead of JaxMARL's SMAX are done and still share the team's
-    reward.) Observations are a flat vector per agent, shared parts included, plus ``world_state``, the global state, as in SMAX.
+    Agents are ``agent_0`` …. ``step`` restarts a finished episode at once and returns the observation of the new one, as in
+    JaxMARL; ``step_env`` does not restart. An agent is done when the episode is, or when it is not alive: the dead of ``smax``
+    with ``dead=leave``, who get no further rewards. (The dead of JaxMARL's SMAX are done and still share the team's reward.)
+    Observations are a flat vector per agent, shared parts included, plus ``world_state``, the global state, as in SMAX.
     ``info`` has the environment's metrics, ``terminated`` and ``truncated``, all [A], the shape that JaxMARL's loops expect.
 
     JaxMARL's training scripts run unchanged on it if actions are ``Discrete``: replace the environment that they create by
@@ -57,6 +57,7 @@ class ToJaxMARL(MultiAgentEnv):
         shapes = jax.eval_shape(self._first, jax.random.key(0))
         observation = spaces.Box(-jnp.inf, jnp.inf, shapes[0][self.agents[0]].shape)
         self.observation_spaces = dict.fromkeys(self.agents, observation)
+        action_space: Any
         match env.action_space:
             case Discrete(n=n):
                 action_space = spaces.Discrete(n)
