@@ -49,13 +49,11 @@ def own_code(cls: type, what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         untraceable = isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError)
-        happened = (
-            f"cannot be compiled: {first_line(error)}" if untraceable else f"raised {type(error).__name__}: {first_line(error)}"
-        )
+        happened = "cannot be compiled" if untraceable else f"raised {type(error).__name__}"
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         where = f" ({frames[-1].name}, line {frames[-1].lineno} of {Path(frames[-1].filename).name})" if frames else ""
-        raise Broken(f"{cls.__name__}: {what} {happened}{where}") from error
+        raise Broken(f"{cls.__name__}: {what} {happened}: {first_line(error)}{where}") from error
 
 
 def is_ours(env: Environment) -> bool:
@@ -101,7 +99,8 @@ def check_statically(env: Environment, env_params: EnvParams | None = None, weak
     require(env, not first_nan(env_params), f"env_params have NaN in {first_nan(env_params)}")
     with own_code(type(env), "its functions"):
         _check_shapes(env, env_params, jax.random.key(0), weak_types)
-        longest = env.max_episode_steps(env_params)
+        with own_code(type(env), "max_episode_steps"):
+            longest = env.max_episode_steps(env_params)
         is_number = np.ndim(longest) == 0 and np.asarray(longest).dtype.kind in "iuf"
         sentence = f"max_episode_steps returns {short_repr(longest)}, not a number or None"
         require(env, longest is None or is_number, sentence)
@@ -188,9 +187,8 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, weak_
     require_same(reset, step, "the timestep of step differs from that of reset")
     resumed = abstract("reset_episode_counters", env.reset_episode_counters, state, env_params)
     require_same(state, resumed, "the state of reset_episode_counters differs from that of reset")
-    require_same(
-        state, abstract("restart", env.restart, key, state, env_params), "the state of restart differs from that of reset"
-    )
+    restarted = abstract("restart", env.restart, key, state, env_params)
+    require_same(state, restarted, "the state of restart differs from that of reset")
     vector = abstract("global_state", env.global_state, state, env_params)
     is_array = isinstance(vector, jax.ShapeDtypeStruct)
     found = f"{vector.dtype}{list(vector.shape)}" if is_array else f"{vector!r}"
@@ -314,7 +312,7 @@ def check_presets(env: Environment, env_params: EnvParams, key: jax.Array) -> No
             other_shapes = jax.eval_shape(vectorize(other_env, 1).reset, key, strongly_typed(other_env.default_params))
             same_shapes = not shape_difference(shapes, other_shapes)
             equal = other_env == env and hash(other_env) == hash(env)
-            sentence = f"{name}='{preset}' changes shapes, but not equality; declare it without preset=True (compare=False)"
+            sentence = f"{name}='{preset}' changes shapes, but not equality; declare it without preset=True"
             require(env, same_shapes or not equal, sentence)
             sentence = f"{name}='{preset}' changes equality, but no shape; declare it with option(preset=True)"
             require(env, equal or not same_shapes, sentence)
