@@ -202,10 +202,10 @@ def _check_values(env: Environment, snapshot: Snapshot) -> None:
     mask, alive = np.asarray(timestep.action_mask), np.asarray(timestep.alive)
     if isinstance(env.action_space, Box):
         check(mask.shape[-1] > 1 or mask.all(), "the action mask of a continuous action has to be all true, except for padding")
-        check(mask.any(axis=-1)[alive].all(), "an agent that is alive has only padding in the mask of its continuous action")
+        check(np.any(mask, axis=-1, keepdims=True)[alive].all(), "an agent that is alive has only padding in the mask of its continuous action")
         return
     offsets = np.cumsum((0, *_part_sizes(env.action_space)))[:-1]
-    has_choice = np.logical_or.reduceat(mask, offsets, axis=-1).all(axis=-1)
+    has_choice = np.all(np.logical_or.reduceat(mask, offsets, axis=-1), axis=-1, keepdims=True)
     check(has_choice[alive].all(), "an agent that is alive has no available action, not even the noop")
     if env.items:
         shared = timestep.obs["shared"]
@@ -214,7 +214,7 @@ def _check_values(env: Environment, snapshot: Snapshot) -> None:
         fits = mask.shape[-1] == num_items + 1 and env.noop == num_items
         check(fits, f"{needed}; there are {mask.shape[-1]}, the noop is {env.noop}")
         has_item = mask[..., :-1].any(axis=-1, keepdims=True)
-        all_or_none = (mask[..., :-1] == (has_item & is_open[..., None, :])).all(axis=-1)
+        all_or_none = (mask[..., :-1] == (has_item & is_open[..., None, :])).all(axis=-1, keepdims=True)
         check(all_or_none[alive].all(), f"an agent's action mask is neither all open {env.items} nor none of them")
 
 
