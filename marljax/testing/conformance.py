@@ -202,7 +202,10 @@ def _check_values(env: Environment, snapshot: Snapshot) -> None:
     mask, alive = np.asarray(timestep.action_mask), np.asarray(timestep.alive)
     if isinstance(env.action_space, Box):
         check(mask.shape[-1] > 1 or mask.all(), "the action mask of a continuous action has to be all true, except for padding")
-        check(np.any(mask, axis=-1, keepdims=True)[alive].all(), "an agent that is alive has only padding in the mask of its continuous action")
+        check(
+            np.any(mask, axis=-1, keepdims=True)[alive].all(),
+            "an agent that is alive has only padding in the mask of its continuous action",
+        )
         return
     offsets = np.cumsum((0, *_part_sizes(env.action_space)))[:-1]
     has_choice = np.all(np.logical_or.reduceat(mask, offsets, axis=-1), axis=-1, keepdims=True)
