@@ -54,8 +54,8 @@ class ToJaxMARL(MultiAgentEnv):
     def __init__(self, env: Environment, env_params: EnvParams) -> None:
         super().__init__(env.num_agents)
         self.env, self.env_params = env, env_params
-        shapes = jax.eval_shape(self._first, jax.random.key(0))
-        observation = spaces.Box(-jnp.inf, jnp.inf, shapes[0][self.agents[0]].shape)
+        obs, _ = jax.eval_shape(self.reset, jax.random.key(0))
+        observation = spaces.Box(-jnp.inf, jnp.inf, obs[self.agents[0]].shape)
         self.observation_spaces = dict.fromkeys(self.agents, observation)
         action_space: Any
         match env.action_space:
@@ -66,7 +66,7 @@ class ToJaxMARL(MultiAgentEnv):
             case Box(shape=shape, low=low, high=high):
                 action_space = spaces.Box(low, high, shape)
         self.action_spaces = dict.fromkeys(self.agents, action_space)
-        self.world_state_size: int = shapes[0]["world_state"].size
+        self.world_state_size: int = obs["world_state"].size
         self.state_size = self.world_state_size  # SMAX's name for it
         self.num_allies = env.teams.count(env.teams[0])
 
@@ -85,7 +85,8 @@ class ToJaxMARL(MultiAgentEnv):
     @functools.partial(jax.jit, static_argnums=0)
     def reset(self, key: jax.Array) -> tuple[ByAgent, ApiState]:
         """The first observations and state of an episode; uses ``key`` like ``env.reset``."""
-        return self._first(key)
+        state, timestep = self.env.reset(key, self.env_params)
+        return self._observations(state, timestep), ApiState(state, jnp.array(False), jnp.zeros((), jnp.int32))
 
     @functools.partial(jax.jit, static_argnums=0)
     def step_env(self, key: jax.Array, state: ApiState, actions: ByAgent) -> tuple[ByAgent, ApiState, ByAgent, ByAgent, ByAgent]:
@@ -124,10 +125,6 @@ class ToJaxMARL(MultiAgentEnv):
     def num_actions(self) -> int:
         """Width of a discrete action's mask; of a continuous action, 1."""
         return num_actions(self.env.action_space)
-
-    def _first(self, key: jax.Array) -> tuple[ByAgent, ApiState]:
-        state, timestep = self.env.reset(key, self.env_params)
-        return self._observations(state, timestep), ApiState(state, jnp.array(False), jnp.zeros((), jnp.int32))
 
     def _observations(self, state: Any, view: TimeStep | View) -> ByAgent:
         flat = flat_observation(view.obs, (self.num_agents,))

@@ -267,6 +267,8 @@ def test_training_reports_fresh_episodes_and_the_share_of_others():
     assert row["length"] == pytest.approx(9 + np.mean([kind % 5 for kind in range(13)]), abs=0.6)
     assert 0.2 < row["replayed"] < 0.5
     assert row["episodes"] == metrics["episodes"].sum() > 50
+    with pytest.raises(UserError, match="'limt'; did you mean limit"):
+        train(jax.random.key(0), {"env.limt": 9})
 
 
 @pytest.fixture

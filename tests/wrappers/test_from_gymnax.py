@@ -323,11 +323,25 @@ def test_params_can_be_vmapped():
     assert (np.diff(terminated.sum(1)) > 0).any()
 
 
-@pytest.mark.slow
-def test_params_are_swept_in_training():
+@pytest.fixture(scope="module")
+def train():
     config = mappo.Config(total_steps=256, num_envs=4, rollout_length=32, num_epochs=1, num_minibatches=2, hidden=(8,))
-    train = marljax.make_train(mappo, marljax.make("gymnax/CartPole-v1"), config)
-    swept = jax.jit(jax.vmap(train, (None, 0)))(jax.random.key(0), {"env.gravity": jnp.array([9.8, 2000.0])})
+    return marljax.make_train(mappo, marljax.make("gymnax/CartPole-v1"), config)
+
+
+SWEPT = {"env.gravity": jnp.array([9.8, 2000.0])}
+
+
+def test_training_takes_params_of_gymnax(train):
+    result = jax.eval_shape(jax.vmap(train, (None, 0)), jax.random.key(0), SWEPT)
+    assert result.metrics["sum_length"].shape == (2, 2)
+    with pytest.raises(UserError, match="'gravty'; did you mean gravity"):
+        train(jax.random.key(0), {"env.gravty": 1.0})
+
+
+@pytest.mark.slow
+def test_params_are_swept_in_training(train):
+    swept = jax.jit(jax.vmap(train, (None, 0)))(jax.random.key(0), SWEPT)
     assert (swept.diverged_at == -1).all()
     lengths = swept.metrics["sum_length"].sum(1) / swept.metrics["episodes"].sum(1)
     assert lengths[1] < lengths[0] / 2
