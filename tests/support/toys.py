@@ -79,8 +79,8 @@ class Corridor(Environment):
         return after, Outcome(reward, terminated, ~terminated & (after.time >= env_params.limit))
 
     def observe(self, state: CorridorState, env_params: CorridorParams) -> View:
-        place, clock = state.cell / self.length, jnp.full(self.agents, state.time / env_params.limit)
-        return View(jnp.stack([place, clock], axis=-1), self._mask(state), state.alive, {"arrived": 1.0 * state.arrived})
+        position, clock = state.cell / self.length, jnp.full(self.agents, state.time / env_params.limit)
+        return View(jnp.stack([position, clock], axis=-1), self._mask(state), state.alive, {"arrived": 1.0 * state.arrived})
 
     def global_state(self, state: CorridorState, env_params: CorridorParams) -> jax.Array:
         return jnp.concatenate([state.cell / self.length, 1.0 * state.alive, state.time[None] / env_params.limit])

@@ -156,8 +156,8 @@ def test_spaces():
     for name, (action_space, size) in cases.items():
         env = marljax.make(f"gymnax/{name}")
         assert (env.num_agents, env.action_space, env.observation_space) == (1, action_space, Box((size,)))
-    place = marljax.make("gymnax/FrozenLake-misc").reset(jax.random.key(0))[1].obs
-    np.testing.assert_array_equal(place, [np.arange(16) == 0])
+    cell = marljax.make("gymnax/FrozenLake-misc").reset(jax.random.key(0))[1].obs
+    np.testing.assert_array_equal(cell, [np.arange(16) == 0])
 
 
 def test_continuous_actions_are_rescaled_to_bounds_that_are_params():
