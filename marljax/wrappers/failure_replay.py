@@ -26,10 +26,10 @@ class ReplayParams(struct.PyTreeNode):
     """Params of ``FailureReplay``; steps are those of the environment."""
 
     env: EnvParams  # of the wrapped environment
-    replay_grace: Any = param(low=0, help="steps at the start of an episode in which failures are ignored")
-    replay_back: Any = param(low=1, help="minimum age in steps of the snapshot that is stored at a failure")
+    replay_grace: Any = param(low=0, integer=True, help="steps at the start of an episode in which failures are ignored")
+    replay_back: Any = param(low=1, integer=True, help="minimum age in steps of the snapshot that is stored at a failure")
     replay_probability: Any = param(0.75, low=0.0, high=1.0, help="of starting an episode from a stored state, if there is one")
-    replay_times: Any = param(10, low=1, help="episodes to start from a stored state before it is dropped")
+    replay_times: Any = param(10, low=1, integer=True, help="episodes to start from a stored state before it is dropped")
     replay_below: Any = param(1.0, help="the gate opens while the mean of its metric is below")
 
 

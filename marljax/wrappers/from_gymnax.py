@@ -24,7 +24,7 @@ from flax import struct
 from gymnax.environments import spaces
 
 from marljax.core.environment import Environment
-from marljax.core.spaces import Box, Discrete, available, num_actions
+from marljax.core.spaces import Box, Discrete, num_actions
 from marljax.core.types import EnvParams, Outcome, View
 from marljax.errors import UserError, unknown
 from marljax.wrappers import suite
@@ -94,6 +94,7 @@ class Gymnax(Environment):
     """
 
     member: ClassVar[str] = ""  # the name within the suite
+    num_agents = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,10 +103,6 @@ class Gymnax(Environment):
     @property
     def _wrapped(self) -> "WrappedEnv":
         return wrapped_env(self.member, suite.given(self, Gymnax))
-
-    @property
-    def num_agents(self) -> int:
-        return 1
 
     @property
     def action_space(self) -> Discrete | Box:
@@ -137,7 +134,7 @@ class Gymnax(Environment):
         wrapped = self._wrapped
         space = wrapped.env.action_space(env_params)  # its bounds may depend on the params
         if isinstance(self.action_space, Discrete):
-            inner_action = jnp.where(available(self._mask[0], action[0]), action[0], self.noop)
+            inner_action = jnp.where(self.action_space.contains(action[0]), action[0], self.noop)
         else:
             inner_action = suite.rescale_action(action[0], space)
         obs, inner, reward, terminated, _ = wrapped.env.step_env(key, state.inner, inner_action.astype(space.dtype), env_params)
@@ -149,16 +146,12 @@ class Gymnax(Environment):
 
     def observe(self, state: GymnaxState, env_params: EnvParams) -> View:
         del env_params
-        return View(state.obs[None], self._mask, jnp.ones(1, bool), {})
+        action_mask = jnp.ones((1, num_actions(self.action_space)), bool)
+        return View(state.obs[None], action_mask, jnp.ones(1, bool), {})
 
     def global_state(self, state: GymnaxState, env_params: EnvParams) -> jax.Array:
         del env_params
         return state.obs
-
-    @property
-    def _mask(self) -> jax.Array:
-        """[1, n] all true."""
-        return jnp.ones((1, num_actions(self.action_space)), bool)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
