@@ -1,1 +1,1 @@
-"""The contract of an environment: states, spaces, timesteps, vectorisation, what a picture is made of."""
+"""The environment interface: states, spaces, timesteps, vectorisation, scenes."""

@@ -1,7 +1,7 @@
-"""Typed fields of environments and algorithms: every number declared once, with its range, unit and meaning, and checked here.
+"""Declared fields of environments and algorithms: every value with its range, unit and meaning, checked in one way.
 
-``option`` and ``param`` declare an environment's options and its ``env_params``, ``static`` and ``traced`` (``marljax.config``)
-an algorithm's hyperparameters; all four store the same metadata, which ``--help`` and the documentation read.
+``option`` and ``param`` declare the options and the ``env_params`` of an environment, ``static`` and ``traced``
+(``marljax.config``) the hyperparameters of an algorithm. All four store the same metadata, which ``--help`` reads.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from marljax.utils.pytrees import named_leaves
 MAX_INT = 2**31 - 1  # integers are int32 inside programs
 MAX_FLOAT = float(np.finfo(np.float32).max)  # and floats float32
 LONGEST_ARRAY = 30  # entries of an array that a message quotes in full
+TYPES = {bool: "True or False", int: "an integer", float: "a number", str: "text", tuple: "a tuple"}
 
 
 def option(
@@ -31,10 +32,10 @@ def option(
     preset: bool = False,
     help: str = "",
 ) -> Any:
-    """A field that shapes the program, such as an environment's option: changing it compiles again.
+    """A field that shapes the program, such as an environment's option: changing it recompiles.
 
-    ``choices`` lists the values it takes, ``low`` and ``high`` bound a number. A ``preset`` only chooses ``env_params``, so
-    environments that differ in it alone are equal and share one program.
+    ``choices`` are the values it takes; ``low`` and ``high`` bound a number, or every entry of a tuple. A ``preset`` only
+    chooses ``env_params``: environments that differ in it alone are equal and share one program.
     """
     metadata = {"static": True, "choices": choices, "low": low, "high": high, "help": help}
     return dataclasses.field(default=default, compare=not preset, metadata=metadata)
@@ -50,9 +51,9 @@ def param(
     unit: str = "",
     help: str = "",
 ) -> Any:
-    """A number, or an array of numbers, that the program takes as input: changing or sweeping it compiles nothing.
+    """A number or array that the program takes as input: changing or sweeping it does not recompile.
 
-    Entries lie in [``low``, ``high``] and above ``above``; an ``integer`` has no fraction. A default that is a function is called
+    Entries lie in [``low``, ``high``] and above ``above``; those of an ``integer`` have no fraction. A callable default is called
     for each record.
     """
     metadata = {"static": False, "low": low, "high": high, "above": above, "integer": integer, "unit": unit, "help": help}
@@ -61,11 +62,7 @@ def param(
 
 
 def check_options(env: Any) -> None:
-    """Checks the fields of an environment that are declared with ``option`` against their type, choices and range.
-
-    Raises:
-        UserError: for the first one that does not fit.
-    """
+    """Raises ``UserError`` for the first field declared with ``option`` that has a wrong type, choice or range."""
     for field in dataclasses.fields(env):
         if "choices" in field.metadata:
             check_option(field, getattr(env, field.name))
@@ -73,42 +70,58 @@ def check_options(env: Any) -> None:
 
 def check_option(field: dataclasses.Field, value: Any) -> None:
     """Raises ``UserError`` for a value that a field declared with ``option`` or ``static`` does not take."""
-    name, choices, low, high = (field.name, *(field.metadata[key] for key in ("choices", "low", "high")))
+    given = f"{field.name}={short_repr(value)}"
+    choices, low, high = (field.metadata[key] for key in ("choices", "low", "high"))
     if choices is not None:
-        if value in choices:
+        if value in list(choices):
             return
-        if isinstance(value, str) and all(isinstance(choice, str) for choice in choices):
-            raise unknown(name, value, choices)
-        raise UserError(f"{name}={short_repr(value)} is not available; choose {' or '.join(map(repr, choices))}")
-    if value is None and (field.default is None or field.type is None or types.NoneType in typing.get_args(field.type)):
+        if all(isinstance(choice, str) for choice in (value, *choices)):
+            raise unknown(field.name, value, choices)
+        raise UserError(f"{given} is not available; choose {' or '.join(map(repr, choices))}")
+    hint, default = field.type, field.default
+    alternatives = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if value is None and (default is None or types.NoneType in alternatives):
         return
-    expected: Any = type(field.default) if field.default not in (None, dataclasses.MISSING) else field.type
-    fits = isinstance(value, int | float) if expected is float else not isinstance(expected, type) or isinstance(value, expected)
-    if not fits or (isinstance(value, bool) and expected is not bool):
-        takes = {bool: "True or False", int: "an integer", float: "a number", str: "text"}.get(expected, f"{expected}")
-        raise UserError(f"{name}={short_repr(value)} has the wrong type; it takes {takes}")
-    if low is None:
-        return
-    for entry in value if isinstance(value, tuple) else (value,):
-        if not low <= entry <= high:
-            kind = "a number" if expected is float else "an integer"
-            limits = f"of at least {low:g}" if high >= MAX_INT else f"from {low:g} to {high:g}"
-            raise UserError(f"{name}={short_repr(value)} is out of range; it takes {kind} {limits}")
+    stated = [alternative for alternative in alternatives if alternative is not types.NoneType]
+    expected: Any = object  # a default says the type where the annotation does not
+    if len(stated) == 1 and stated[0] in TYPES:
+        expected = stated[0]
+    elif default is not None and default is not dataclasses.MISSING:
+        expected = type(default)
+    accepted: Any = (int, float) if expected is float else expected
+    if not isinstance(value, accepted) or (isinstance(value, bool) and expected in (int, float)):
+        raise UserError(f"{given} has the wrong type; it takes {TYPES.get(expected, expected)}")
+    entries = value if isinstance(value, tuple) else (value,)
+    if low is not None and not all(low <= entry <= high for entry in entries):
+        limits = f"of at least {low:g}" if high >= MAX_INT else f"from {low:g} to {high:g}"
+        raise UserError(f"{given} is out of range; it takes {'a number' if expected is float else 'an integer'} {limits}")
 
 
 def check_params(env_params: Any, default: Any) -> None:
-    """Checks concrete ``env_params`` against the shapes and types of ``default`` and against the ranges of their fields.
+    """Checks concrete ``env_params`` against the shapes and types of ``default`` and the ranges that ``param`` declares.
 
     Numbers are compared as float32, in which programs compute.
 
     Raises:
         UserError: for the first number of another shape, not finite, with a fraction where ``default`` is an integer, or out of
-            the range that ``param`` declares.
+            its declared range.
     """
     if str(jax.tree.structure(env_params)) != str(jax.tree.structure(default)):
         raise UserError("env_params have another structure than default_params; replace numbers and arrays by numbers and arrays")
     for (name, leaf), (_, expected) in zip(named_leaves(env_params), named_leaves(default), strict=True):
-        _check_leaf(name, leaf, np.asarray(expected))
+        array, kind = np.asarray(leaf), np.asarray(expected).dtype.kind
+        given = f"{name}={short_repr(leaf) if array.size > LONGEST_ARRAY else ' '.join(str(leaf).split())}"
+        if array.shape != np.shape(expected):
+            raise UserError(f"{given} has shape {list(array.shape)}; it takes shape {list(np.shape(expected))}")
+        fits = array.dtype.kind in "biuf" and (np.abs(array.astype(np.float64)) <= MAX_FLOAT).all()
+        if kind == "b":
+            fits, takes = fits and ((array == 0) | (array == 1)).all(), "true or false"
+        elif kind in "iu":
+            fits, takes = fits and ((array % 1 == 0) & (np.abs(array.astype(np.float64)) <= MAX_INT)).all(), "an integer"
+        else:
+            takes = "finite numbers"
+        if not fits:
+            raise UserError(f"{given} is out of range; it takes {takes}")
     for name, field, value in declared_params(env_params):
         check_number(name, field.metadata, np.asarray(value))
 
@@ -122,7 +135,7 @@ def check_order(env_params: Any, *pairs: tuple[str, str]) -> None:
 
 
 def declared_params(record: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """(dotted name, field, value) of every number in a record, and in the records inside it, that ``param`` declares."""
+    """(dotted name, field, value) of every number that ``param`` declares in a record and the records inside it."""
     if not dataclasses.is_dataclass(record):
         return
     for field in dataclasses.fields(record):
@@ -131,23 +144,6 @@ def declared_params(record: Any, prefix: str = "") -> Iterator[tuple[str, datacl
             yield f"{prefix}{field.name}", field, value
         else:
             yield from declared_params(value, f"{prefix}{field.name}.")
-
-
-def _check_leaf(name: str, leaf: Any, expected: np.ndarray) -> None:
-    array = np.asarray(leaf)
-    given = f"{name}={short_repr(leaf) if array.size > LONGEST_ARRAY else ' '.join(str(leaf).split())}"
-    if array.shape != expected.shape:
-        raise UserError(f"{given} has shape {list(array.shape)}; it takes shape {list(expected.shape)}")
-    finite = array.dtype.kind in "biuf" and (np.abs(array.astype(np.float64)) <= MAX_FLOAT).all()
-    match expected.dtype.kind:
-        case "b":
-            fits, takes = finite and ((array == 0) | (array == 1)).all(), "true or false"
-        case "i" | "u":
-            fits, takes = finite and ((array % 1 == 0) & (np.abs(array.astype(np.float64)) <= MAX_INT)).all(), "an integer"
-        case _:
-            fits, takes = finite, "finite numbers"
-    if not fits:
-        raise UserError(f"{given} is out of range; it takes {takes}")
 
 
 def check_number(name: str, metadata: Mapping[str, Any], values: np.ndarray) -> None:
@@ -166,9 +162,9 @@ def check_number(name: str, metadata: Mapping[str, Any], values: np.ndarray) -> 
 
 
 def range_text(metadata: Mapping[str, Any]) -> str:
-    """The range of a number in words, such as `` from 0 to 1``; nothing where there is none."""
+    """The range of a number in words, such as `` from 0 to 1``; empty where there is none."""
     low, high, above = (metadata[key] for key in ("low", "high", "above"))
-    most = f"{np.floor(high * 1e4) / 1e4:g}" if math.isfinite(high) else ""  # rounded to what is itself allowed
+    most = f"{np.floor(high * 1e4) / 1e4:g}" if math.isfinite(high) else ""  # rounded to a value that is itself allowed
     if math.isfinite(above):
         return f" above {above:g}" + f", at most {most}" * bool(most)
     if math.isfinite(low):

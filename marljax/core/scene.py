@@ -1,7 +1,7 @@
-"""What an environment hands to a renderer: arrays of simple shapes, in the environment's own units.
+"""Scenes: what an environment gives a renderer, as arrays of simple shapes in the environment's own units.
 
-A scene is a pytree of fixed shapes, so ``jax.vmap(env.scene)`` draws a whole episode in one call; the renderer turns the stacked
-scenes into a picture or an animation. Colours are RGBA in [0, 1]; a shape with alpha 0 is absent.
+A scene is a pytree of fixed shapes, so ``jax.vmap(env.scene)`` yields those of a whole episode, which the renderer turns into a
+picture or an animation. Colours are RGBA in [0, 1]; a shape with alpha 0 is absent.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Segments(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Numbers written at a place (an agent's index, a count)."""
+    """Numbers written at a position, such as an agent's index or a count."""
 
     position: jax.Array  # [K, 2]
     value: jax.Array  # [K] int
@@ -47,19 +47,19 @@ class Labels(NamedTuple):
 
 
 class Polygons(NamedTuple):
-    """Filled polygons with V corners each, painted one after the other: what is farther away comes before what hides it."""
+    """Filled polygons with V corners each, painted in order: farther ones first."""
 
     corners: jax.Array  # [K, V, 2]
     colour: jax.Array  # [K, 4]
 
 
 class Trails(NamedTuple):
-    """Points whose ways of late an animation draws as fading lines; the picture of a single scene has none."""
+    """Points whose recent paths an animation draws as fading lines; a single picture has none."""
 
     position: jax.Array  # [K, 2]
     width: jax.Array  # [K], points
-    lasts: jax.Array  # [K] in the unit of the scene's time: how long a line stays
-    colour: jax.Array  # [K, 4]; a way is interrupted where its point was absent
+    lasts: jax.Array  # [K] how long a line stays, in the unit of the scene's time
+    colour: jax.Array  # [K, 4]; a path is interrupted where its point was absent
 
 
 class Scene(NamedTuple):
@@ -71,21 +71,21 @@ class Scene(NamedTuple):
     labels: Labels
     bounds: jax.Array  # [4]: x_min, x_max, y_min, y_max of the view
     time: jax.Array  # [] seconds (or steps) since the episode began
-    status: Any = ()  # numbers [] to be written beside the time: a NamedTuple, whose field names say what they are
-    listed: Any = ()  # [L] bool: what of the environment's legend of L entries this scene needs; () for all of it
+    status: Any = ()  # a NamedTuple of numbers [], written next to the time with their field names
+    listed: Any = ()  # [L] bool: the entries of the environment's legend that this scene needs; () for all
     polygons: Any = ()  # Polygons
     trails: Any = ()  # Trails
-    axis: Any = ()  # [] bool: whether lengths stand below the picture, which has none in perspective; () for yes
+    axis: Any = ()  # [] bool: whether to draw a length axis, which a perspective view has not; () for yes
 
 
 def kinds(scene: Scene) -> tuple[Any, ...]:
-    """All of the scene's shapes, a record for each kind that it has; what they share is ``colour``."""
+    """The scene's shapes, one record for each kind that it has; all have a ``colour``."""
     shapes = (scene.segments, scene.boxes, scene.circles, scene.labels, scene.polygons, scene.trails)
     return tuple(kind for kind in shapes if hasattr(kind, "colour"))
 
 
 def empty(kind: Any) -> Any:
-    """No shapes of a kind, for scenes that need none."""
+    """An empty record of a kind of shapes."""
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("centre", "position", "start", "end", "size"), (0, 2))
     shapes |= {"colour": (0, 4), "corners": (0, 3, 2)}
     return kind(*(jnp.zeros(shapes.get(field, (0,))) for field in kind._fields))

@@ -50,7 +50,7 @@ class Box:
     high: float = math.inf
 
     def sample(self, key: jax.Array) -> jax.Array:
-        """Uniform where both bounds are finite, standard normal where none is."""
+        """Uniform between finite bounds, else standard normal clipped to the bounds."""
         if math.isfinite(self.low) and math.isfinite(self.high):
             return jax.random.uniform(key, self.shape, minval=self.low, maxval=self.high)
         return jnp.clip(jax.random.normal(key, self.shape), self.low, self.high)
@@ -64,22 +64,22 @@ Space = Discrete | MultiDiscrete | Box
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Columns of a flat observation that stand together: ``count`` entities of one kind, ``width`` numbers each; see
+    """Adjacent columns of a flat observation: ``count`` entities of one kind, ``width`` columns each; see
     ``Environment.obs_layout``."""
 
     name: str
     count: int
     width: int
-    ordered: bool = False  # an entity's place says which it is, as where an action names it; else any order means the same
+    ordered: bool = False  # the order matters, as where an action names an entity by its index; else it is arbitrary
 
 
 def available(mask: jax.Array, action: jax.Array) -> jax.Array:
-    """[…] bool: whether ``mask`` […, n] has the discrete ``action`` […]; one that lies outside of the space it has not."""
+    """[…] bool: whether ``mask`` […, n] allows the discrete ``action`` […]; False for actions outside the space."""
     return jnp.any(mask & (action[..., None] == jnp.arange(mask.shape[-1])), axis=-1)
 
 
 def num_actions(space: Space) -> int:
-    """Width of the action mask: n for discrete spaces, 1 for continuous ones that are not padded (see ``View``)."""
+    """Width of the action mask: n for discrete spaces, 1 for continuous ones without padding (see ``View``)."""
     match space:
         case Discrete(n=n):
             return n

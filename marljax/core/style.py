@@ -1,4 +1,4 @@
-"""Colours and axes of all pictures."""
+"""Colours and axes of all figures."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Okabe and Ito's colours, which colour-blind people tell apart
+# Okabe and Ito's colour-blind-safe palette
 BLUE, ORANGE = "#0072B2", "#D55E00"
 REFERENCES = ("#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, FAINT, GRID = "#333333", "#bbbbbb", "#ebebeb"
@@ -16,7 +16,7 @@ COLUMNS = 3
 
 
 def blank(height: float) -> "Figure":
-    """An empty figure, in inches of height."""
+    """An empty figure of a height in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -26,7 +26,7 @@ def blank(height: float) -> "Figure":
 
 
 def plain(axes: "Axes") -> None:
-    """A faint grid, and no frame."""
+    """Draws a faint grid and no frame."""
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=8, color=FAINT, labelcolor=INK)

@@ -1,4 +1,4 @@
-"""What environments and algorithms exchange: states, timesteps, what agents see."""
+"""Records that environments and algorithms exchange."""
 
 from typing import Any, NamedTuple
 
@@ -6,70 +6,71 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-State = Any  # an environment's own record of arrays
+State = Any  # an environment's own pytree of arrays
 EnvParams = Any  # an environment's numbers: a pytree of arrays
-
-
-REPLAYED = "replayed"  # a metric: 1 where an episode did not start afresh, so that its figures say nothing of the task
+REPLAYED = "replayed"  # a metric: 1 where an episode did not start from a fresh state, so its metrics are not those of the task
 
 
 class Outcome(NamedTuple):
-    """What one transition yields besides the next state."""
+    """What a transition returns besides the next state."""
 
     reward: jax.Array  # [A], 0 for agents that are not alive
-    terminated: jax.Array  # bool: the episode ended; nothing follows, so nothing is bootstrapped
-    truncated: jax.Array  # bool: the episode was cut off by a limit; its final observation has a value
+    terminated: jax.Array  # bool: the episode ended by itself; the final observation has value 0
+    truncated: jax.Array  # bool: the episode was cut off by a limit; the value of its final observation is bootstrapped
 
 
 class View(NamedTuple):
-    """What can be seen in one state."""
+    """What agents observe of a state."""
 
-    obs: Any  # [A, O], or a pytree of arrays with leading [A], but for a part named ``shared``, which all agents see alike
-    # [A, n] bool (discrete), or [A, 1] all true (continuous). Where agents' continuous actions have different widths: [A, d],
-    # false for padding, which means nothing
+    obs: Any  # [A, O], or a pytree of arrays with leading [A], except for a part named ``shared``, the same for all agents
+    # [A, n] bool (discrete), or [A, 1] all true (continuous). If agents' continuous actions differ in width: [A, d], false for
+    # padding.
     action_mask: jax.Array
-    alive: jax.Array  # [A] bool: the agent exists
+    alive: jax.Array  # [A] bool
     metrics: dict[str, jax.Array]  # scalars of the episode so far, read at its last step only
 
 
 class PersistentState(struct.PyTreeNode):
-    """A part of a state that outlives its episode and is too big to be copied at every step, such as a store of earlier states.
-    Learners, too, keep such parts beside their environments: a replay goes on where the rest of a diverged run is frozen.
+    """A part of a state that survives auto-reset and is too big to copy at every step, such as a store of earlier states.
+    Learners keep such parts too: a replay buffer goes on where the rest of a diverged run is frozen.
 
-    ``vectorize`` selects between the state that begins an episode and the one that continues it, leaf by leaf, which copies
-    both. A lasting part is left out: the one that ``transition`` returns stands, also in the step that starts the next episode,
-    where ``transition`` should leave it alone. ``restart`` is given that one, and may read it. So a store that ``transition``
-    only writes to by ``.at[place].set(…, mode="drop")`` stays where it lies in memory.
+    ``vectorize`` selects between the states of a new and of a continued episode leaf by leaf, which copies both. It takes a
+    persistent part from ``transition`` in any case, also in the step that starts the next episode, where ``transition`` should
+    not change it; ``restart`` may read it. So a store that is only written by ``.at[index].set(…, mode="drop")`` is updated in
+    place.
     """
 
     value: Any
 
 
 def without_persistent(state: Any) -> Any:
-    """``state`` with None for its lasting parts."""
-    return jax.tree.map(lambda part: None if _lasts(part) else part, state, is_leaf=_lasts)
+    """``state`` with None for its persistent parts."""
+    return jax.tree.map(lambda part: None if _is_persistent(part) else part, state, is_leaf=_is_persistent)
 
 
-def with_persistent(state: Any, moved: Any) -> Any:
-    """``state`` with the lasting parts of ``moved``, in the place of its own or of None."""
+def with_persistent(state: Any, source: Any) -> Any:
+    """``state`` with the persistent parts of ``source`` instead of its own or of None."""
     return jax.tree.map(
-        lambda part, other: other if _lasts(other) else part, state, moved, is_leaf=lambda part: part is None or _lasts(part)
+        lambda part, other: other if _is_persistent(other) else part,
+        state,
+        source,
+        is_leaf=lambda part: part is None or _is_persistent(part),
     )
 
 
 def persistent_parts(state: Any) -> list[PersistentState]:
-    """The parts of ``state`` that last."""
-    return [part for part in jax.tree.leaves(state, is_leaf=_lasts) if _lasts(part)]
+    """The persistent parts of ``state``."""
+    return [part for part in jax.tree.leaves(state, is_leaf=_is_persistent) if _is_persistent(part)]
 
 
-def _lasts(part: Any) -> bool:
+def _is_persistent(part: Any) -> bool:
     return isinstance(part, PersistentState)
 
 
 class TimeStep(struct.PyTreeNode):
-    """What a policy sees of one state, and what the transition into it gave.
+    """What a policy observes of a state, and the outcome of the transition into it.
 
-    After ``vectorize`` every field has a leading [E], and the metrics hold ``return`` and ``length`` too.
+    After ``vectorize`` every field has a leading [E], and the metrics include ``return`` and ``length``.
     """
 
     obs: Any  # see ``View``
@@ -83,46 +84,36 @@ class TimeStep(struct.PyTreeNode):
 
     @property
     def last(self) -> jax.Array:
-        """The episode ended here: the observation is its final one, and no action is taken from it."""
+        """The episode ended here: this is its final observation, and the next action is ignored."""
         return self.terminated | self.truncated
 
     @property
     def acting(self) -> jax.Array:
-        """[A] bool: alive, and the transition out of here belongs to an episode.
+        """[A] bool: alive, and not at the end of an episode.
 
-        ``alive`` itself stays truthful in a final timestep: there it tells an agent that died in the last step (value 0) from one
-        that the time limit cut off (value bootstrapped).
+        ``alive`` itself stays true at a final timestep of an agent that the time limit cut off (its value is bootstrapped), and
+        is false for one that died in the last step (value 0).
         """
         return self.alive & ~self.last[..., None]
 
 
 def timestep(view: View, outcome: Outcome, first: jax.Array) -> TimeStep:
-    """Joins what is seen in a state with the outcome of the transition into it."""
-    return TimeStep(
-        obs=view.obs,
-        action_mask=view.action_mask,
-        reward=outcome.reward,
-        first=first,
-        terminated=outcome.terminated,
-        truncated=outcome.truncated,
-        alive=view.alive,
-        metrics=view.metrics,
-    )
+    """The timestep of a state, from its view and the outcome of the transition into it."""
+    return TimeStep(**view._asdict(), **outcome._asdict(), first=first)
 
 
 def is_shared(path: tuple[Any, ...]) -> bool:
-    """Whether a leaf of an observation, by its path in the tree, belongs to the part that has no agent axis."""
+    """Whether a leaf of an observation, given its path in the tree, is in the part without an agent axis."""
     return bool(path) and getattr(path[0], "key", getattr(path[0], "name", None)) == "shared"
 
 
 def flat_observation(obs: Any, shape: tuple[int, ...]) -> jax.Array:
-    """[…, A, O]: every part of an observation side by side; what the agents share is repeated for each of them. ``shape`` is
-    […, A]."""
+    """[…, A, O]: the leaves of an observation concatenated, shared ones repeated for each agent. ``shape`` is […, A]."""
 
-    def flat(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+    def flatten(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         if is_shared(path):
-            parts = leaf.reshape(*shape[:-1], 1, -1)
-            return jnp.broadcast_to(parts, (*shape, parts.shape[-1]))
+            shared = leaf.reshape(*shape[:-1], 1, -1)
+            return jnp.broadcast_to(shared, (*shape, shared.shape[-1]))
         return leaf.reshape(*shape, -1)
 
-    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flat, obs)), -1)
+    return jnp.concatenate(jax.tree.leaves(jax.tree_util.tree_map_with_path(flatten, obs)), -1)

@@ -1,4 +1,4 @@
-"""Conformance checks for environments: ``check_env`` for users' tests, the abstract part of it before every training."""
+"""Checks of environments: ``check_env`` for users' tests, its static part before every training."""
 
 from marljax.testing.conformance import check_env
 

@@ -1,1 +1,1 @@
-"""Environments made of other environments, and adapters from and to other libraries."""
+"""Environments built on others, and adapters from and to JaxMARL and gymnax."""

@@ -1,58 +1,73 @@
-"""Environments around another one: what they say of themselves is what that one says, unless they say otherwise."""
+"""Base of environments that wrap another one."""
 
 import dataclasses
 from typing import Any
 
+import jax
+
 from marljax.core.environment import Display, Environment
-from marljax.core.spaces import Part, Space
+from marljax.core.scene import Scene
+from marljax.core.types import EnvParams, State
+
+
+def _inherited(name: str) -> Any:
+    return property(lambda self: getattr(self.env, name), doc=f"``{name}`` of the wrapped environment.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Environment):
-    """Base of wrappers: hands on the static description of ``env``; states, numbers and steps are the subclass's."""
+    """Base of wrappers: everything that does not follow from its own states and steps is that of ``env``.
+
+    Its states have the state of ``env`` in the field ``env``. Its params are those of ``env``, unless it overrides
+    ``wrap_params`` and ``inner_params``.
+    """
 
     env: Environment
 
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        return self.env.version
+    version = _inherited("version")
+    presets = _inherited("presets")
+    num_agents = _inherited("num_agents")
+    action_space = _inherited("action_space")
+    observation_space = _inherited("observation_space")
+    teams = _inherited("teams")
+    noop = _inherited("noop")
+    items = _inherited("items")
+    obs_layout = _inherited("obs_layout")
+    limit_ends = _inherited("limit_ends")
 
-    @property
-    def presets(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.env.presets
+    def wrap_params(self, env_params: EnvParams) -> Any:
+        """Params of the wrapper for those of the wrapped environment."""
+        return env_params
+
+    def inner_params(self, env_params: Any) -> EnvParams:
+        """Params of the wrapped environment."""
+        return env_params
 
     @property
     def display(self) -> Display:
-        return self.env.display
+        inner = self.env.display
+        if (draw := inner.charts) is None:
+            return inner
+        return dataclasses.replace(inner, charts=lambda states, env_params: draw(states.env, self.inner_params(env_params)))
 
     @property
-    def limit_ends(self) -> bool:
-        return self.env.limit_ends
+    def default_params(self) -> Any:
+        return self.wrap_params(self.env.default_params)
 
-    @property
-    def obs_layout(self) -> tuple[Part, ...]:
-        return self.env.obs_layout
+    def preset_params(self, preset: str) -> Any:
+        return self.wrap_params(self.env.preset_params(preset))
 
-    @property
-    def num_agents(self) -> int:
-        return self.env.num_agents
+    def check_params(self, env_params: Any) -> None:
+        self.env.check_params(self.inner_params(env_params))
 
-    @property
-    def action_space(self) -> Space:
-        return self.env.action_space
+    def max_episode_steps(self, env_params: Any) -> Any:
+        return self.env.max_episode_steps(self.inner_params(env_params))
 
-    @property
-    def observation_space(self) -> Any:
-        return self.env.observation_space
+    def anneal(self, env_params: Any, progress: jax.Array) -> Any:
+        return self.env.anneal(env_params, progress)
 
-    @property
-    def teams(self) -> tuple[int, ...]:
-        return self.env.teams
+    def global_state(self, state: State, env_params: Any) -> jax.Array:
+        return self.env.global_state(state.env, self.inner_params(env_params))
 
-    @property
-    def noop(self) -> int:
-        return self.env.noop
-
-    @property
-    def items(self) -> str | None:
-        return self.env.items
+    def scene(self, state: State, env_params: Any) -> Scene:
+        return self.env.scene(state.env, self.inner_params(env_params))

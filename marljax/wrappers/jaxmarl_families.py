@@ -1,4 +1,4 @@
-"""What ``jaxmarl_suite`` knows of JaxMARL: how its environments are made, and what its API does not say of them."""
+"""JaxMARL's environments: how to construct them, and properties that its API does not expose."""
 
 import contextlib
 import dataclasses
@@ -16,18 +16,17 @@ import jax
 import jax.numpy as jnp
 
 from marljax.errors import UserError, unknown
-from marljax.wrappers.suite import PLAIN, Options, refusal
+from marljax.wrappers.suite import PLAIN, Options, construction_error
 
 NOT_PLAIN = ("agents", "landmarks", "action_spaces", "observation_spaces", "color_map", "num_moves", "initial_state_buffer")
-RIVALS = ("adversary", "leadadversary", "eve", "enemy")  # how agents of the other team are called, where there is one
+OPPONENTS = ("adversary", "leadadversary", "eve", "enemy")  # prefixes of the names of agents in the other team
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Swallows what JaxMARL prints and warns of when it is imported, and when an environment is made or traced.
+    """Silences what JaxMARL prints and warns when it is imported, and when an environment is constructed or traced.
 
-    Its import points ``sys.stdout`` and ``sys.stderr`` to the process's own streams, whatever they were before; here it finds
-    a sink in their place, and they are put back.
+    Its import also resets ``sys.stdout`` and ``sys.stderr`` to the process's own streams; they are restored.
     """
     streams = sys.stdout, sys.stderr, sys.__stdout__
     sys.stdout = sys.__stdout__ = io.StringIO()  # type: ignore[assignment,misc]
@@ -40,29 +39,25 @@ def quiet() -> Iterator[None]:
 
 
 class Family(NamedTuple):
-    """What JaxMARL's API does not say of an environment."""
+    """Properties that JaxMARL's API does not expose, of environments whose names start alike."""
 
-    limit: str | None = None  # attribute of the environment with the step limit; None: episodes have none
-    counter: str = "step"  # path to the count of steps in its state
-    unit: str = ""  # attribute with how many steps the counter takes for one, where it does
+    limit: str | None = None  # attribute of the environment with the step limit; None: no limit
+    counter: str = "step"  # path to the step counter in its state
+    unit: str = ""  # attribute with the number of steps that the counter counts as one, if any
     limit_first: bool = False  # the limit is tested before the step is counted: an episode lasts one step longer
-    over: Callable[[Any, jax.Array], jax.Array] | None = None  # (state, reward [A]) → an end at the limit is not for the limit
+    over: Callable[[Any, jax.Array], jax.Array] | None = None  # (state, reward [A]) → an end at the limit has another reason
     noop: Callable[[Any], int] = lambda env: 0  # the action that does the least
-    dead_stay: bool = False  # an agent that is done before the episode stays in it, and shares rewards
+    dead_stay: bool = False  # an agent that is done before the episode remains alive and shares rewards
     inherits: tuple[str, ...] = ()  # options passed on to the class named by ``base``
     base: str = ""
     fixed: bool = False  # its constructor takes no options
-    named: Mapping[str, str] = {}  # option → default, of options given as a name here and as an object to JaxMARL
+    named: Mapping[str, str] = {}  # option → default, of options that are a name here and an object in JaxMARL
     metrics: Callable[[Any], dict[str, jax.Array]] = lambda state: {}
     first_metrics: tuple[str, ...] = ()  # those that a table shows first
 
 
-def _battle(state: Any) -> Any:
-    return getattr(state, "state", state)  # under a scripted enemy, the battle is a part of the state
-
-
 def _sides_alive(state: Any) -> tuple[jax.Array, jax.Array]:
-    battle = _battle(state)
+    battle = getattr(state, "state", state)  # with a scripted enemy, the battle is a part of the state
     team = battle.unit_teams == 0
     return jnp.any(battle.unit_alive & team), jnp.any(battle.unit_alive & ~team)
 
@@ -89,7 +84,7 @@ _SMAX = Family(
     metrics=_battle_metrics,
     first_metrics=("won", "lost"),
 )
-# By the beginning of a name; the longest that fits counts. Other environments keep to ``max_steps``, if they have it.
+# By the prefix of a name; the longest match counts. Other environments have a limit ``max_steps``, if any.
 FAMILIES: dict[str, Family] = {
     "": Family(limit="max_steps"),
     "MPE_": _MPE,
@@ -116,22 +111,21 @@ def family(name: str) -> Family:
 
 
 def names() -> list[str]:
-    """What ``make("jaxmarl/<name>")`` takes; some need further packages of JaxMARL's."""
+    """Names for ``make("jaxmarl/<name>")``; some need optional dependencies of JaxMARL."""
     with quiet():
         from jaxmarl.registration import registered_envs
     return sorted(registered_envs)
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """Option → default, read off the constructor's signature."""
+    """Option → default, from the signature of the constructor."""
     import jaxmarl.environments
 
     kind = family(name)
-    made = _make(name, ())
+    env = _make(name, ())
     if kind.fixed:
         return {}
-    own = inspect.signature(type(made)).parameters
-    found = {key: parameter.default for key, parameter in own.items()}
+    found = {key: parameter.default for key, parameter in inspect.signature(type(env)).parameters.items()}
     if kind.inherits:
         passed = inspect.signature(getattr(jaxmarl.environments, kind.base)).parameters
         found = {key: passed[key].default for key in kind.inherits if key in passed} | found
@@ -142,19 +136,19 @@ def options_of(name: str) -> dict[str, Any]:
 
 @functools.cache
 def _make(name: str, options: Options) -> Any:
-    """JaxMARL's own object, one for equal options: its methods are compiled for each object anew."""
+    """JaxMARL's own object, cached by options, since its methods are compiled once per object."""
     with quiet():
         import jaxmarl
 
         given = {key: _named(name, key, value) for key, value in options}
         try:
             return jaxmarl.make(name, **given)
-        except Exception as error:  # whatever a constructor raises for what it does not take
-            raise refusal("jaxmarl", name, options, error) from error
+        except Exception as error:  # a constructor may raise anything
+            raise construction_error("jaxmarl", name, options, error) from error
 
 
 def _named(name: str, option: str, value: Any) -> Any:
-    """The object that JaxMARL takes where users give a name."""
+    """The object that JaxMARL takes for a named option."""
     if option not in family(name).named or value is None:
         return value
     if option == "layout":
@@ -162,32 +156,27 @@ def _named(name: str, option: str, value: Any) -> Any:
         from jaxmarl.environments import overcooked_layouts
 
         if value not in overcooked_layouts:
-            raise unknown(f"{option} of {name}", str(value), overcooked_layouts)
+            raise unknown(option, str(value), overcooked_layouts)
         return FrozenDict(overcooked_layouts[value])
     from jaxmarl.environments.smax import map_name_to_scenario
 
     try:
         return map_name_to_scenario(value)
     except KeyError as error:
-        raise UserError(f"{option}={value} of {name} is not known; give one of SMAX's, such as 3m or 2s3z") from error
+        raise UserError(f"{option}={value} is not known; give one of SMAX's, such as 3m or 2s3z") from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Theirs:
-    """One of JaxMARL's environments, and the shapes that its arrays have here."""
+    """One of JaxMARL's environments and the shapes of its arrays."""
 
     env: Any
     family: Family
     agents: tuple[str, ...]
-    obs_sizes: tuple[int, ...]  # of each agent, flat
+    obs_sizes: tuple[int, ...]  # of each agent, flattened
     spaces: tuple[Any, ...]  # the agents' own action spaces
     state: Any  # shapes and dtypes of its state
-    shaped: bool  # its info holds a shaped reward
-
-    @property
-    def differ(self) -> bool:
-        """Whether agents have observations or actions of different sizes."""
-        return len(set(self.obs_sizes)) > 1 or self.padded
+    shaped: bool  # its info includes a shaped reward
 
     @property
     def padded(self) -> bool:
@@ -209,11 +198,11 @@ def theirs(name: str, options: Options) -> Theirs:
     """The environment with these options; traces its reset and one step."""
     env = _make(name, options)
     if getattr(env, "auto_reset", False):  # MABrax
-        raise UserError(f"jaxmarl's {name} restarts episodes inside their last step, so their ends cannot be seen here")
+        raise UserError(f"jaxmarl's {name} restarts episodes within their last step; it is not supported")
     agents = tuple(env.agents)
     if not agents:
-        raise refusal("jaxmarl", name, options, ValueError("there would be no agents; give one or more"))
-    own_api = f"jaxmarl's {name} does not keep JaxMARL's own API"
+        raise construction_error("jaxmarl", name, options, ValueError("there would be no agents; give one or more"))
+    unsupported = f"jaxmarl's {name} does not follow JaxMARL's API (dictionaries by agent); it is not supported"
     try:
         with quiet():
             spaces = tuple(env.action_space(agent) for agent in agents)
@@ -223,9 +212,9 @@ def theirs(name: str, options: Options) -> Theirs:
             _, _, reward, done, info = jax.eval_shape(env.step_env, jax.random.key(0), state, actions)
         missing = [agent for agent in agents if agent not in reward]
     except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise UserError(f"{own_api} (dictionaries by agent), so it cannot be used here") from error
+        raise UserError(unsupported) from error
     if missing or "__all__" not in done:
-        raise UserError(f"{own_api} (dictionaries by agent), so it cannot be used here")
+        raise UserError(unsupported)
     kinds = {"discrete" if hasattr(space, "n") else "box" if hasattr(space, "low") else "other" for space in spaces}
     if len(kinds) > 1 or "other" in kinds:
         raise UserError(f"jaxmarl's {name}: its agents' actions have to be all discrete or all continuous")

@@ -1,5 +1,4 @@
-"""Our one-agent environments through gymnax's API: ``marljax.to_gymnax(marljax.joint(env))``, for loops and wrappers written
-against it.
+"""gymnax's API for environments of one agent: ``marljax.to_gymnax(marljax.joint(env))``, for loops and wrappers written for it.
 
 Axis letters: A agents, O observation, K parts of a multi-discrete action, n actions.
 """
@@ -23,18 +22,18 @@ from marljax.errors import UserError, short_repr, unknown
 
 @struct.dataclass
 class ApiParams(environment.EnvParams):
-    """gymnax's ``params``: ``params.replace(env_params=…)`` changes the environment's numbers, also under ``jax.vmap``.
+    """gymnax's ``params``: ``params.replace(env_params=…)`` changes those of the environment, also under ``jax.vmap``.
 
-    ``max_steps_in_episode`` is the length of the longest episode, which gymnax's rollouts read, or 2³¹ − 1 where nothing is known
-    of it. A smaller number cuts episodes off; for longer ones change ``env_params``.
+    ``max_steps_in_episode`` is the length of the longest episode, which gymnax's rollouts read, or 2³¹ − 1 if it is unknown. A
+    smaller number truncates episodes; for longer ones change ``env_params``.
     """
 
-    env_params: Any = ()  # the environment's own numbers
+    env_params: Any = ()  # the environment's own
 
 
 @struct.dataclass
 class ApiState(environment.EnvState):
-    """What gymnax's loops pass from step to step."""
+    """The state that gymnax's loops carry."""
 
     env: Any  # the environment's own state
     terminated: jax.Array  # bool
@@ -42,11 +41,11 @@ class ApiState(environment.EnvState):
 
 
 class MultiDiscreteBox(spaces.Box):
-    """[K] integers below ``nvec``, as a ``Box`` of whole numbers: gymnax has no such space."""
+    """[K] integers below ``nvec``, as a ``Box`` of integers, since gymnax has no such space."""
 
     def __init__(self, nvec: tuple[int, ...]) -> None:
-        alike = len(set(nvec)) == 1
-        low, high = (0, nvec[0] - 1) if alike else (np.zeros(len(nvec), np.int32), np.array(nvec, np.int32) - 1)
+        equal = len(set(nvec)) == 1
+        low, high = (0, nvec[0] - 1) if equal else (np.zeros(len(nvec), np.int32), np.array(nvec, np.int32) - 1)
         super().__init__(low, high, (len(nvec),), jnp.int32)
         self.nvec = nvec
 
@@ -55,18 +54,17 @@ class MultiDiscreteBox(spaces.Box):
 
 
 class ToGymnax(environment.Environment):
-    """An environment of one agent as gymnax's ``Environment``; made by ``to_gymnax``.
+    """An environment of one agent as gymnax's ``Environment``; created by ``to_gymnax``.
 
-    Observations are one flat vector [O], rewards are scalars. Actions are an integer, [K] integers (of the agents of a joint
-    environment, one after the other), or real numbers in [−1, 1]. Loops such as PureJaxRL's, which read ``action_space(…).n``,
-    take one integer or real numbers, not [K]: give them ``marljax.joint(env, flat=True)`` where n to the power of A is small,
-    otherwise there is none that they can take.
+    Observations are a flat vector [O], rewards scalars. Actions are an integer, [K] integers (of the agents of a joint
+    environment in order), or real numbers in [−1, 1]. Loops such as PureJaxRL's, which read ``action_space(…).n``, cannot take
+    [K]: give them ``marljax.joint(env, flat=True)`` if n to the power of A is small.
 
-    ``step`` gives six values, as in gymnax 1.x: gymnax's own restarts a finished episode at once, by ``reset_env``, and leaves
-    its last observation in ``info["final_observation"]``; ``step_env`` does not. An episode is either terminated or truncated,
-    never both. ``info`` has the environment's metrics and ``discount``. gymnax has no masks: ask ``action_mask(state)``, where
-    ``state`` is ``log_state.env_state`` under gymnax's ``LogWrapper``. All of gymnax 1.x's wrappers fit; for loops that unpack
-    five values see ``ToLegacyGymnax``.
+    ``step`` returns six values, as in gymnax 1.x: gymnax's own method restarts a finished episode at once, by ``reset_env``, and
+    puts its last observation into ``info["final_observation"]``; ``step_env`` does not restart. An episode is either terminated
+    or truncated, never both. ``info`` has the environment's metrics and ``discount``. gymnax has no masks: call
+    ``action_mask(state)``, where ``state`` is ``log_state.env_state`` with gymnax's ``LogWrapper``. All wrappers of gymnax 1.x
+    are supported; for loops that unpack five values see ``ToLegacyGymnax``.
     """
 
     def __init__(self, env: Environment, env_params: EnvParams) -> None:
@@ -86,39 +84,37 @@ class ToGymnax(environment.Environment):
 
     @property
     def num_actions(self) -> int:
-        """n; of K parts, the sum of theirs; of a continuous action, its numbers."""
+        """n; of K parts, the sum of theirs; of a continuous action, its size."""
         space = self.env.action_space
         return math.prod(space.shape) if isinstance(space, Box) else num_actions(space)
 
     def reset_env(self, key: jax.Array, params: ApiParams) -> tuple[jax.Array, ApiState]:
-        """The first observation and state of an episode; consumes ``key`` as ``env.reset`` does."""
-        state, timestep = self.env.reset(key, self._numbers(params))
+        """The first observation and state of an episode; uses ``key`` like ``env.reset``."""
+        state, timestep = self.env.reset(key, self._env_params(params))
         return _observation(timestep), ApiState(jnp.zeros((), jnp.int32), state, timestep.terminated, timestep.truncated)
 
     def step_env(
         self, key: jax.Array, state: ApiState, action: Any, params: ApiParams
     ) -> tuple[jax.Array, ApiState, jax.Array, jax.Array, dict[str, jax.Array]]:
-        """One decision, without a restart; consumes ``key`` as ``env.step`` does."""
+        """One decision, without auto-reset; uses ``key`` like ``env.step``."""
         action = jnp.asarray(action)
         if isinstance(self.env.action_space, MultiDiscrete) and not jnp.issubdtype(action.dtype, jnp.integer):
-            raise UserError(
-                f"{self.name} got actions of {action.dtype} and takes integers, one for each agent; for a loop that has no such"
-                " actions give marljax.joint(env, flat=True)"
-            )
-        after, timestep = self.env.step(key, state.env, action[None], self._numbers(params))
-        now = ApiState(state.time + 1, after, timestep.terminated, timestep.truncated)
-        info = timestep.metrics | {"discount": self.discount(now, params)}
-        return _observation(timestep), now, timestep.reward[0], timestep.terminated, info
+            advice = "for a loop without such actions give marljax.joint(env, flat=True)"
+            raise UserError(f"{self.name} got actions of {action.dtype} and takes integers, one for each agent; {advice}")
+        env_state, timestep = self.env.step(key, state.env, action[None], self._env_params(params))
+        state = ApiState(state.time + 1, env_state, timestep.terminated, timestep.truncated)
+        info = timestep.metrics | {"discount": self.discount(state, params)}
+        return _observation(timestep), state, timestep.reward[0], timestep.terminated, info
 
     def observe(self, key: jax.Array, state: ApiState, action: Any, params: ApiParams) -> jax.Array:
-        """[O], what is seen in a state."""
+        """[O], the observation of a state."""
         del key, action
-        return _observation(self.env.observe(state.env, self._numbers(params)))
+        return _observation(self.env.observe(state.env, self._env_params(params)))
 
     def action_mask(self, state: ApiState, params: ApiParams | None = None) -> jax.Array:
-        """[n] bool, the actions that are available in a state; those of K parts side by side; of continuous ones [1] true, or
-        [n] false where they are padding."""
-        view = self.env.observe(state.env, self._numbers(self.default_params if params is None else params))
+        """[n] bool, the available actions of a state, those of K parts concatenated; for continuous ones [1] true, or [n] false
+        for padding."""
+        view = self.env.observe(state.env, self._env_params(self.default_params if params is None else params))
         return allowed_actions(self.env, view)[0]
 
     def is_terminated(self, state: ApiState, params: ApiParams) -> jax.Array:
@@ -127,8 +123,8 @@ class ToGymnax(environment.Environment):
 
     def is_truncated(self, state: ApiState, params: ApiParams) -> jax.Array:
         limit = params.max_steps_in_episode
-        cut_off = (limit < self._longest) & (state.time >= limit)
-        return (state.truncated | cut_off) & ~state.terminated
+        at_limit = (limit < self._longest) & (state.time >= limit)
+        return (state.truncated | at_limit) & ~state.terminated
 
     def action_space(self, params: ApiParams | None = None) -> spaces.Space:
         del params
@@ -146,19 +142,19 @@ class ToGymnax(environment.Environment):
         low, high = (space.low, space.high) if isinstance(space, Box) else (-math.inf, math.inf)
         return spaces.Box(low, high, self._obs_shape)
 
-    def _numbers(self, params: Any) -> EnvParams:
+    def _env_params(self, params: Any) -> EnvParams:
         if not isinstance(params, ApiParams):
             raise UserError(f"params are {type(params).__name__}; give env.default_params.replace(env_params=…)")
         return self.env.resolve_params(params.env_params)
 
 
 class ToLegacyGymnax(ToGymnax):
-    """``ToGymnax`` as gymnax 0.x's ``Environment``; made by ``to_gymnax(env, api="0.x")``.
+    """``ToGymnax`` as gymnax 0.x's ``Environment``; created by ``to_gymnax(env, api="0.x")``.
 
-    ``step`` and ``step_env`` give (obs, state, reward, done, info), where ``done`` is terminated or truncated, as are
-    ``is_terminal`` and a ``discount`` of 0. ``step`` restarts a finished episode at once, with the same random numbers as that
-    of gymnax 1.x, and does not keep its last observation; ``info`` has ``terminated`` and ``truncated`` beside the metrics. So
-    rejax 0.1 and PureJaxRL take it, and PureJaxRL's own wrappers and those of gymnax 0.x. Those of gymnax 1.x expect six values.
+    ``step`` and ``step_env`` return (obs, state, reward, done, info), where ``done`` is terminated or truncated, as are
+    ``is_terminal`` and a ``discount`` of 0. ``step`` restarts a finished episode at once, with the same random numbers as in
+    gymnax 1.x, and drops its last observation; ``info`` has ``terminated`` and ``truncated`` besides the metrics. This is what
+    rejax 0.1, PureJaxRL with its wrappers, and gymnax 0.x's wrappers expect; those of gymnax 1.x expect six values.
     """
 
     @functools.partial(jax.jit, static_argnames=("self",))
@@ -175,7 +171,7 @@ class ToLegacyGymnax(ToGymnax):
     def step_env(
         self, key: jax.Array, state: ApiState, action: Any, params: ApiParams
     ) -> tuple[jax.Array, ApiState, jax.Array, jax.Array, dict[str, jax.Array]]:
-        """One decision, without a restart; consumes ``key`` as ``env.step`` does."""
+        """One decision, without auto-reset; uses ``key`` like ``env.step``."""
         obs, state, reward, terminated, info = super().step_env(key, state, action, params)
         truncated = self.is_truncated(state, params)
         return obs, state, reward, terminated | truncated, info | {"terminated": terminated, "truncated": truncated}
@@ -187,24 +183,25 @@ class ToLegacyGymnax(ToGymnax):
         return 1.0 - self.is_terminal(state, params)
 
     def get_obs(self, state: ApiState, params: ApiParams | None = None, key: Any = None) -> jax.Array:
-        """[O], what is seen in a state."""
+        """[O], the observation of a state."""
         return self.observe(key, state, None, self.default_params if params is None else params)
 
 
 APIS = {"1.x": ToGymnax, "0.x": ToLegacyGymnax}
 
 
-def _observation(seen: TimeStep | View) -> jax.Array:
-    return flat_observation(seen.obs, (1,))[0]
+def _observation(view: TimeStep | View) -> jax.Array:
+    return flat_observation(view.obs, (1,))[0]
 
 
 def to_gymnax(env: Environment, env_params: EnvParams | None = None, api: str = "1.x") -> ToGymnax:
-    """``env``, which has one agent, through gymnax's API.
+    """An environment of one agent with gymnax's API.
 
     Args:
-        env: of several agents give ``marljax.joint(env)``, or ``marljax.joint(env, flat=True)`` for loops that take one integer.
-        env_params: its numbers; default: ``env.default_params``.
-        api: ``1.x``: ``step`` gives six values, see ``ToGymnax``; ``0.x``: five, for rejax and PureJaxRL, see ``ToLegacyGymnax``.
+        env: if it has several agents, use ``marljax.joint(env)``, or ``joint(env, flat=True)`` for loops that take one integer.
+        env_params: its params; default: ``env.default_params``.
+        api: ``1.x``: ``step`` returns six values, see ``ToGymnax``; ``0.x``: five, for rejax and PureJaxRL, see
+            ``ToLegacyGymnax``.
 
     Example:
         env = LogWrapper(marljax.to_gymnax(marljax.joint(marljax.make("merge"))))
@@ -212,7 +209,7 @@ def to_gymnax(env: Environment, env_params: EnvParams | None = None, api: str = 
         obs, state, reward, terminated, truncated, info = env.step(key, state, action, env.default_params)
 
     Raises:
-        UserError: for what is no environment, for one of several agents, for numbers that it cannot have, and another ``api``.
+        UserError: if ``env`` is not an environment or has several agents, for invalid params, and for an unknown ``api``.
     """
     if not isinstance(env, Environment):
         raise UserError(f"to_gymnax got {short_repr(env)}; give an environment, such as marljax.joint(marljax.make('merge'))")
@@ -221,5 +218,5 @@ def to_gymnax(env: Environment, env_params: EnvParams | None = None, api: str = 
     env_params = env.resolve_params(env_params)
     env.check_params(jax.device_get(env_params))
     if api not in APIS:
-        raise unknown("api of to_gymnax", str(api), APIS)
+        raise unknown("api", str(api), APIS)
     return APIS[api](env, env_params)

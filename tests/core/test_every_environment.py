@@ -1,4 +1,4 @@
-"""Every registered environment in the README's form of training, ``jax.jit(make_train(…))(key)``: it can be traced."""
+"""Training can be traced for every registered environment, as ``jax.jit(make_train(…))(key)``."""
 
 import jax
 import pytest
@@ -25,7 +25,7 @@ NAMES = [
 CONFIG = ippo.Config(total_steps=8, num_envs=2, rollout_length=4, num_epochs=1, num_minibatches=1, hidden=(4,))
 
 
-def test_all_of_ours_are_here():
+def test_all_built_in_environments_are_listed():
     assert set(registry.ENVIRONMENTS) == set(OPTIONS)
 
 
@@ -35,7 +35,7 @@ def test_a_jitted_run_can_be_traced(name):
         pytest.skip("downloads its images")
     try:
         env = marljax.make(name, **OPTIONS.get(name, {}))
-    except UserError as missing:  # packages that JaxMARL does not install by itself, and what does not keep its API
+    except UserError as missing:  # optional dependencies of JaxMARL, and environments that do not follow its API
         pytest.skip(str(missing))
     result = jax.eval_shape(jax.jit(marljax.make_train(ippo, env, CONFIG)), jax.random.key(0))
     assert result.diverged_at.shape == ()

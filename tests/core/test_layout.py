@@ -1,4 +1,4 @@
-"""Layouts of observations against what the environments put into the columns; statistics against NumPy."""
+"""Layouts of observations against the columns that environments fill; statistics against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from marljax.training import mesh
 LAYOUT = (Part("rocks", 3, 2), Part("own", 1, 4), Part("rocks", 3, 1), Part("map", 1, 5))
 
 
-def test_kinds_join_the_parts_of_a_name():
+def test_parts_of_one_name_are_joined():
     assert entities.kinds(LAYOUT) == (Part("rocks", 3, 3), Part("map", 1, 5))
     found = entities.split(LAYOUT, jnp.arange(18.0))
     np.testing.assert_array_equal(found["rocks"], [[0, 1, 10], [2, 3, 11], [4, 5, 12]])
@@ -26,7 +26,7 @@ def test_kinds_join_the_parts_of_a_name():
     np.testing.assert_array_equal(found["map"], [[13, 14, 15, 16, 17]])
 
 
-def test_what_is_arranged_can_be_taken_apart():
+def test_arranged_entities_can_be_unpacked():
     obs = jnp.arange(1.0, 37.0).reshape(2, 18).at[1, jnp.array([2, 3, 11])].set(0.0)
     rows, there, own = encoder.taken_apart(entities.kinds(LAYOUT), encoder.arrange(LAYOUT, obs, None))
     found = entities.split(LAYOUT, obs)
@@ -60,20 +60,20 @@ def test_statistics_are_those_of_all_present_entities_of_a_kind():
         assert isinstance(found, RunningStats)
         np.testing.assert_allclose(found.mean, samples.mean(axis=0), rtol=1e-4)
         np.testing.assert_allclose(found.var, samples.var(axis=0), rtol=1e-3)
-    shown = entities.split(layout, jnp.asarray(kept))
     arranged = encoder.arrange(layout, jnp.asarray(kept), stats)
-    np.testing.assert_allclose(arranged[:, :6].reshape(-1, 3, 2), stats["rocks"].normalize(shown["rocks"]))
+    expected = stats["rocks"].normalize(entities.split(layout, jnp.asarray(kept))["rocks"])
+    np.testing.assert_allclose(arranged[:, :6].reshape(-1, 3, 2), expected)
 
 
-def seen_at_first(env, **changes):
+def first_columns(env, **changes):
     """Columns by name, and the state, at the start of an episode."""
     state, timestep = env.reset(jax.random.key(0), env.default_params.replace(**changes))
     return {name: np.asarray(rows) for name, rows in entities.split(env.obs_layout, timestep.obs).items()}, state
 
 
 def test_neighbours_of_merge():
-    """A course starts where its vehicle is, and goes on with its speed."""
-    found, _ = seen_at_first(marljax.make("merge", intents=True))
+    """An intended course starts at its vehicle and continues with its speed."""
+    found, _ = first_columns(marljax.make("merge", intents=True))
     rows = found["neighbours"]
     assert rows.shape == (NUM_CAVS, 4, 15)
     np.testing.assert_array_equal(entities.present(rows), rows[..., 0] == 1.0)
@@ -85,26 +85,27 @@ def test_neighbours_of_merge():
 
 def test_neighbours_of_swarm():
     env = Swarm(preset="obstacles")
-    found, state = seen_at_first(env, position_noise=0.0, velocity_noise=0.0)
-    place, rows = np.asarray(state.body.position).T, found["neighbours"]
+    found, state = first_columns(env, position_noise=0.0, velocity_noise=0.0)
+    position, rows = np.asarray(state.body.position).T, found["neighbours"]
     assert rows.shape == (8, 2, 6)
     assert found["field"].shape == (8, 1, 9)
-    apart = np.linalg.norm(rows[..., None, :3] - (place[None] - place[:, None])[:, None], axis=-1)  # [8, 2, 8]
-    np.testing.assert_allclose(apart.min(axis=-1), 0.0, atol=1e-5)
-    np.testing.assert_allclose(found["own"][:, 0, 18], place[:, 2], atol=1e-6)
+    offsets = (position[None] - position[:, None])[:, None]
+    error = np.linalg.norm(rows[..., None, :3] - offsets, axis=-1)  # [8, 2, 8]
+    np.testing.assert_allclose(error.min(axis=-1), 0.0, atol=1e-5)
+    np.testing.assert_allclose(found["own"][:, 0, 18], position[:, 2], atol=1e-6)
 
 
 def test_units_of_smax():
     env = marljax.make("smax", scenario="2s3z")
-    found, _ = seen_at_first(env)
+    found, _ = first_columns(env)
     types = np.asarray(env.battle.unit_types)
     assert [rows.shape for rows in (found["allies"], found["enemies"], found["own"])] == [(5, 4, 13), (5, 5, 13), (5, 1, 10)]
     assert env.obs_layout[1].ordered
     np.testing.assert_array_equal(found["own"][:, 0, 4:].argmax(axis=-1), types[:5])
-    there = np.asarray(entities.present(found["allies"]))
-    assert there.any()
+    present = np.asarray(entities.present(found["allies"]))
+    assert present.any()
     expected = np.stack([np.delete(types[:5], ally) for ally in range(5)])
-    np.testing.assert_array_equal(found["allies"][..., 7:].argmax(axis=-1)[there], expected[there])
+    np.testing.assert_array_equal(found["allies"][..., 7:].argmax(axis=-1)[present], expected[present])
 
 
 @pytest.mark.parametrize(
@@ -120,4 +121,4 @@ def test_units_of_smax():
 def test_layouts_of_smax(options, names):
     env = marljax.make("smax", **options)
     assert {part.name: part.ordered for part in env.obs_layout} == names
-    assert not entities.fault(env)
+    entities.validate_layout(env)

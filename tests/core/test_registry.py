@@ -1,6 +1,7 @@
-"""A module that cannot be imported is named in one line."""
+"""Environments by name: errors of imports and options are one line."""
 
 import pytest
+from toys import Corridor
 
 from marljax import registry
 from marljax.errors import UserError
@@ -9,16 +10,16 @@ from marljax.errors import UserError
 @pytest.mark.parametrize(
     ("target", "source", "message"),
     [
-        ("absent_module:Maze", None, "cannot import 'absent_module' .*; is it installed or on PYTHONPATH"),
-        ("maze_package.absent:Maze", "", "cannot import 'maze_package.absent'"),
-        ("maze_lacks:Maze", "import absent_dependency.part", "'maze_lacks' imports 'absent_dependency', which is not there"),
-        ("maze_name:Maze", "from math import absent", "importing 'maze_name' raised ImportError: cannot import name 'absent'"),
-        ("maze_value:Maze", "raise ValueError('no walls')", "importing 'maze_value' raised ValueError: no walls; mend it there"),
-        ("maze_syntax:Maze", "def", "importing 'maze_syntax' raised SyntaxError"),
-        ("maze_leaves:Maze", "raise SystemExit(3)", "importing 'maze_leaves' raised SystemExit: 3; mend it there"),
+        ("absent_module:Maze", None, "'absent_module' .*installed or on PYTHONPATH"),
+        ("maze_package.absent:Maze", "", "'maze_package.absent'"),
+        ("maze_lacks:Maze", "import absent_dependency.part", "'maze_lacks' imports 'absent_dependency'"),
+        ("maze_name:Maze", "from math import absent", "'maze_name' raised ImportError: cannot import name 'absent'"),
+        ("maze_value:Maze", "raise ValueError('no walls')", "'maze_value' raised ValueError: no walls"),
+        ("maze_syntax:Maze", "def", "'maze_syntax' raised SyntaxError"),
+        ("maze_exits:Maze", "raise SystemExit(3)", "'maze_exits' raised SystemExit: 3"),
     ],
 )
-def test_the_module_at_fault_is_named(target, source, message, tmp_path, monkeypatch):
+def test_errors_name_the_module_to_fix(target, source, message, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "maze_package"
     package.mkdir()
@@ -32,11 +33,23 @@ def test_the_module_at_fault_is_named(target, source, message, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (3, {}, "3 is not the name of an environment"),
-        (None, {}, "None is not the name of an environment"),
-        ("merge", {"density": ["easy"]}, r"merge does not take density=\['easy'\]; give text, .*such as density='hard'"),
+        (3, {}, "3 .*make"),
+        ("marge", {}, "unknown environment 'marge'; did you mean merge"),
+        ("merge", {"densty": "easy"}, "'densty'; did you mean density"),
+        ("merge", {"density": ["easy"]}, r"density=\['easy'\]"),
+        ("merge", {"duration": 5}, r"'duration' .*default_params.replace\(duration="),
     ],
 )
-def test_what_is_no_name_or_no_option_is_one_line(name, options, message):
+def test_wrong_names_and_options_are_user_errors(name, options, message):
     with pytest.raises(UserError, match=message):
         registry.make(name, **options)
+
+
+class Hashing(Corridor):
+    def __post_init__(self):
+        hash(self)
+
+
+def test_exceptions_of_a_users_constructor_name_the_option():
+    with pytest.raises(UserError, match=r"maze .*length=\['4'\]; .*such as length=4"):
+        registry.build(Hashing, "maze", {"length": ["4"]})

@@ -1,4 +1,4 @@
-"""Environments whose values and best actions are known by pencil and paper."""
+"""Environments whose values and best actions are known analytically."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ class Probe(Environment):
     - TRUNCATED: 1 in every step, cut off after 5, the observation never changes; the value is 1 / (1 - γ).
     - COORDINATION: both take action 0: 1; both take action 1: ½; else 0.
     - ABSENT: like CHOICE; the second agent is absent in half of the episodes, and then observes and earns garbage.
-    - MEMORY: only the first observation shows the cue; after the fourth decision 1 for the action that it names.
+    - MEMORY: only the first observation has the cue; after the fourth decision 1 for the action that it names.
     """
 
     num_agents = 2
@@ -78,8 +78,8 @@ class Probe(Environment):
 
 @dataclasses.dataclass(frozen=True)
 class Aim(Environment):
-    """Two agents, one step: each earns minus the squared distance of its action [1, 2] to a target, of which it sees one
-    coordinate itself and the other in what all agents share; the best return is 0."""
+    """Two agents, one step: each earns minus the squared distance of its action [1, 2] to a target, of which it observes one
+    coordinate itself and the other in the shared part; the best return is 0."""
 
     num_agents = 2
     action_space = Box((1, 2), -1.0, 1.0)
@@ -105,11 +105,10 @@ class Aim(Environment):
 
 @dataclasses.dataclass(frozen=True)
 class Drift(Environment):
-    """An agent stands at x = 0 and may walk away: x grows by one if it wants to, and it earns −1 − x / 100. It sees x and the
-    time, and a limit cuts every episode off after 25 steps. The best return is −25.
+    """An agent starts at x = 0 and may walk away: action 1 increases x by one, and it earns −1 − x / 100. It observes x and the
+    time, and every episode is truncated after 25 steps. The best return is −25.
 
-    No return is known of a final observation, and it is unlike those that a critic learns from. Bootstrapped from, values feed on
-    what the critic makes of it.
+    A critic is never trained on final observations, which differ from all others here, so bootstrapped values extrapolate.
     """
 
     num_agents = 1

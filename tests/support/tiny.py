@@ -1,4 +1,4 @@
-"""An algorithm that keeps the whole contract and compiles in a moment: its parameters drift, and can be made to break."""
+"""An algorithm with the complete interface that compiles quickly: its parameters drift, and its loss can turn NaN."""
 
 import jax
 import jax.numpy as jnp

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from marljax.core.environment import Environment
+from marljax.core.environment import Display, Environment
 from marljax.core.scene import Boxes, Circles, Labels, Scene, Segments, empty
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome, View
@@ -17,7 +17,7 @@ STAY, BACK, FORTH = 0, 1, 2
 
 @struct.dataclass
 class CorridorParams:
-    """Numbers of ``Corridor``."""
+    """Params of ``Corridor``."""
 
     limit: Any = 12  # decisions until truncation
     slip: Any = 0.1  # probability that a move fails
@@ -38,6 +38,8 @@ class Corridor(Environment):
     """Agents walk to the far end of a corridor and leave; some episodes have fewer of them. Discrete, masked."""
 
     presets: ClassVar[tuple[str, ...]] = ("quick", "slow")
+    action_space = Discrete(3)
+    observation_space = Box((2,), 0.0, 1.0)
 
     length: int = 4
     agents: int = 3
@@ -47,14 +49,6 @@ class Corridor(Environment):
     @property
     def num_agents(self) -> int:
         return self.agents
-
-    @property
-    def action_space(self) -> Discrete:
-        return Discrete(3)
-
-    @property
-    def observation_space(self) -> Box:
-        return Box((2,), 0.0, 1.0)
 
     @property
     def default_params(self) -> CorridorParams:
@@ -85,8 +79,8 @@ class Corridor(Environment):
         return after, Outcome(reward, terminated, ~terminated & (after.time >= env_params.limit))
 
     def observe(self, state: CorridorState, env_params: CorridorParams) -> View:
-        place, clock = state.cell / self.length, jnp.full(self.agents, state.time / env_params.limit)
-        return View(jnp.stack([place, clock], axis=-1), self._mask(state), state.alive, {"arrived": 1.0 * state.arrived})
+        position, clock = state.cell / self.length, jnp.full(self.agents, state.time / env_params.limit)
+        return View(jnp.stack([position, clock], axis=-1), self._mask(state), state.alive, {"arrived": 1.0 * state.arrived})
 
     def global_state(self, state: CorridorState, env_params: CorridorParams) -> jax.Array:
         return jnp.concatenate([state.cell / self.length, 1.0 * state.alive, state.time[None] / env_params.limit])
@@ -106,8 +100,8 @@ class Corridor(Environment):
         )
 
     @property
-    def legend(self) -> tuple:
-        return (("walker", (0.0, 0.45, 0.7, 1.0)),)
+    def display(self) -> Display:
+        return Display(legend=(("walker", (0.0, 0.45, 0.7, 1.0)),))
 
     def _mask(self, state: CorridorState) -> jax.Array:
         walks = state.alive
@@ -126,18 +120,12 @@ class Points(Environment):
     """Points steer to the origin of a square until a time limit. Continuous, structured observation, no scene."""
 
     agents: int = 2
+    action_space = Box((2,), -1.0, 1.0)
+    observation_space = {"own": Box((2,), -1.0, 1.0), "shared": Box((1,), 0.0, 1.0)}  # noqa: RUF012
 
     @property
     def num_agents(self) -> int:
         return self.agents
-
-    @property
-    def action_space(self) -> Box:
-        return Box((2,), -1.0, 1.0)
-
-    @property
-    def observation_space(self) -> dict[str, Box]:
-        return {"own": Box((2,), -1.0, 1.0), "shared": Box((1,), 0.0, 1.0)}
 
     @property
     def default_params(self) -> dict[str, Any]:
@@ -164,7 +152,7 @@ class Points(Environment):
 
 @dataclasses.dataclass(frozen=True)
 class Padded(Points):
-    """``Points`` of which only the first can move along y: the second number of the others' actions is padding."""
+    """``Points`` of which only the first can move along y: the second entry of the others' actions is padding."""
 
     @property
     def usable(self) -> jax.Array:
@@ -180,7 +168,7 @@ class Padded(Points):
 
 @dataclasses.dataclass(frozen=True)
 class Crowd(Points):
-    """``Points`` that see one another within 1 and a beacon: entities of two kinds, one of them in two parts."""
+    """``Points`` that observe each other within 1, and a beacon: entities of two kinds, one of them in two parts."""
 
     agents: int = 4
 
@@ -198,18 +186,18 @@ class Crowd(Points):
         other = (number[:, None] + number[1:]) % self.agents  # [A, A − 1]
         dx, dy = state.x[other] - state.x[:, None], state.y[other] - state.y[:, None]
         near = jnp.hypot(dx, dy) < 1.0
-        seen = jnp.where(near[..., None], jnp.stack([dx, dy, jnp.ones_like(dx)], axis=-1), 0.0)
+        offset = jnp.where(near[..., None], jnp.stack([dx, dy, jnp.ones_like(dx)], axis=-1), 0.0)
         own = jnp.stack([state.x, state.y], axis=-1)
         beacon = jnp.stack([0.5 - state.x, -state.y, jnp.full(self.agents, 0.1 * state.time)], axis=-1)
-        apart = jnp.where(near, jnp.hypot(dx, dy), 0.0)
-        obs = jnp.concatenate([seen.reshape(self.agents, -1), own, beacon, apart], axis=-1)
+        distance = jnp.where(near, jnp.hypot(dx, dy), 0.0)
+        obs = jnp.concatenate([offset.reshape(self.agents, -1), own, beacon, distance], axis=-1)
         mask, alive = jnp.ones((self.agents, 1), bool), jnp.ones(self.agents, bool)
         return View(obs, mask, alive, {"spread": jnp.std(state.x)})
 
 
 @struct.dataclass
 class BumpsParams:
-    """Numbers of ``Bumps``."""
+    """Params of ``Bumps``."""
 
     limit: Any = 9  # steps of an episode, at least
     pay: Any = 1.0  # per step
@@ -217,7 +205,7 @@ class BumpsParams:
 
 @struct.dataclass
 class BumpsState:
-    kind: jax.Array  # [] int32, 0 … 12: the whole course of an episode follows from it
+    kind: jax.Array  # [] int32, 0 … 12, determines the whole episode
     step: jax.Array  # [] int32
     bumps: jax.Array  # [] int32 so far
     key: jax.Array  # a typed key, such as states may hold
@@ -230,19 +218,11 @@ def bump(kind, step):
 
 @dataclasses.dataclass(frozen=True)
 class Bumps(Environment):
-    """One agent that can do nothing meets bumps in a fixed order. The reward is the pay, which training lets grow from 0."""
+    """One agent that can do nothing meets bumps in a fixed order. The reward is the pay, annealed from 0 in training."""
 
-    @property
-    def num_agents(self) -> int:
-        return 1
-
-    @property
-    def action_space(self) -> Discrete:
-        return Discrete(2)
-
-    @property
-    def observation_space(self) -> Box:
-        return Box((1,))
+    num_agents = 1
+    action_space = Discrete(2)
+    observation_space = Box((1,))
 
     @property
     def default_params(self) -> BumpsParams:

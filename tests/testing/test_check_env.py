@@ -1,6 +1,7 @@
-"""The conformance kit passes what keeps the contract, and names what each of a family of broken environments breaks."""
+"""``check_env`` passes what keeps the contract, and names the violation of each of a family of broken environments."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,24 +10,69 @@ import pytest
 from toys import Corridor, CorridorParams, Crowd, Padded, Points
 
 from marljax import UserError, joint
-from marljax.core.environment import ScriptedPolicy
+from marljax.core.environment import Display, ScriptedPolicy
+from marljax.core.fields import option
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome
 from marljax.testing import check_env
 from marljax.testing.static import check_before_training, scene_fault
 
+NUM_STEPS = 30
 
-@pytest.mark.parametrize(
-    "env", [Corridor(), Corridor(preset="slow", agents=1), Corridor(compete=True), Points(), Padded(), Crowd()], ids=repr
-)
+
+@pytest.mark.parametrize("env", [Corridor(compete=True), Points(), Padded(), Crowd()], ids=repr)
 def test_correct_environments_pass(env):
-    assert check_env(env, num_steps=40) is None
+    check_env(env, num_steps=NUM_STEPS)
 
 
-def test_other_numbers_are_checked_too():
-    check_env(Corridor(), CorridorParams(slip=0.9), num_steps=40)
-    with pytest.raises(AssertionError, match="env_params hold NaN in slip"):
+def test_other_params_are_checked_too():
+    check_env(Corridor(), CorridorParams(slip=0.9), num_steps=NUM_STEPS)
+    with pytest.raises(AssertionError, match="NaN in slip"):
         check_env(Corridor(), CorridorParams(slip=float("nan")))
+
+
+def subclass(name, base=Corridor, **members):
+    """A class of this module, as a user would write it."""
+    return type(name, (base,), {"__module__": __name__, **members})
+
+
+def returning(value):
+    """A method that returns ``value``."""
+    return lambda self, *args: value
+
+
+def with_outcome(change, base=Corridor):
+    """A transition with other fields of the outcome: ``change(state, action, outcome)``."""
+
+    def transition(self, key, state, action, env_params):
+        after, outcome = base.transition(self, key, state, action, env_params)
+        return after, outcome._replace(**change(state, action, outcome))
+
+    return transition
+
+
+def with_state(change, base=Corridor):
+    """A transition to another state: ``change(after, action)``."""
+
+    def transition(self, key, state, action, env_params):
+        after, outcome = base.transition(self, key, state, action, env_params)
+        return change(after, action), outcome
+
+    return transition
+
+
+def with_view(change, base=Corridor):
+    """An observation with other fields: ``change(state, view)``."""
+
+    def observe(self, state, env_params):
+        view = base.observe(self, state, env_params)
+        return view._replace(**change(state, view))
+
+    return observe
+
+
+def with_scene(change):
+    return lambda self, state, env_params: change(Corridor.scene(self, state, env_params))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,31 +80,10 @@ class Unhashable(Corridor):
     table: np.ndarray = dataclasses.field(default_factory=lambda: np.arange(3))
 
 
-class Unequal(Corridor):
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-
 class Hidden(Corridor):
     def __init__(self, cells=4):
         super().__init__()
         object.__setattr__(self, "cells", cells)
-
-
-class WrongNoop(Corridor):
-    noop = 3
-
-
-class WrongTeams(Corridor):
-    teams = (0, 0)
-
-
-class WideActions(Points):
-    action_space = Box((2,), -2.0, 2.0)
-
-
-class WrongSpace(Corridor):
-    observation_space = Box((3,), 0.0, 1.0)
 
 
 class ValueBranch(Corridor):
@@ -68,74 +93,9 @@ class ValueBranch(Corridor):
         return super().transition(key, state, action, env_params)
 
 
-class WeakReward(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after, outcome._replace(reward=jnp.where(state.alive, -0.1, 0.0))
-
-
-class FloatTime(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after.replace(time=after.time * jnp.ones(())), outcome
-
-
-class VectorMetric(Corridor):
-    def observe(self, state, env_params):
-        return super().observe(state, env_params)._replace(metrics={"alive": 1.0 * state.alive})
-
-
-class HidingMetric(Corridor):
-    def observe(self, state, env_params):
-        return super().observe(state, env_params)._replace(metrics={"return": 1.0 * state.arrived})
-
-
-class NoActions(Corridor):
-    action_space = Discrete(0)
-
-
-class EmptyTeam(Corridor):
-    teams = (1, 1, 2)
-
-
-class ScalarReward(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after, outcome._replace(reward=jnp.sum(outcome.reward))
-
-
-class IntegerReward(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after, outcome._replace(reward=outcome.reward.astype(int))
-
-
-class DonePerAgent(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after, outcome._replace(terminated=~after.alive)
-
-
-class OtherTree(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return (after, key), outcome
-
-
-class Stumbles(Corridor):
+class Raises(Corridor):
     def transition(self, key, state, action, env_params):
         return state, Outcome({}["reward"], jnp.array(False), jnp.array(False))
-
-
-class NoDescription(Corridor):
-    @property
-    def teams(self):
-        raise KeyError("teams")
-
-
-class GlobalMatrix(Corridor):
-    def global_state(self, state, env_params):
-        return super().global_state(state, env_params)[None]
 
 
 class PresetShapes(Corridor):
@@ -146,70 +106,15 @@ class PresetShapes(Corridor):
 
 @dataclasses.dataclass(frozen=True)
 class PresetSplits(Corridor):
-    preset: str = "quick"  # compared, although it only chooses numbers
+    preset: str = "quick"  # compared, although it only chooses params
 
 
 @dataclasses.dataclass(frozen=True)
 class PresetReshapes(Corridor):
-    agents: int = dataclasses.field(default=3, compare=False)
+    agents: int = option(3, preset=True)
 
     def __post_init__(self):
         object.__setattr__(self, "agents", 3 if self.preset == "quick" else 2)
-
-
-class Overflowing(Corridor):
-    def global_state(self, state, env_params):
-        return super().global_state(state, env_params) / state.time
-
-
-class NanState(Points):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after.replace(x=jnp.where(after.time == 5, jnp.nan, after.x)), outcome
-
-
-class OutOfBounds(Corridor):
-    def observe(self, state, env_params):
-        view = super().observe(state, env_params)
-        return view._replace(obs=view.obs * 1.5)
-
-
-class IgnoresMask(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after, outcome._replace(reward=outcome.reward - 0.1 * (action == 1) * state.alive)
-
-
-class UsesPadding(Padded):
-    def transition(self, key, state, action, env_params):
-        return Points.transition(self, key, state, action, env_params)
-
-
-class ActingGhost(Corridor):
-    def observe(self, state, env_params):
-        view = super().observe(state, env_params)
-        return view._replace(action_mask=jnp.ones_like(view.action_mask), metrics={"arrived": 1.0 * state.time})
-
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after.replace(arrived=jnp.sum(action, dtype=jnp.int32)), outcome
-
-
-class PaidGhost(Corridor):
-    def transition(self, key, state, action, env_params):
-        after, outcome = super().transition(key, state, action, env_params)
-        return after, outcome._replace(reward=outcome.reward - 0.1)
-
-
-class EmptyMask(Corridor):
-    def observe(self, state, env_params):
-        view = super().observe(state, env_params)
-        return view._replace(action_mask=view.action_mask & (state.time < 3))
-
-
-class MaskedContinuous(Points):
-    def observe(self, state, env_params):
-        return super().observe(state, env_params)._replace(action_mask=(state.x > 0)[:, None])
 
 
 class HostRandomness(Points):
@@ -239,92 +144,125 @@ class RestartsItself(Corridor):
         return jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after), outcome
 
 
-class GarishScene(Corridor):
-    def scene(self, state, env_params):
-        scene = super().scene(state, env_params)
-        return scene._replace(circles=scene.circles._replace(colour=scene.circles.colour * 255))
+def raise_key_error(self):
+    raise KeyError("teams")
 
 
-class LostScene(Corridor):
-    def scene(self, state, env_params):
-        scene = super().scene(state, env_params)
-        return scene._replace(time=jnp.log(scene.time))
+def global_state_over_time(self, state, env_params):
+    return Corridor.global_state(self, state, env_params) / state.time
 
 
-class WrongLayout(Crowd):
-    obs_layout = (Part("own", 1, 2), Part("others", 3, 4))
+def global_matrix(self, state, env_params):
+    return Corridor.global_state(self, state, env_params)[None]
 
 
-class TornLayout(Crowd):
-    obs_layout = (Part("own", 1, 2), Part("others", 3, 4), Part("others", 1, 3))
-
-
-class SecondSelf(Crowd):
-    obs_layout = (Part("own", 2, 1), Part("others", 3, 5))
-
-
-BROKEN = {
-    Unhashable: "it cannot be hashed .*ndarray.*; keep arrays in env_params",
-    Unequal: "two environments made with the same options are not equal",
-    Hidden: r"equality does not see \['cells'\]",
-    WrongNoop: "noop is 3, which is no action",
-    WrongTeams: r"teams is \(0, 0\), not a tuple of one integer for each of 3 agents",
-    WideActions: r"continuous actions lie in \[-2.0, 2.0\]",
-    WrongSpace: r"the timestep does not follow the spaces: obs is float32\[3, 2\], not float32\[3, 3\]",
+WEAK_REWARD = subclass(
+    "WeakReward", transition=with_outcome(lambda state, action, outcome: {"reward": jnp.where(state.alive, -0.1, 0.0)})
+)
+# Violations that show without running anything.
+STATIC = {
+    Unhashable: "it cannot be hashed .*ndarray",
+    subclass("Unequal", __eq__=object.__eq__, __hash__=object.__hash__): "equality or hash",
+    Hidden: r"equality ignores \['cells'\]",
+    subclass("WrongNoop", noop=3): "noop is 3",
+    subclass("WrongTeams", teams=(0, 0)): r"teams is \(0, 0\).* 3 agents",
+    subclass("EmptyTeam", teams=(1, 1, 2)): r"teams is \(1, 1, 2\)",
+    subclass("NoTeams", teams=property(raise_key_error)): r"teams raised KeyError: 'teams' \(raise_key_error, line",
+    subclass("NoActions", action_space=Discrete(0)): "action_space .*no action",
+    subclass("WideActions", Points, action_space=Box((2,), -2.0, 2.0)): r"\[-2.0, 2.0\]",
+    subclass("WrongSpace", observation_space=Box((3,), 0.0, 1.0)): r"obs is float32\[3, 2\], not float32\[3, 3\]",
+    subclass("WrongLayout", Crowd, obs_layout=(Part("own", 1, 2), Part("others", 3, 4))): "14 columns .* of 17",
+    subclass(
+        "TornLayout", Crowd, obs_layout=(Part("own", 1, 2), Part("others", 3, 4), Part("others", 1, 3))
+    ): "obs_layout .*count=3.* and .*count=1",
+    subclass("SecondSelf", Crowd, obs_layout=(Part("own", 2, 1), Part("others", 3, 5))): "obs_layout .*count=2.*single",
     ValueBranch: "step cannot be compiled: Attempted boolean conversion of traced array",
-    WeakReward: r"the timestep of step is not like that of reset: reward is weak float32\[3\], not float32\[3\] .*name a dtype",
-    FloatTime: r"the state of step is not like that of reset: time is float32\[\], not int32\[\]",
-    VectorMetric: "metrics is not a dictionary of scalars",
-    HidingMetric: r"metrics named \['return'\] would hide those of vectorize",
-    NoActions: "holds no action",
-    EmptyTeam: r"teams is \(1, 1, 2\).*each has an agent",
-    ScalarReward: r"reward is float32\[\], not float32\[3\]",
-    IntegerReward: r"reward is int32\[3\], not float32\[3\]",
-    DonePerAgent: r"terminated is bool\[3\], not bool\[\]",
-    OtherTree: "step",
-    Stumbles: r"step raised KeyError: 'reward' \(transition, line \d+ of test_check_env.py\)",
-    NoDescription: r"teams raised KeyError: 'teams' \(teams, line",
-    GlobalMatrix: r"global_state is float32\[1, 7\], not a vector",
-    PresetShapes: r"the env_params of preset 'slow' need another program: slip is float32\[3\], not float32\[\]",
+    Raises: r"step raised KeyError: 'reward' \(transition, line \d+ of test_check_env.py\)",
+    WEAK_REWARD: r"reward is weak float32\[3\], not float32\[3\] .*name a dtype",
+    subclass(
+        "ScalarReward", transition=with_outcome(lambda state, action, outcome: {"reward": jnp.sum(outcome.reward)})
+    ): r"reward is float32\[\], not float32\[3\]",
+    subclass(
+        "IntegerReward", transition=with_outcome(lambda state, action, outcome: {"reward": outcome.reward.astype(int)})
+    ): r"reward is int32\[3\], not float32\[3\]",
+    subclass(
+        "DonePerAgent", transition=with_outcome(lambda state, action, outcome: {"terminated": ~state.alive})
+    ): r"terminated is bool\[3\], not bool\[\]",
+    subclass(
+        "FloatTime", transition=with_state(lambda after, action: after.replace(time=after.time * jnp.ones(())))
+    ): r"the state .*time is float32\[\], not int32\[\]",
+    subclass("OtherTree", transition=with_state(lambda after, action: (after, action))): "step",
+    subclass("VectorMetric", observe=with_view(lambda state, view: {"metrics": {"alive": 1.0 * state.alive}})): "scalars",
+    subclass(
+        "HidingMetric", observe=with_view(lambda state, view: {"metrics": {"return_0": 1.0 * state.arrived}})
+    ): r"\['return_0'\] would hide",
+    subclass("GlobalMatrix", global_state=global_matrix): r"global_state is float32\[1, 7\]",
+}
+# Those that show in the presets or in episodes.
+DYNAMIC = {
+    PresetShapes: r"preset 'slow' .*slip is float32\[3\], not float32\[\]",
     PresetSplits: "preset='slow' changes equality, but no shape",
     PresetReshapes: "preset='slow' changes shapes, but not equality",
-    Overflowing: "global_state is not finite",
-    NanState: "the state holds NaN in x",
-    OutOfBounds: r"obs spans \[.*\], outside of observation_space \[0, 1\]",
-    IgnoresMask: "an unavailable action does not act as the noop: timestep.reward differs",
-    UsesPadding: "an unavailable action does not act as the noop: state.y differs",
-    ActingGhost: "the action of an agent that is not alive matters: state.arrived differs",
-    PaidGhost: "an agent that was not alive got a reward",
-    EmptyMask: "an agent that is alive has no available action",
-    MaskedContinuous: "the action mask of a continuous action has to be all true",
-    HostRandomness: "reset and its vectorised twin differ in obs.own for the same key",
+    subclass("Overflowing", global_state=global_state_over_time): "global_state is not finite",
+    subclass(
+        "NanState", Points, transition=with_state(lambda s, _: s.replace(x=jnp.where(s.time == 5, jnp.nan, s.x)), Points)
+    ): "NaN in x",
+    subclass("OutOfBounds", observe=with_view(lambda state, view: {"obs": view.obs * 1.5})): r"obs is in .*\[0, 1\]",
+    subclass(
+        "IgnoresMask",
+        transition=with_outcome(lambda state, action, outcome: {"reward": outcome.reward - 0.1 * (action == 1) * state.alive}),
+    ): "does not act as the noop: timestep.reward differs",
+    subclass("UsesPadding", Padded, transition=Points.transition): "does not act as the noop: state.y differs",
+    subclass(
+        "ActingGhost",
+        observe=with_view(lambda state, view: {"action_mask": jnp.ones_like(view.action_mask)}),
+        transition=with_state(lambda after, action: after.replace(arrived=jnp.sum(action, dtype=jnp.int32))),
+    ): "not alive matters: state.arrived differs",
+    subclass(
+        "PaidGhost", transition=with_outcome(lambda state, action, outcome: {"reward": outcome.reward - 0.1})
+    ): "not alive got a reward",
+    subclass(
+        "EmptyMask", observe=with_view(lambda state, view: {"action_mask": view.action_mask & (state.time < 3)})
+    ): "no available action",
+    subclass(
+        "MaskedContinuous", Points, observe=with_view(lambda state, view: {"action_mask": (state.x > 0)[:, None]}, Points)
+    ): "mask of a continuous action",
+    HostRandomness: "reset and its vectorised twin differ in obs.own",
     OwnStep: "step and its vectorised twin differ in reward",
-    Endless: "no episode ended within 40 steps; raise num_steps",
-    RestartsItself: "the final state of an episode is a fresh one .*: leave the restart to vectorize",
-    GarishScene: r"a colour of the scene lies outside of \[0, 1\]",
-    LostScene: "scene.time is not finite",
-    WrongLayout: "obs_layout describes 14 columns of an observation of 17",
-    TornLayout: r"obs_layout holds .*count=3.* and .*count=1.*; parts of one name are columns of the same entities",
-    SecondSelf: r"obs_layout holds .*count=2.*; there is one agent that observes",
+    Endless: f"no episode ended within {NUM_STEPS} steps",
+    RestartsItself: "leave the restart to vectorize",
+    subclass(
+        "GarishScene",
+        scene=with_scene(lambda scene: scene._replace(circles=scene.circles._replace(colour=scene.circles.colour * 255))),
+    ): "a colour of the scene",
+    subclass("LostScene", scene=with_scene(lambda scene: scene._replace(time=jnp.log(scene.time)))): "scene.time is not finite",
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_broken_environments_are_named(broken):
-    with pytest.raises(AssertionError, match=f"^{broken.__name__}: .*{BROKEN[broken]}"):
-        check_env(broken(), num_steps=40)
+def class_name(case):
+    return getattr(case, "__name__", "")
 
 
-def test_endless_environments_may_say_so():
-    check_env(Endless(), num_steps=40, ends=False)
+@pytest.mark.parametrize(("broken", "message"), [*STATIC.items(), *DYNAMIC.items()], ids=class_name)
+def test_violations_are_named(broken, message):
+    with pytest.raises(AssertionError, match=f"^{broken.__name__}: .*{message}"):
+        check_env(broken(), num_steps=NUM_STEPS)
 
 
-def always(value):
-    """A method that gives ``value``."""
-    return lambda self, *given: value
+@pytest.mark.parametrize(("broken", "message"), STATIC.items(), ids=class_name)
+def test_static_violations_are_user_errors_before_training(broken, message):
+    if broken is WEAK_REWARD:  # its results are right
+        check_before_training(broken())
+        return
+    with pytest.raises(UserError, match=f"^{broken.__name__}: .*{message}"):
+        check_before_training(broken())
 
 
-def leaves(self, *given):
+def test_endless_environments_may_be_declared():
+    check_env(Endless(), num_steps=NUM_STEPS, ends=False)
+
+
+def exits(self, *args):
     raise SystemExit(3)
 
 
@@ -332,88 +270,77 @@ def forth(key, state, timestep, carry):
     return jnp.full(timestep.alive.shape, 2), carry
 
 
-def doing(action, carry=()):
-    """The rivals of an environment, of which the one does this."""
-    return always({"walker": ScriptedPolicy(Corridor(), CorridorParams(), lambda *given: (action, carry))})
+def walker(policy):
+    """Scripted policies: one."""
+    return {"scripted_policies": returning({"walker": policy})}
 
 
-# What an environment's class may say wrong beside its episodes: name → (value, what is told).
-TOLD = [
-    ({"limit_ends": always(True)}, "limit_ends is <bound method.*, not True or False"),
-    ({"limit_ends": True, "max_episode_steps": always("12")}, "longest gives '12', not a number or None"),
-    ({"limit_ends": True, "max_episode_steps": always(jnp.ones(3))}, r"longest gives Array\(.*, not a number or None"),
-    ({"max_episode_steps": lambda self, env_params: int(env_params.limit)}, "longest cannot be compiled"),
-    ({"max_episode_steps": leaves}, r"longest raised SystemExit: 3 \(leaves, line"),
-    ({"figures": "arrived"}, "figures is 'arrived', not a tuple of names"),
-    ({"units": ("m",)}, r"units is \('m',\), not a dictionary"),
-    ({"alarms": ["arrived"]}, r"alarms is \['arrived'\], not a dictionary"),
-    ({"alarms": {"nothing": "…"}}, r"alarms names \['nothing'\], which are no metrics; observe reports \['arrived', "),
-    ({"alarms": property(always(None))}, "alarms is None, not a dictionary"),
-    ({"scripted_policies": lambda self, env_params: {}["walker"]}, r"rivals raised KeyError: 'walker' \(<lambda>, line"),
-    ({"scripted_policies": always([forth])}, r"rivals gives \[<function .*, not a dictionary of policies by name"),
-    ({"scripted_policies": always({"walker": 3})}, "the scripted policy 'walker' is 3, not a function"),
-    ({"scripted_policies": always({"walker": lambda *given: 3})}, r"'walker' does not give a pair \(action, carry\)"),
-    ({"scripted_policies": doing(jnp.zeros((3, 7), int))}, r"'walker' gives the actions int32\[3, 7\], not int32\[3\]$"),
-    ({"scripted_policies": doing(jnp.zeros(3))}, r"'walker' gives the actions float32\[3\], not int32\[3\]"),
-    ({"scripted_policies": doing(jnp.zeros(3, int), 1)}, "'walker' gives another carry than it began with"),
-    ({"scripted_policies": always({"walker": lambda *given: given[4]})}, r"'walker' raised IndexError: .* \(<lambda>, line"),
+def walker_of(action, carry=()):
+    """Scripted policies: one with this decision."""
+    return walker(ScriptedPolicy(Corridor(), CorridorParams(), lambda *args: (action, carry)))
+
+
+# Wrong members of an environment's class → message.
+MEMBERS = [
+    ({"limit_ends": returning(True)}, "limit_ends is <bound method"),
+    ({"max_episode_steps": returning("12")}, "max_episode_steps returns '12'"),
+    ({"max_episode_steps": returning(jnp.ones(3))}, r"max_episode_steps returns Array\("),
+    ({"max_episode_steps": lambda self, env_params: int(env_params.limit)}, "max_episode_steps cannot be compiled"),
+    ({"max_episode_steps": exits}, r"max_episode_steps raised SystemExit: 3 \(exits, line"),
+    ({"display": 3}, "display is 3"),
+    ({"display": Display(metrics="arrived")}, "display.metrics is 'arrived'"),
+    ({"display": Display(units=("m",))}, r"display.units is \('m',\)"),
+    ({"display": Display(warnings=["arrived"])}, r"display.warnings is \['arrived'\]"),
+    ({"display": Display(warnings={"nothing": "…"})}, r"display.warnings has \['nothing'\].*\['arrived', "),
+    ({"scripted_policies": lambda self, env_params: {}["walker"]}, r"scripted_policies raised KeyError: .*\(<lambda>, line"),
+    ({"scripted_policies": returning([forth])}, r"scripted_policies returns \["),
+    (walker(3), "'walker' is 3, not a function"),
+    (walker(lambda *args: 3), r"'walker' .*\(action, carry\)"),
+    (walker(lambda *args: args[4]), r"'walker' raised IndexError: .* \(<lambda>, line"),
+    (walker_of(jnp.zeros((3, 7), int)), r"'walker' .* int32\[3, 7\], not int32\[3\]$"),
+    (walker_of(jnp.zeros(3)), r"'walker' .* float32\[3\], not int32\[3\]"),
+    (walker_of(jnp.zeros(3, int), 1), "'walker' .*carry"),
 ]
 
 
-@pytest.mark.parametrize(("members", "message"), TOLD, ids=[message[:30] for _, message in TOLD])
-def test_what_is_wrong_beside_the_episodes_is_told_before_training(members, message):
-    env = type("Wrong", (Corridor,), {"__module__": __name__, **members})()
+@pytest.mark.parametrize(("members", "message"), MEMBERS, ids=[message[:30] for _, message in MEMBERS])
+def test_wrong_members_are_user_errors_before_training(members, message):
     with pytest.raises(UserError, match=f"^Wrong: .*{message}"):
-        check_before_training(env)
+        check_before_training(subclass("Wrong", **members)())
 
 
-def test_what_is_right_beside_the_episodes_passes():
-    counting = ScriptedPolicy(Points(), Points().default_params, lambda *given: (jnp.zeros((2, 2)), given[3] + 1), 0)
-    members = {
-        "scripted_policies": always({"walker": forth, "counting": counting}),
-        "max_episode_steps": lambda self, numbers: numbers.limit,
-    }
-    texts = {"alarms": {"arrived": "…"}, "units": {"arrived": "%"}, "figures": ("arrived",), "limit_ends": True}
-    assert check_before_training(type("Right", (Corridor,), {"__module__": __name__, **members, **texts})()) is None
+def test_right_members_pass():
+    counting = ScriptedPolicy(Points(), Points().default_params, lambda *args: (jnp.zeros((2, 2)), args[3] + 1), 0)
+    right = subclass(
+        "Right",
+        scripted_policies=returning({"walker": forth, "counting": counting}),
+        max_episode_steps=lambda self, env_params: env_params.limit,
+        display=Display(metrics=("arrived",), warnings={"arrived": "…"}, units={"arrived": "%"}),
+        limit_ends=True,
+    )
+    check_before_training(right())
 
 
-WITHOUT_RUNNING = [*[*BROKEN][: [*BROKEN].index(PresetShapes)], WrongLayout, TornLayout, SecondSelf]
+def test_the_environment_inside_a_wrapper_is_checked():
+    with pytest.raises(UserError, match=r"^Raises: "):
+        check_before_training(joint(Raises()))
 
 
-@pytest.mark.parametrize("broken", WITHOUT_RUNNING, ids=lambda broken: broken.__name__)
-def test_what_can_be_seen_without_running_is_told_before_training(broken):
-    if broken is WeakReward:  # computes the right numbers
-        check_before_training(broken())
-        return
-    with pytest.raises(UserError, match=f"^{broken.__name__}: .*{BROKEN[broken]}"):
-        check_before_training(broken())
+def no_paint(self, state, env_params):
+    raise RuntimeError("no paint")
 
 
-def test_a_wrapper_of_ours_is_checked_inside():
-    with pytest.raises(UserError, match=r"^ScalarReward: "):
-        check_before_training(joint(ScalarReward()))
+SCENES = [
+    ({"scene": no_paint}, r"scene raised RuntimeError: no paint \(no_paint, line"),
+    ({"scene": returning({"time": jnp.zeros(())})}, "scene returns a dict"),
+    *(({"display": Display(legend=legend)}, "display.legend") for legend in (7, (3,), (("walker", (0.0, 1.0)),))),
+]
 
 
-class BrokenScene(Corridor):
-    def scene(self, state, env_params):
-        raise RuntimeError("no paint")
-
-
-def test_a_scene_that_raises_spoils_the_pictures_only():
-    env = BrokenScene()
+@pytest.mark.parametrize(("members", "message"), SCENES, ids=[message[:30] for _, message in SCENES])
+def test_a_broken_scene_affects_drawing_only(members, message):
+    env = subclass("Wrong", **members)()
     check_before_training(env)
-    assert "BrokenScene: scene raised RuntimeError: no paint (scene, line" in scene_fault(env, env.default_params)
-    assert scene_fault(Points(), Points().default_params) == "Points has no scene; implement scene(state, env_params)"
+    assert re.search(message, scene_fault(env, env.default_params))
     assert scene_fault(Corridor(), CorridorParams()) == ""
-
-
-@pytest.mark.parametrize("legend", [7, (3,), (("walker", (0.0, 1.0)),), property(always(None)), property(leaves)])
-def test_a_legend_that_is_none_spoils_the_pictures_only(legend):
-    env = type("Wrong", (Corridor,), {"__module__": __name__, "legend": legend})()
-    check_before_training(env)
-    assert "Wrong: legend " in scene_fault(env, env.default_params)
-
-
-def test_a_scene_that_is_none_spoils_the_pictures_only():
-    env = type("Wrong", (Corridor,), {"__module__": __name__, "scene": always({"time": jnp.zeros(())})})()
-    assert scene_fault(env, env.default_params) == "Wrong: scene gives a dict, not a marljax.core.scene.Scene"
+    assert "has no scene" in scene_fault(Points(), Points().default_params)

@@ -1,8 +1,8 @@
-"""JaxMARL's training scripts train on our environments.
+"""JaxMARL's training scripts train on marljax environments.
 
-The package ``jaxmarl`` has the environments and their wrappers, not the scripts of its repository (``baselines/``). Here is
-written down, in loops of our own, what each of them asks of an environment and of the packaged wrappers: with ``PRNGKey``s, and
-in the shapes, orders and dtypes in which the script asks. Whatever a loop has played is then played again by our own ``step``.
+The package ``jaxmarl`` has the environments and their wrappers, not the scripts of its repository (``baselines/``). The loops
+here use an environment and the packaged wrappers as each of these scripts does, with ``PRNGKey``s and the same shapes, orders and
+dtypes. Every episode of a loop is then replayed with ``env.step``.
 """
 
 import functools
@@ -45,7 +45,7 @@ CASES = {
 class Case(NamedTuple):
     env: Any
     env_params: Any
-    theirs: Any  # through JaxMARL's API
+    theirs: Any  # with JaxMARL's API
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def case(name):
 
 
 class Log(NamedTuple):
-    """What a loop has seen of one step of all environments; [T, …] of a rollout."""
+    """One step of all environments as a loop receives it; [T, …] of a rollout."""
 
     keys: Any  # [E], given to ``step``
     action: Any  # [E, A]
@@ -70,8 +70,8 @@ class Log(NamedTuple):
 
 @functools.cache
 def replayer(name):
-    """Our own episodes, compiled: (reset keys [E], step keys [T, E], actions [T, E, A]) → by step [T, E, …] the reward, who is
-    alive, whether the episode ended, the return so far, who has been present, and the metrics."""
+    """Episodes of ``env.step``, compiled: (reset keys [E], step keys [T, E], actions [T, E, A]) → [T, E, …] rewards, alive, ends,
+    returns so far, present, metrics."""
     env, env_params, _ = case(name)
     joint = marljax.joint(env)
 
@@ -81,8 +81,9 @@ def replayer(name):
             after, timestep = joint.step(key_step, state, given[1].reshape(1, -1), env_params)
             alive = env.observe(after.env, env_params).alive
             fresh, _ = joint.reset(key_reset, env_params)
-            seen = (after.returns - state.returns, alive, timestep.last, after.returns, after.present, timestep.metrics)
-            return jax.tree.map(lambda new, old: jnp.where(timestep.last, new, old), fresh, after), seen
+            reward = after.returns - state.returns
+            record = (reward, alive, timestep.last, after.returns, after.present, timestep.metrics)
+            return jax.tree.map(lambda new, old: jnp.where(timestep.last, new, old), fresh, after), record
 
         return jax.lax.scan(step, joint.reset(key, env_params)[0], (keys, actions))[1]
 
@@ -90,7 +91,7 @@ def replayer(name):
 
 
 def check_against_ours(name, reset_keys, log, scale=1.0):
-    """The rewards, ends and metrics that a loop was given are ours, and the returns that its wrapper logged (times ``scale``)."""
+    """A loop's rewards, ends and metrics are those of ``env.step``, and so are its wrapper's returns (times ``scale``)."""
     reward, alive, over, returns, present, metrics = replayer(name)(reset_keys, log.keys, log.action)
     np.testing.assert_allclose(log.reward, reward, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(log.over, over)
@@ -110,7 +111,7 @@ def check_against_ours(name, reset_keys, log, scale=1.0):
 
 
 def check_learnt(before, after):
-    """Parameters are finite, and nearly all of them moved."""
+    """Parameters are finite, and nearly all of them changed."""
     pairs = list(zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True))
     assert all(np.isfinite(new).all() for _, new in pairs)
     assert np.mean([not np.array_equal(old, new) for old, new in pairs]) > 0.8
@@ -128,7 +129,7 @@ def by_env(agents, values):
 
 
 def infos_as_the_scripts_shape_them(agents, info):
-    """They flatten every entry to [A·E], which only entries of A·E numbers survive."""
+    """They flatten every entry to [A·E], so each must have that size."""
     flat = jax.tree.map(lambda x: x.reshape(len(agents) * NUM_ENVS), info)
     return jax.tree.map(lambda x: x.reshape(NUM_ENVS, len(agents)), flat)
 
@@ -139,7 +140,7 @@ IPPO = ippo.Config(total_timesteps=2 * NUM_ENVS * NUM_STEPS, num_envs=NUM_ENVS, 
 
 
 def ippo_ff_update(env, state):
-    """The use of ``IPPO/ippo_ff_mpe.py``: no masks; actions go in as [E, 1]; an agent's own ``done`` ends its advantages."""
+    """Like ``IPPO/ippo_ff_mpe.py``: no masks; actions are [E, 1]; an agent's own ``done`` ends its advantages."""
     agents = env.agents
     key, key_rollout, key_fit = jax.random.split(state.key, 3)
 
@@ -187,7 +188,7 @@ def test_ippo_ff(name):
 
 
 class SmaxWorldState(JaxMARLWrapper):
-    """What ``MAPPO/mappo_rnn_smax.py`` puts around its environment: for every agent the world state and, or not, its number."""
+    """The wrapper of ``MAPPO/mappo_rnn_smax.py``: the world state for every agent, with or without the agent's id."""
 
     def __init__(self, env, with_agent_id=True):
         super().__init__(env)
@@ -215,7 +216,7 @@ class SmaxWorldState(JaxMARLWrapper):
 
 
 class MpeWorldState(SmaxWorldState):
-    """What ``MAPPO/mappo_rnn_mpe.py`` does: for every agent all observations side by side."""
+    """The wrapper of ``MAPPO/mappo_rnn_mpe.py``: all observations concatenated, for every agent."""
 
     def __init__(self, env):
         JaxMARLWrapper.__init__(self, env)
@@ -229,8 +230,8 @@ class MpeWorldState(SmaxWorldState):
 
 
 class RecurrentLoop(rnn_ppo.Trainer):
-    """The use of ``IPPO/ippo_rnn_smax.py`` and, with ``central``, of the two MAPPO scripts: ``get_avail_actions`` of
-    ``env_state.env_state``, as ``1 - mask``; an agent's ``done`` empties its memory, ``__all__`` ends advantages; [E] actions."""
+    """Like ``IPPO/ippo_rnn_smax.py`` and, with ``central``, the two MAPPO scripts: ``get_avail_actions`` of
+    ``env_state.env_state``, as ``1 - mask``; an agent's ``done`` resets its memory, ``__all__`` ends advantages; [E] actions."""
 
     def __init__(self, settings, env, masked=True):
         super().__init__(settings, env)
@@ -250,7 +251,7 @@ class RecurrentLoop(rnn_ppo.Trainer):
         return rnn_ppo.Moment(local, world, mask, done)
 
     def play(self, params, carried, key):
-        """One step: what is carried on, the transition, its log."""
+        """One step: the next carry, the transition, its log."""
         env_state, last_obs, last_done, carry = carried
         key_action, key_step = jax.random.split(key)
         moment = self.see(last_obs, env_state, last_done)
@@ -325,7 +326,7 @@ def logged(name):
 
 
 def check_team(name, obs, rewards):
-    """The state and the reward of the team are what ``ToJaxMARL`` says ``CTRolloutManager`` takes."""
+    """The state and the reward of the team are those that ``ToJaxMARL`` documents for ``CTRolloutManager``."""
     theirs = case(name).theirs
     agents = theirs.agents
     if "smax" in theirs.name.lower():
@@ -355,7 +356,7 @@ def q_config(mixer):
 
 @pytest.mark.parametrize(("name", "mixer"), [("merge", "vdn"), ("smax", "qmix"), ("ride_dispatch", "qmix")])
 def test_qmix_and_vdn_rnn(name, mixer, tmp_path):
-    """The use of ``QLearning/qmix_rnn.py`` and ``vdn_rnn.py``, which ``jaxmarl_qmix`` has, too: ``batch_reset`` for every
+    """Like ``QLearning/qmix_rnn.py`` and ``vdn_rnn.py``, as in ``baselines.rivals.qmix``: ``batch_reset`` for every
     rollout, ``get_valid_actions`` of ``env_state.env_state``, ``batch_step``, whole rollouts in a buffer, and safetensors."""
     env, config = logged(name), q_config(mixer)
     start = jax.jit(functools.partial(qmix.init, env, config))(jax.random.PRNGKey(3))
@@ -382,7 +383,7 @@ def test_qmix_and_vdn_rnn(name, mixer, tmp_path):
 
 
 class QNetwork(nn.Module):
-    """LayerNorm instead of a target network; a memory, or none."""
+    """LayerNorm instead of a target network, with or without memory."""
 
     num_actions: int
     memory: bool
@@ -396,7 +397,7 @@ class QNetwork(nn.Module):
 
 
 class PqnLoop:
-    """The use of ``QLearning/pqn_vdn_rnn.py`` and ``pqn_vdn_ff.py``: environments go on from update to update, ``batch_sample``
+    """Like ``QLearning/pqn_vdn_rnn.py`` and ``pqn_vdn_ff.py``: environments continue from update to update, ``batch_sample``
     for random actions, λ-returns of the sum of the agents' best available values, and a second manager for greedy play."""
 
     def __init__(self, env, memory):
@@ -489,7 +490,7 @@ def test_pqn_vdn(name, memory):
     check_against_ours(name, reset_keys, log)
 
 
-def test_masks_of_other_environments_are_there_for_a_manager_that_is_told():
+def test_a_manager_can_be_given_masks():
     theirs = case("merge").theirs
     manager = CTRolloutManager(LogWrapper(theirs), batch_size=NUM_ENVS)
     _, state = manager.batch_reset(jax.random.PRNGKey(0))

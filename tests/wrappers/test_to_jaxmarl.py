@@ -1,4 +1,4 @@
-"""Our environments behind JaxMARL's API: its wrappers and loops see the very same episodes."""
+"""Environments with JaxMARL's API: its wrappers and loops play the same episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ NUM_ENVS, NUM_STEPS = 3, 130
 
 
 def loop(env, key, act):
-    """A rollout as JaxMARL's own loops are written: vmap over environments, scan over steps, dictionaries throughout."""
+    """A rollout as in JaxMARL's loops: vmap over environments, scan over steps, dictionaries by agent."""
     key_reset, key_steps = jax.random.split(key)
     obs, state = jax.vmap(env.reset)(jax.random.split(key_reset, NUM_ENVS))
 
@@ -36,14 +36,14 @@ def loop(env, key, act):
 
 
 def uniform(key, available):
-    """One of the available actions of each agent, in JaxMARL's manner."""
+    """One of the available actions of each agent."""
     keys = jax.random.split(key, len(available))
     pairs = zip(keys, available.items(), strict=True)
     return {agent: jax.random.categorical(own, jnp.where(mask, 0.0, -jnp.inf)) for own, (agent, mask) in pairs}
 
 
 def plain_episodes(env, key):
-    """Returns [T, E, A] and lengths [T, E] of the episodes that end at each step, from our ``reset`` and ``step`` alone."""
+    """Returns [T, E, A] and lengths [T, E] of the episodes that end at each step, from ``env.reset`` and ``env.step``."""
     key_reset, key_steps = jax.random.split(key)
     agents = [f"agent_{index}" for index in range(env.num_agents)]
 
@@ -74,7 +74,7 @@ def plain_episodes(env, key):
     [Corridor(), pytest.param(marljax.make("smax", scenario="3m"), marks=pytest.mark.slow), marljax.make("merge")],
     ids=["corridor", "smax", "merge"],
 )
-def test_the_log_wrapper_reports_our_returns_and_lengths(env):
+def test_the_log_wrapper_reports_the_same_episodes(env):
     key = jax.random.key(5)
     wrapped = LogWrapper(marljax.to_jaxmarl(env))
     obs, _, done, info = jax.jit(lambda key: loop(wrapped, key, uniform))(key)
@@ -88,7 +88,7 @@ def test_the_log_wrapper_reports_our_returns_and_lengths(env):
     assert obs["world_state"].shape == (NUM_STEPS, NUM_ENVS, wrapped.world_state_size)
 
 
-def test_what_came_from_jaxmarl_goes_back_unchanged():
+def test_a_round_trip_changes_nothing():
     own = jaxmarl.make("switch_riddle")
     again = marljax.to_jaxmarl(marljax.make("jaxmarl/switch_riddle"))
 
@@ -133,14 +133,14 @@ def test_agents_that_leave_are_done_and_have_the_noop_only():
     assert (info["arrived"].shape, bool(info["truncated"].any()), int(state.step)) == ((3,), False, 1)
 
 
-def test_sizes_that_jaxmarls_scripts_read_reach_through_wrappers():
+def test_sizes_for_jaxmarls_scripts_are_available_through_wrappers():
     env = marljax.make("smax", scenario="5m_vs_6m")
     wrapped = SMAXLogWrapper(LogWrapper(marljax.to_jaxmarl(env)))
     own = jaxmarl.make("HeuristicEnemySMAX", scenario=jaxmarl.environments.smax.map_name_to_scenario("5m_vs_6m"))
     assert (wrapped.num_allies, wrapped.num_agents) == (own.num_allies, own.num_agents) == (5, 5)
     obs, _ = jax.eval_shape(wrapped.reset, jax.random.PRNGKey(0))
     assert obs["world_state"].shape == (wrapped.state_size,) == (wrapped.world_state_size,)
-    assert wrapped.name.lower().startswith("smax")  # what CTRolloutManager goes by
+    assert wrapped.name.lower().startswith("smax")  # which CTRolloutManager tests
     both = marljax.to_jaxmarl(marljax.make("smax", scenario="5m_vs_6m", mode="self_play"))
     assert (both.num_allies, both.num_agents) == (5, 11)
 
@@ -165,12 +165,12 @@ def test_shared_parts_of_an_observation_are_repeated_and_actions_are_continuous(
 @pytest.mark.parametrize(
     ("env", "changes", "message"),
     [
-        ("smax", None, r"to_jaxmarl got 'smax'; give an environment, such as marljax.make\('smax'\)"),
-        (marljax.make("smax"), {"duration": -5}, "duration=-5 of smax is out of range"),
-        (marljax.make("smax"), {"speed": np.ones(5)}, r"speed=.* of smax has shape \[5\]; give 6 numbers"),
-        (marljax.make("smax"), "hard", "env_params are str; give SmaxParams, such as env.default_params with changes"),
+        ("smax", None, "to_jaxmarl got 'smax'"),
+        (marljax.make("smax"), {"duration": -5}, "duration=-5 "),
+        (marljax.make("smax"), {"speed": np.ones(5)}, r"speed=.*shape \[5\]"),
+        (marljax.make("smax"), "hard", "str; give SmaxParams"),
     ],
 )
-def test_what_cannot_be_presented_is_one_line(env, changes, message):
+def test_other_environments_and_params_are_refused(env, changes, message):
     with pytest.raises(marljax.UserError, match=message):
         marljax.to_jaxmarl(env, env.default_params.replace(**changes) if isinstance(changes, dict) else changes)
