@@ -28,7 +28,7 @@ def test_running_statistics_equal_those_of_all_samples():
 
 
 def test_running_statistics_with_a_horizon_forget():
-    """After k batches of the same size the first has the weight (h / (h + 1))^(k - h) that a moving mean gives it."""
+    """After k batches of the same size the first has the weight (h / (h + 1))^(k - h) of a moving mean."""
     stats, horizon = RunningStats.create(()), 3
     update = in_mesh(lambda stats, x: stats.updated(x, jnp.ones(8, bool), horizon))
     series = [5.0, *[1.0] * 9]
