@@ -336,8 +336,8 @@ def learn(
     opt_state: OptState = learner.opt_state
     before = ({"agent": params.agent, "mixer": params.mixer}, opt_state.target, opt_state.optimizer)
     count = config.gradient_steps
-    numbers = learner.updates * count + jnp.arange(1, count + 1)  # those before learning starts included
-    (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), numbers))
+    steps = learner.updates * count + jnp.arange(1, count + 1)  # those before ``learning_starts`` included
+    (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), steps))
     opt_state = opt_state._replace(target=target, optimizer=optimizer_state)
     metrics = {name: jnp.mean(values).astype(jnp.float32) for name, values in metrics.items()}  # as in ``skip_learning``
     return learner.replace(params=params._replace(**weights), opt_state=opt_state), metrics
@@ -359,7 +359,7 @@ def td_loss(
     team_value = networks.mix(params, weights, chosen_value, inputs.state[:-1])
     next_team_value = networks.mix(params, target, next_value, inputs.state)
 
-    # A team's reward is the mean over all its agents, also those that are not alive and earn nothing: so one agent's reward has
+    # A team's reward is the mean over all its agents, also dead ones, whose reward is 0: so one agent's reward has
     # the same weight however many others are alive.
     alive, reward = inputs.alive, batch.reward * config.reward_scale
     mask = ~batch.last[..., None]

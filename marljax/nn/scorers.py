@@ -19,10 +19,10 @@ class TwoTowers(nn.Module):
     @nn.compact
     def __call__(self, own: jax.Array, items: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F] → (scores […, A, M], of the noop […, A])."""
-        agents, things = tower(own, self.sizes, "agent"), tower(items, self.sizes, "item")
-        embedded = dense(self.embedding, 1.0, "agent_out")(agents), dense(self.embedding, 1.0, "item_out")(things)
+        agents, items = tower(own, self.sizes, "agent"), tower(items, self.sizes, "item")
+        embedded = dense(self.embedding, 1.0, "agent_out")(agents), dense(self.embedding, 1.0, "item_out")(items)
         scores = jnp.einsum("...ad,...md->...am", *embedded) / self.embedding
-        return scores + dense(1, 0.01, "item_score")(things)[..., 0][..., None, :], dense(1, 0.01, "noop")(agents)[..., 0]
+        return scores + dense(1, 0.01, "item_score")(items)[..., 0][..., None, :], dense(1, 0.01, "noop")(agents)[..., 0]
 
 
 class PairScorer(nn.Module):
@@ -38,13 +38,13 @@ class PairScorer(nn.Module):
     def __call__(self, own: jax.Array, items: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F] → (scores […, A, M], of the noop […, A])."""
         width, *rest = self.sizes.hidden
-        agents, things = dense(width, name="agent")(own), dense(width, name="item", use_bias=False)(items)
+        agents, items = dense(width, name="agent")(own), dense(width, name="item", use_bias=False)(items)
         act = ACTIVATIONS[self.sizes.activation]
         noop = dense(1, 0.01, "noop")(tower(own, self.sizes, "waiting"))[..., 0]
         if not rest:
             weights = self.param("score", orthogonal(0.01), (width, 1))[:, 0]
-            return sum_of_pairs(act, weights, agents, things), noop
-        x = act(agents[..., :, None, :] + things[..., None, :, :])
+            return sum_of_pairs(act, weights, agents, items), noop
+        x = act(agents[..., :, None, :] + items[..., None, :, :])
         for wide in rest:
             x = act(dense(wide)(x))
         return dense(1, 0.01, "score")(x)[..., 0], noop
@@ -67,8 +67,8 @@ def _pairs_forward(act: Callable[[jax.Array], jax.Array], *inputs: jax.Array) ->
 def _pairs_backward(
     act: Callable[[jax.Array], jax.Array], inputs: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, ...]:
-    def unit(given: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        weight, row, column = given
+    def unit(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        weight, row, column = inputs
         value, pull = jax.vjp(act, row[..., :, None] + column[..., None, :])
         (inner,) = pull(weight * cotangent)
         return jnp.sum(value * cotangent), jnp.sum(inner, axis=-1), jnp.sum(inner, axis=-2)

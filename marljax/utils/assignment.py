@@ -127,9 +127,9 @@ def _bid(gains: jax.Array, auction: Auction, epsilon: jax.Array) -> Auction:
         values = gains - now.price
         best = goods == jnp.argmax(values, axis=1)[:, None]
         second = jnp.maximum(jnp.max(jnp.where(best, -jnp.inf, values), axis=1), 0.0)
-        asked = best & waiting(now)[:, None]
-        offer = jnp.where(asked, gains - second[:, None] + epsilon, -jnp.inf)
-        sold, buyer = jnp.any(asked, axis=0), jnp.argmax(offer, axis=0)
+        bids = best & waiting(now)[:, None]
+        offer = jnp.where(bids, gains - second[:, None] + epsilon, -jnp.inf)
+        sold, buyer = jnp.any(bids, axis=0), jnp.argmax(offer, axis=0)
         gets = sold & (bidders[:, None] == buyer)  # [B, G]
         wins, loses = jnp.any(gets, axis=1), jnp.any((goods == now.good[:, None]) & sold, axis=1)
         after = Auction(

@@ -1,7 +1,7 @@
 """Several processes that train one run together: all compute, the first one writes. With one process all of this does nothing.
 
 Each is started with the same command and ``distributed=true``; JAX finds the others on clusters that it knows (Slurm, Open MPI,
-Kubernetes, TPU pods), or is told where they are by ``hosts.*``. They share the file system that run folders lie in.
+Kubernetes, TPU pods), or connects as ``hosts.*`` says. They share the file system that run folders lie in.
 """
 
 import re
