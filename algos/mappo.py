@@ -213,9 +213,9 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     steps = steps._replace(reward=steps.reward * config.reward_scale)
     advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, last_value[0])
     batch = Batch(rollout, *loss_masks(env, config, rollout), advantage, target)
-    new_params = params
+    loss_params = params
     if config.normalize_values:
-        new_params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
+        loss_params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
 
     # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
     samples = batch if config.core == "gru" else jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)  # [1, T E, …]
@@ -223,7 +223,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def minibatch_step(trained, minibatch):
         weights, opt_state = trained
-        (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, new_params, *minibatch)
+        (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, loss_params, *minibatch)
         grads, metrics = collectives.mean((grads, metrics))  # over devices
         changes, opt_state = optimizer.update(grads, opt_state, weights)
         return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
@@ -237,12 +237,13 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
     after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped. They
-        # change after the gradient steps, which need the inputs of the rollout.
+        # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
-        new_params = networks.update_stats(new_params, rollout.inputs, ~rollout.last)
     weights, opt_state = after
-    learner = Learner(new_params._replace(**weights), opt_state, learner.updates + 1, key_next, learner.env_params)
+    new_params = loss_params._replace(**weights)
+    if config.normalize_observations:  # after the gradient steps, which need the inputs of the rollout
+        new_params = networks.update_stats(new_params, rollout.inputs, ~rollout.last)
+    learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
     metrics = jax.tree.map(jnp.mean, metrics) | value_metrics(target, advantage, batch.value_mask, steps.reward)
     return TrainState(learner, actors), metrics | episodes
 

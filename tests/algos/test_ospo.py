@@ -1,14 +1,13 @@
 """OSPO and GRPO: advantages by hand, policies that choose among items, and learning on problems with known answers."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
-from jax.sharding import PartitionSpec
+from devices import StubPolicy, on_one_device
 
 import marljax
 from marljax.algos import ippo, ospo
@@ -21,13 +20,6 @@ SMALL = {"num_envs": 4, "rollout_length": 31, "hidden": (16,), "embedding": 8, "
 KEY = jax.random.key(0)
 IN_GROUP = np.array([[[1, 1, 1, 0], [1, 0, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]], bool)  # [T, E, A]
 REWARD = np.array([[[1, 2, 6, 50], [4, 50, 8, 0]], [[3, 3, 5, 9], [50, 50, 50, 50]]], np.float32)
-
-
-def on_one_device(function, *arguments):
-    """Runs a function that uses collectives over the data axis."""
-    everywhere = PartitionSpec()
-    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    return jax.tree.map(np.asarray, jax.jit(program)(*arguments))
 
 
 def groups(normalize):
@@ -164,19 +156,6 @@ def test_minibatches_hold_every_row_once():
     assert sorted(batches.sample[..., 0].ravel().tolist()) == list(range(12))
     for leaf in jax.tree.leaves(batches):
         np.testing.assert_array_equal(leaf, batches.sample)
-
-
-class StubPolicy(NamedTuple):
-    """A distribution with given log-probabilities and entropies."""
-
-    log_probs: jax.Array
-    entropies: jax.Array
-
-    def log_prob(self, sample):
-        return self.log_probs
-
-    def entropy(self, key):
-        return self.entropies
 
 
 def random_batch():

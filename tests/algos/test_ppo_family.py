@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from devices import on_one_device
 from probes import CHOICE, Aim, Probe
 
 import marljax
@@ -56,13 +57,6 @@ class Trained(NamedTuple):
 FAST = [("ppo", "mlp"), ("ippo", "gru", "share_body"), ("mappo", "mlp"), ("mappo", "gru")]
 SLOW = [("ppo", "gru"), ("ippo", "mlp"), ("ippo", "gru")]  # parts of the others
 NETWORKS = [*FAST, *(pytest.param(network, marks=pytest.mark.slow) for network in SLOW)]
-
-
-def in_mesh(function, *arguments):
-    """Runs a function that uses collectives over the data axis."""
-    everywhere = jax.sharding.PartitionSpec()
-    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    return jax.jit(program)(*arguments)
 
 
 def test_values_stay_possible_where_the_limit_is_an_end():
@@ -115,7 +109,7 @@ def test_the_time_is_a_critic_input_where_the_limit_ends_episodes(algorithm):
 
     def sizes(env, **changes):
         config = algorithm.Config(num_envs=4, rollout_length=8, hidden=(8,), **changes)
-        init = functools.partial(in_mesh, lambda key: algorithm.init(env, None, config, key).learner.params)
+        init = functools.partial(on_one_device, lambda key: algorithm.init(env, None, config, key).learner.params)
         params = jax.eval_shape(init, jax.random.key(0))
         return [sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (params.actor, params.critic)]
 
@@ -300,7 +294,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkey
         return metrics["ratio_error"], metrics["value_error"]
 
     monkeypatch.setattr(loop_of(algorithm), "ppo_loss", measure)
-    ratio_error, value_error = in_mesh(replay, jax.random.key(3))
+    ratio_error, value_error = on_one_device(replay, jax.random.key(3))
     np.testing.assert_allclose(ratio_error, 0.0, atol=1e-5)
     np.testing.assert_allclose(value_error, 0.0, atol=1e-4)
 

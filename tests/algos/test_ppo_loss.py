@@ -1,17 +1,14 @@
 """The clipped losses of PPO and MAPPO against NumPy, and the properties that minibatching and normalisation must have."""
 
-from typing import NamedTuple
-
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from devices import StubPolicy, on_one_device
 
 from marljax.algos import mappo, ppo
 from marljax.nn.running_stats import RunningStats
-from marljax.training import mesh
 
 SHAPE = (3, 4, 2)  # [T, E, A]
 
@@ -20,25 +17,6 @@ pytestmark = pytest.mark.parametrize("module", [ppo, mappo], ids=["ppo", "mappo"
 
 def make_config(module, **changes):
     return module.Config(**({"num_envs": 4, "rollout_length": 3, "num_minibatches": 1} | changes))
-
-
-def in_mesh(function):
-    """Runs a function that uses collectives over the data axis."""
-    spec = PartitionSpec()
-    return jax.jit(jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=spec, out_specs=spec, check_vma=False))
-
-
-class StubPolicy(NamedTuple):
-    """A distribution with given log-probabilities and entropies [T, E, A]."""
-
-    log_probs: jax.Array
-    entropies: jax.Array
-
-    def log_prob(self, sample):
-        return self.log_probs
-
-    def entropy(self, key):
-        return self.entropies
 
 
 def make_stub_networks(module):
@@ -86,7 +64,7 @@ def make_loss(module, config, value_stats=None):
 
 
 def gradient(loss, weights, batch):
-    return in_mesh(jax.grad(lambda weights, batch: loss(weights, batch)[0]))(weights, batch)
+    return on_one_device(jax.grad(lambda weights, batch: loss(weights, batch)[0]), weights, batch)
 
 
 @pytest.mark.parametrize(("clip_values", "normalize"), [(True, "minibatch"), (False, "per_agent"), (True, "none")])
@@ -95,7 +73,7 @@ def test_losses_equal_the_formulas(module, clip_values, normalize):
     batch = batch._replace(advantage=batch.advantage * jnp.array([1.0, 50.0]))
     config = make_config(module, clip_values=clip_values, normalize_advantages=normalize)
     stats = RunningStats(jnp.array(0.5), jnp.array(4.0), jnp.array(10.0))
-    total, metrics = in_mesh(make_loss(module, config, stats))(weights, batch)
+    total, metrics = on_one_device(make_loss(module, config, stats), weights, batch)
 
     def in_numpy(*arrays):
         return [np.asarray(x, np.float64) for x in arrays]

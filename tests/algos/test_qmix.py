@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
-from jax.sharding import PartitionSpec
+from devices import on_one_device
 from probes import Probe
 from toys import Corridor, Points
 
@@ -39,13 +39,6 @@ SMALL = {
     "hidden": (16, 16),
     "gradient_steps": 1,
 }
-
-
-def on_one_device(function, *arguments):
-    """Runs a function that uses collectives over the data axis."""
-    everywhere = PartitionSpec()
-    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    return jax.jit(program)(*arguments)
 
 
 def make_config(mixer, core, **changes):
