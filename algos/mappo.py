@@ -1,12 +1,12 @@
 """MAPPO: PPO with a centralised critic (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games").
 
-All agents share one actor, which acts on local observations; the critic sees the global state and some features of each agent.
+All agents share one actor, which acts on local observations; the critic takes the global state and features of each agent.
 ``python algos/mappo.py env=merge`` trains it.
 
 Axis letters: T time, E environments, A agents, H recurrent state, O observation, G global state, F features, n actions.
 """
 
-if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+if __name__ == "__main__":  # before the imports below, so that Ctrl-C during them prints no traceback
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -22,22 +22,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from marljax import nn
 from marljax.config import static, traced
 from marljax.core.environment import Environment
-from marljax.core.spaces import Box, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
-from marljax.core.vector import VecState, vectorize
-from marljax.learning.advantages import gae, with_death_masking
-from marljax.learning.config import RolloutConfig, check_hidden, check_minibatches
-from marljax.learning.diagnostics import explained_variance, largest
+from marljax.core.vector import vectorize
+from marljax.learning import Inputs, Learner, RolloutConfig, Step, TrainState, collect, gae, start, value_metrics
 from marljax.learning.optimizer import make_actor_critic_optimizer
-from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
-from marljax.nn.distributions import Distribution, distribution, num_outputs
-from marljax.nn.encoder import ObservationEncoder, ObservationStats
-from marljax.nn.layers import ACTIVATIONS, Sizes, agent_ids
-from marljax.nn.networks import Actor, CentralCritic, PerAgent
-from marljax.nn.networks import initial_carry as zero_carry
-from marljax.nn.running_stats import RunningStats
 from marljax.utils import collectives
 from marljax.utils.validation import divide
 
@@ -46,54 +37,46 @@ class Config(RolloutConfig):
     """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # Rollouts
-    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
-    num_envs: int = static(64, low=1)  # E, over all devices
-    rollout_length: int = static(32, low=1)  # T, environment steps per update
-    stagger: bool = static(False)  # truncate first episodes at random steps, for environments whose episodes last equally long
+    num_envs: int = static(64, low=1, help="parallel environments, over all devices")
+    rollout_length: int = static(32, low=1, help="environment steps per update")
+    stagger: bool = static(False, help="truncate first episodes at random steps, where all episodes last equally long")
     # Networks
-    critic_features: str = static("observation", choices=("observation", "id", "both", "none"))  # per agent, beside the state
-    core: str = static("mlp", choices=("mlp", "gru"))  # gru: the last hidden layer is a GRU
-    hidden: tuple[int, ...] = static((128, 128), low=1)  # sizes of the hidden layers of actor and critic
-    head: tuple[int, ...] = static((), low=1)  # sizes of the layers between these and the outputs
-    activation: str = static("tanh", choices=ACTIVATIONS)  # of all hidden layers
-    encoder: str = static("flat", choices=("flat", "attention"))  # attention: over the entities in an observation
-    encoder_width: int = static(64, low=1)  # of its embeddings, each of two layers
-    encoder_heads: int = static(4, low=1)  # of its attention
-    share_parameters: bool = static(True)  # False: every agent has networks of its own
-    agent_id: bool = static(False)  # append a one-hot agent id (up to 64 agents) to observations
-    normalize_observations: bool = static(False)  # by running mean and variance, saved with the policy
+    critic_features: str = static("observation", choices=("observation", "id", "both", "none"), help="per agent, with the state")
+    core: str = static("mlp", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
+    hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the hidden layers of actor and critic")
+    head: tuple[int, ...] = static((), low=1, help="widths of the layers between these and the outputs")
+    activation: str = static("tanh", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers")
+    encoder: str = static("flat", choices=("flat", "attention"), help="attention: over the entities in an observation")
+    encoder_width: int = static(64, low=1, help="width of the attention's embeddings, each of two layers")
+    encoder_heads: int = static(4, low=1, help="attention heads")
+    share_parameters: bool = static(True, help="one network for all agents; false: each has its own")
+    agent_id: bool = static(False, help="append a one-hot agent id (up to 64 agents) to observations")
+    normalize_observations: bool = static(False, help="by running mean and variance, saved with the policy")
     # Advantages
-    gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
-    gae_lambda: float = traced(0.95, low=0.0, high=1.0)  # 0: one-step targets, 1: whole returns
-    reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
-    # False: an episode that reaches the step limit counts as terminated. For limits that belong to the task, and where the
-    # critic never learns what follows: its value at the limit is bootstrapped from, but never regressed on.
-    bootstrap_limit: bool = static(True)
-    time_for_critic: bool = static(True)  # where the step limit ends episodes, the critic sees the elapsed share of them
-    death: str = static("terminal", choices=("terminal", "continue"))  # continue: the dead share team rewards on (Yu et al. 2022)
-    normalize_values: bool = static(True)  # the critic predicts returns standardised by running mean and deviation
-    value_horizon: int = static(0, low=0)  # updates that this running mean and deviation cover; 0: all
-    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"))  # to mean 0, deviation 1
+    gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step")
+    gae_lambda: float = traced(0.95, low=0.0, high=1.0, help="0: one-step targets, 1: whole returns")
+    reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
+    # Turn it off for limits that belong to the task, and where the critic never learns what follows: its value at the limit is
+    # bootstrapped from, but never regressed on.
+    bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
+    time_for_critic: bool = static(True, help="where limits end episodes, the critic takes the elapsed share of them")
+    death: str = static("terminal", choices=("terminal", "continue"), help="continue: the dead still share team rewards")
+    normalize_values: bool = static(True, help="the critic predicts returns standardised by running mean and deviation")
+    value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
+    normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"), help="to mean 0, deviation 1")
     # Losses and gradient steps
-    num_epochs: int = static(4, low=1)  # passes over each rollout
-    num_minibatches: int = static(4, low=1)  # gradient steps per pass
-    learning_rate: float = traced(2e-3, low=0.0)  # of the first update
-    critic_learning_rate: float = traced(0.0, low=0.0)  # 0: as learning_rate
-    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
-    max_grad_norm: float = traced(0.5, low=0.0)  # global norm to which gradients are clipped
-    clip_actor_critic_separately: bool = static(True)  # gradients of actor and critic each; False: of both together
-    clip_eps: float = traced(0.2, low=0.0)  # how far a probability ratio may leave 1
-    clip_values: bool = static(True)  # PPO2's clipped value loss, with clip_eps in the critic's own scale
-    value_coef: float = traced(0.5, low=0.0)  # weight of the value loss
-    entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_hidden(self.hidden, self.core)
-        check_minibatches(self.num_envs, self.rollout_length, self.num_minibatches, self.core == "gru")
-        if self.encoder == "attention":
-            divide(self.encoder_width, self.encoder_heads, "units (encoder_width)", "heads (encoder_heads)")
+    num_epochs: int = static(4, low=1, help="passes over each rollout")
+    num_minibatches: int = static(4, low=1, help="gradient steps per pass")
+    learning_rate: float = traced(2e-3, low=0.0, help="of the first update")
+    critic_learning_rate: float = traced(0.0, low=0.0, help="0: as learning_rate")
+    anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
+    adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
+    max_grad_norm: float = traced(0.5, low=0.0, help="global norm to which gradients are clipped")
+    clip_actor_critic_separately: bool = static(True, help="clip their gradients each by its own norm; false: by a common one")
+    clip_eps: float = traced(0.2, low=0.0, help="how far a probability ratio may leave 1")
+    clip_values: bool = static(True, help="PPO2's clipped value loss, with clip_eps in the critic's own scale")
+    value_coef: float = traced(0.5, low=0.0, help="weight of the value loss")
+    entropy_coef: float = traced(0.01, low=0.0, help="weight of the entropy bonus")
 
 
 class Params(NamedTuple):
@@ -101,9 +84,9 @@ class Params(NamedTuple):
 
     actor: Any
     critic: Any
-    obs_stats: ObservationStats
-    state_stats: RunningStats  # [G]
-    value_stats: RunningStats  # []
+    obs_stats: Any  # RunningStats [O]; with encoder=attention [width] by kind of entity
+    state_stats: nn.RunningStats  # [G]
+    value_stats: nn.RunningStats  # []
 
 
 class Carry(NamedTuple):
@@ -118,17 +101,17 @@ class Transition(NamedTuple):
 
     inputs: Inputs  # obs, action_mask, first, alive, time, state
     last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
-    sample: jax.Array  # [T, E, A, …] drawn action, before squashing
-    log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
+    sample: jax.Array  # [T, E, A, …] action before squashing
+    log_prob: jax.Array  # [T, E, A] of the sample under the policy of the rollout
     value: jax.Array  # [T, E, A] in the critic's own (normalised) scale
 
 
 class Batch(NamedTuple):
-    """What the loss sees. Leading [T, E]."""
+    """Training batch. Leading [T, E]."""
 
     transition: Transition
     policy_mask: jax.Array  # [T, E, A] bool: alive in a running episode, with more than one action available
-    value_mask: jax.Array  # [T, E, A] bool: enters the value loss
+    value_mask: jax.Array  # [T, E, A] bool: in the value loss
     advantage: jax.Array  # [T, E, A]
     target: jax.Array  # [T, E, A] value target, in reward units
 
@@ -137,36 +120,34 @@ class Networks(NamedTuple):
     """Actor and critic, with everything between an observation and them; T and E are those of the inputs."""
 
     init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of actor and critic
-    policy: Callable[[Params, Inputs, Any], tuple[Any, Distribution]]  # recurrent state after the last step, π(· | o)
+    policy: Callable[[Params, Inputs, Any], tuple[Any, nn.Distribution]]  # recurrent state after the last step, π(· | o)
     value: Callable[[Params, Inputs, Any], tuple[Any, jax.Array]]  # recurrent state, V [T, E, A] in the critic's own scale
-    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations and states, where mask [T, E]
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # with the observations and states in a mask [T, E]
 
 
 def make_networks(env: Environment, config: Config) -> Networks:
     """The networks that ``config`` describes."""
-    encoder = ObservationEncoder.create(env, config.encoder, config.agent_id, config.normalize_observations)
-    sizes = Sizes(
-        config.core, config.hidden, config.head, config.activation, encoder.sizes(config.encoder_width, config.encoder_heads)
-    )
-    sees_observation = config.critic_features in ("observation", "both")
+    encoder = nn.ObservationEncoder.create(env, config.encoder, config.agent_id, config.normalize_observations)
+    attention = encoder.sizes(config.encoder_width, config.encoder_heads)
+    sizes = nn.Sizes(config.core, config.hidden, config.head, config.activation, attention)
+    with_observation = config.critic_features in ("observation", "both")
     # With agent_id the encoder has appended the id already.
-    sees_id = config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id)
-    critic_sizes = sizes if sees_observation else sizes._replace(encoder=None)
-    actor = PerAgent(Actor(num_outputs(env.action_space), sizes), env.num_agents, config.share_parameters)
-    critic = PerAgent(CentralCritic(critic_sizes), env.num_agents, config.share_parameters)
+    with_id = config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id)
+    critic_sizes = sizes if with_observation else sizes._replace(encoder=None)
+    actor = nn.PerAgent(nn.Actor(nn.num_outputs(env.action_space), sizes), env.num_agents, config.share_parameters)
+    critic = nn.PerAgent(nn.CentralCritic(critic_sizes), env.num_agents, config.share_parameters)
 
-    def policy(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, Distribution]:
+    def policy(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, nn.Distribution]:
         carry, outputs = actor(params.actor, carry, encoder(params.obs_stats, inputs.obs), inputs.first, inputs.alive)
-        return carry, distribution(env.action_space, outputs, inputs.action_mask)
+        return carry, nn.distribution(env.action_space, outputs, inputs.action_mask)
 
     def critic_inputs(params: Params, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
         """Global state [T, E, G] and the features of each agent [T, E, A, F]."""
         features = [jnp.zeros((*inputs.alive.shape, 0))]
-        if sees_observation:
+        if with_observation:
             features.append(encoder(params.obs_stats, inputs.obs))
-        if sees_id:
-            ids = agent_ids(env.num_agents)
-            features.append(jnp.broadcast_to(ids, (*inputs.alive.shape, ids.shape[-1])))
+        if with_id:
+            features.append(nn.agent_ids(inputs.alive.shape))
         state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
         return state, jnp.concatenate([*features, *jax.tree.leaves(inputs.time)], axis=-1)
 
@@ -175,11 +156,10 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return critic(params.critic, carry, features, inputs.first, inputs.alive, common=(state,))
 
     def init(key_actor: jax.Array, key_critic: jax.Array, inputs: Inputs) -> Params:
-        stats = encoder.init_stats(inputs.obs), RunningStats.create(inputs.state.shape[-1:]), RunningStats.create(())
-        params = Params(None, None, *stats)
-        carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
-        state, features = critic_inputs(params, inputs)
-        obs = encoder(params.obs_stats, inputs.obs)
+        state_stats, value_stats = nn.RunningStats.create(inputs.state.shape[-1:]), nn.RunningStats.create(())
+        params = Params(None, None, encoder.init_stats(inputs.obs), state_stats, value_stats)
+        carry = initial_carry(env, config, inputs.alive.shape[1])
+        obs, (state, features) = encoder(params.obs_stats, inputs.obs), critic_inputs(params, inputs)
         return params._replace(
             actor=actor.init(key_actor, carry, obs, inputs.first, inputs.alive),
             critic=critic.init(key_critic, carry, features, inputs.first, inputs.alive, common=(state,)),
@@ -193,11 +173,11 @@ def make_networks(env: Environment, config: Config) -> Networks:
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """Fresh networks, optimiser and environments; the learner is the same on every shard of the data axis."""
-    check_no_items(env)
+    """Initial networks, optimiser and environments; the learner is the same on every shard of the data axis."""
+    nn.check_no_items(env)
     key_actor, key_critic, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
-    carry = Carry(*(zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents)) for _ in Carry._fields))
+    carry = Carry(*(initial_carry(env, config, vec.num_envs) for _ in Carry._fields))
     actors = start(vec, env_params, collectives.fold_data(key_reset), carry, config.stagger)
     inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
     params = make_networks(env, config).init(key_actor, key_critic, inputs)
@@ -212,10 +192,10 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     params, networks = learner.params, make_networks(env, config)
     key_next, key_rollout, key_epochs = jax.random.split(learner.key, 3)
     vec = vectorize(env, actors.timestep.first.shape[0])
-    env_params = annealed(env, learner, config.num_updates)
+    env_params = env.anneal(learner.env_params, learner.updates / config.num_updates)
 
     # 1. Collect a rollout.
-    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Carry) -> tuple[jax.Array, Carry, Transition]:
+    def policy_step(key, env_state, timestep, carry):
         inputs = get_inputs(env, config, env_params, env_state, timestep)
         actor_carry, pi = networks.policy(params, inputs, carry.actor)
         critic_carry, value = networks.value(params, inputs, carry.critic)
@@ -233,21 +213,22 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     steps = steps._replace(reward=steps.reward * config.reward_scale)
     advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, last_value[0])
     batch = Batch(rollout, *loss_masks(env, config, rollout), advantage, target)
+    loss_params = params
     if config.normalize_values:
-        params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
+        loss_params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
 
     # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
     samples = batch if config.core == "gru" else jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)  # [1, T E, …]
     optimizer = make_actor_critic_optimizer(config, learner.updates)
 
-    def minibatch_step(trained: tuple[Any, Any], minibatch: tuple[Batch, Carry, jax.Array]) -> tuple[tuple[Any, Any], Any]:
+    def minibatch_step(trained, minibatch):
         weights, opt_state = trained
-        (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, params, *minibatch)
+        (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, loss_params, *minibatch)
         grads, metrics = collectives.mean((grads, metrics))  # over devices
         changes, opt_state = optimizer.update(grads, opt_state, weights)
         return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
 
-    def epoch(trained: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], Any]:
+    def epoch(trained, key):
         key_shuffle, key_entropy = jax.random.split(key)
         minibatches, carries = split_minibatches(config, samples, first_carry, key_shuffle)
         keys = jax.random.split(key_entropy, config.num_minibatches)
@@ -256,50 +237,47 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
     after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        # The first rollout was collected with unnormalised observations: its gradient steps are dropped, and it only gives the
-        # statistics. These change after the gradient steps, which must see what the rollout saw.
+        # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
-        params = networks.update_stats(params, rollout.inputs, ~rollout.last)
     weights, opt_state = after
-    learner = Learner(params._replace(**weights), opt_state, learner.updates + 1, key_next, learner.env_params)
-    metrics = jax.tree.map(jnp.mean, metrics)
-    metrics["explained_variance"] = explained_variance(target, advantage, batch.value_mask)
-    metrics |= largest(target - advantage, batch.value_mask, steps.reward)  # max_value, max_reward
+    new_params = loss_params._replace(**weights)
+    if config.normalize_observations:  # after the gradient steps, which need the inputs of the rollout
+        new_params = networks.update_stats(new_params, rollout.inputs, ~rollout.last)
+    learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
+    metrics = jax.tree.map(jnp.mean, metrics) | value_metrics(target, advantage, batch.value_mask, steps.reward)
     return TrainState(learner, actors), metrics | episodes
 
 
-def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
+def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: Any, timestep: TimeStep) -> Inputs:
     """Network inputs of the current timestep, T = 1."""
     state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)
     inputs = Inputs.of(timestep)._replace(state=state[None])
     limit_ends = env.limit_ends or not config.bootstrap_limit
-    sees_time = limit_ends and config.time_for_critic
-    return inputs.with_time(env, env_params, timestep) if sees_time else inputs
+    return inputs.with_time(env, env_params, timestep) if limit_ends and config.time_for_critic else inputs
 
 
 def estimate_advantages(
-    env: Environment, config: Config, value_stats: RunningStats, rollout: Transition, steps: Step, last_value: jax.Array
+    env: Environment, config: Config, value_stats: nn.RunningStats, rollout: Transition, steps: Step, last_value: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates and value targets [T, E, A] in reward units.
 
-    The final timestep of an episode is a row of the rollout of its own (``last``), so the value of the final observation is the
-    next row's. ``gae`` bootstraps a truncated episode from it, with ``bootstrap_limit``; after a termination nothing follows.
+    The final timestep of an episode is a row of the rollout (``last``), so the value of the final observation is the next row's.
+    ``gae`` bootstraps a truncated episode from it, with ``bootstrap_limit``; after a termination nothing follows.
     """
     value = rollout.value
     if config.normalize_values:
         value, last_value = value_stats.denormalize(value), value_stats.denormalize(last_value)
     if config.death == "continue":
-        steps = with_death_masking(steps, rollout.inputs.alive, env.teams)
+        steps = steps.with_death_masking(rollout.inputs.alive, env.teams)
     return gae(steps, value, last_value, config.gamma, config.gae_lambda, config.bootstrap_limit)
 
 
 def loss_masks(env: Environment, config: Config, rollout: Transition) -> tuple[jax.Array, jax.Array]:
-    """Which samples enter the policy loss and the value loss, both [T, E, A] bool."""
+    """Samples that enter the policy loss and the value loss, both [T, E, A] bool."""
     running = ~rollout.last[..., None]
     acting = rollout.inputs.alive & running
-    parts = len(env.action_space.nvec) if isinstance(env.action_space, MultiDiscrete) else 1
-    has_choice = True if isinstance(env.action_space, Box) else rollout.inputs.action_mask.sum(-1) > parts
-    return acting & has_choice, acting if config.death == "terminal" else jnp.broadcast_to(running, acting.shape)
+    policy_mask = acting & nn.has_choice(env.action_space, rollout.inputs.action_mask)
+    return policy_mask, acting if config.death == "terminal" else jnp.broadcast_to(running, acting.shape)
 
 
 def split_minibatches(config: Config, batch: Batch, carry: Carry, key: jax.Array) -> tuple[Batch, Carry]:
@@ -324,13 +302,17 @@ def ppo_loss(
     _, pi = networks.policy(params, old.inputs, carry.actor)
     _, value = networks.value(params, old.inputs, carry.critic)
 
-    # Policy: E[min(r A, clip(r, 1 − ε, 1 + ε) A)]. A masked sample may hold anything, and a policy may move far; exp of either
-    # must not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
-    log_ratio = jnp.where(batch.policy_mask, pi.log_prob(old.sample) - old.log_prob, 0.0)
-    log_ratio = jnp.clip(log_ratio, -20.0, 20.0)
+    # Policy: E[min(r A, clip(r, 1 − ε, 1 + ε) A)]. Masked samples are arbitrary, and a policy may move far; exp of either must
+    # not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    log_ratio = jnp.clip(jnp.where(batch.policy_mask, pi.log_prob(old.sample) - old.log_prob, 0.0), -20.0, 20.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
-    advantage = normalize_advantages(config, batch)
+    advantage = batch.advantage
+    if config.normalize_advantages != "none":  # over the minibatch, or over each agent's samples in it
+        axes = (0, 1) if config.normalize_advantages == "per_agent" else (0, 1, 2)
+        mean = collectives.mean(collectives.masked_mean(advantage, batch.policy_mask, axes))
+        var = collectives.mean(collectives.masked_mean(jnp.square(advantage - mean), batch.policy_mask, axes))
+        advantage = (advantage - mean) / (jnp.sqrt(var) + 1e-8)
     policy_loss = -collectives.masked_mean(jnp.minimum(ratio * advantage, clipped * advantage), batch.policy_mask)
 
     # Value: ½ (V − target)² in the critic's own scale, so that one coefficient suits all rewards.
@@ -356,19 +338,9 @@ def ppo_loss(
     }
 
 
-def normalize_advantages(config: Config, batch: Batch) -> jax.Array:
-    """Advantages standardised over the minibatch, or over each agent's samples in it."""
-    if config.normalize_advantages == "none":
-        return batch.advantage
-    axes = (0, 1) if config.normalize_advantages == "per_agent" else (0, 1, 2)
-    mean = collectives.mean(collectives.masked_mean(batch.advantage, batch.policy_mask, axes))
-    var = collectives.mean(collectives.masked_mean(jnp.square(batch.advantage - mean), batch.policy_mask, axes))
-    return (batch.advantage - mean) / (jnp.sqrt(var) + 1e-8)
-
-
-def initial_carry(env: Environment, config: Config) -> Any:
-    """The actor's recurrent state at the start of an episode of one environment."""
-    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
+def initial_carry(env: Environment, config: Config, *batch: int) -> Any:
+    """The actor's recurrent state at the start of an episode, of one environment or of a batch [*batch]."""
+    return nn.initial_carry(config.core, config.hidden[-1], (*batch, env.num_agents))
 
 
 def act(

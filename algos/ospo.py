@@ -1,16 +1,16 @@
-"""OSPO compares what an agent earned in a step with what the others of its group earned ("One Step is Enough: Multi-Agent
+"""OSPO compares an agent's reward in a step with those of the other agents in its group ("One Step is Enough: Multi-Agent
 Reinforcement Learning based on One-Step Policy Optimization for Order Dispatch on Ride-Sharing Platforms"). With other settings
 it is the related GRPO.
 
 All agents share one policy; there is no critic. Where agents choose among items that serve one agent each
 (``Environment.items``), every agent scores every item. In training agents sample items independently, so that the probabilities
-are those of the policy that learns, and the environment says who gets an item that several ask for; greedy play matches agents
-and items by the scores. ``python algos/ospo.py env=ride_dispatch`` trains it.
+are those of the policy that learns, and the environment resolves conflicts over an item; greedy play matches agents and items by
+the scores. ``python algos/ospo.py env=ride_dispatch`` trains it.
 
 Axis letters: T time, E environments, A agents, O observation, M items, F item features, n actions.
 """
 
-if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+if __name__ == "__main__":  # before the imports below, so that Ctrl-C during them prints no traceback
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -26,91 +26,77 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from marljax import nn
 from marljax.config import Scalar, static, traced
 from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, TimeStep, flat_observation
-from marljax.core.vector import VecState, vectorize
+from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.learning.advantages import gae
-from marljax.learning.config import RolloutConfig, check_hidden
-from marljax.learning.optimizer import make_optimizer
-from marljax.learning.rollout import Learner, Step, TrainState, annealed, collect, start
-from marljax.nn.distributions import Categorical, Distribution, distribution, num_outputs
-from marljax.nn.layers import ACTIVATIONS, Sizes
-from marljax.nn.networks import Actor
-from marljax.nn.running_stats import RunningStats
-from marljax.nn.scorers import PairScorer, TwoTowers
+from marljax.learning import Learner, RolloutConfig, Step, TrainState, collect, gae, make_optimizer, start
 from marljax.utils import collectives
 from marljax.utils.assignment import METHODS, match
 from marljax.utils.random import flat
 from marljax.utils.validation import divide
 
-# What waiting means to an agent that could take an item. never: it has no logit. ignored: agents that wait are not in the group.
-# compared: they are part of the group's mean. learnt: and of the loss, and only then do matchings leave some without an item.
+# The role of waiting for an agent that could take an item. never: it has no logit. ignored: waiting agents are not in the group.
+# compared: they are in the group's mean. learnt: and in the loss, and only then do matchings leave agents without an item.
 WAITING = ("never", "ignored", "compared", "learnt")
+MAX_KL_COEF = 8.0  # up to which the weight of the penalty doubles
 
 
 class Config(RolloutConfig):
     """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # Rollouts
-    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
-    num_envs: int = static(8, low=1)  # E, over all devices
-    rollout_length: int = static(31, low=1)  # T; with one more than an episode has, rollouts are episodes
-    samples: int = static(256, low=0)  # actions per step and environment in the loss, drawn at random; 0: all
+    num_envs: int = static(8, low=1, help="parallel environments, over all devices")
+    rollout_length: int = static(31, low=1, help="environment steps per update; an episode's plus one for rollouts of episodes")
+    samples: int = static(256, low=0, help="actions per step and environment in the loss, drawn at random; 0: all")
     # Policy
-    scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"))  # of items: product of embeddings, or MLP of every pair
-    hidden: tuple[int, ...] = static((64, 64), low=1)  # sizes of the hidden layers
-    embedding: int = static(64, low=1)  # size of the two towers' outputs
-    activation: str = static("relu", choices=ACTIVATIONS)  # of the hidden layers
-    normalize_observations: bool = static(True)  # by running mean and variance, saved with the policy
-    waiting: str = static("compared", choices=WAITING)  # where there is a choice
-    matching: str = static("exact", choices=tuple(METHODS))  # how items are assigned
-    matching_weight: str = static("logit", choices=("logit", "probability"))  # its weights; the papers' are probabilities
-    explore: str = static("softmax", choices=("softmax", "epsilon"))  # sampling, or the papers' weights made huge at random
-    epsilon: float = traced(0.01, low=0.0, high=1.0)  # share of weights that explore=epsilon makes huge
+    scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"), help="of items: product of embeddings, MLP of pairs")
+    hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the hidden layers")
+    embedding: int = static(64, low=1, help="width of the two towers' outputs")
+    activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of the hidden layers")
+    normalize_observations: bool = static(True, help="by running mean and variance, saved with the policy")
+    waiting: str = static("compared", choices=WAITING, help="role of agents that wait though they could take an item")
+    matching: str = static("exact", choices=tuple(METHODS), help="assignment of items to agents")
+    matching_weight: str = static("logit", choices=("logit", "probability"), help="of a pair; the papers use probabilities")
+    explore: str = static("softmax", choices=("softmax", "epsilon"), help="by sampling, or matchings with some huge weights")
+    epsilon: float = traced(0.01, low=0.0, high=1.0, help="share of weights that explore=epsilon makes huge")
     # Advantages
-    advantage: str = static("one_step", choices=("one_step", "group", "to_go"))  # rewards; GRPO; rewards until the end compared
-    baseline: str = static("mean", choices=("mean", "median"))  # of the group
-    normalize: str = static("step", choices=("step", "buffer", "agent"))  # the group: a step's agents, all, or one agent's steps
-    equity_coef: float = traced(0.0, low=0.0)  # weight of the penalty for what a step adds to the spread of the agents' returns
-    gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step, but for one_step
+    advantage: str = static("one_step", choices=("one_step", "group", "to_go"), help="rewards; GRPO; rewards until the end")
+    baseline: str = static("mean", choices=("mean", "median"), help="of the group")
+    normalize: str = static("step", choices=("step", "buffer", "agent"), help="group: a step's agents, all, or an agent's steps")
+    equity_coef: float = traced(0.0, low=0.0, help="weight of the penalty for widening the spread of the agents' returns")
+    gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step, unless advantage=one_step")
     # Losses and gradient steps
-    num_epochs: int = static(4, low=1)  # passes over each rollout
-    num_minibatches: int = static(4, low=1)  # gradient steps per pass
-    learning_rate: float = traced(5e-4, low=0.0)  # of the first update
-    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
-    max_grad_norm: float = traced(0.5, low=0.0)  # global norm to which gradients are clipped
-    clip_low: float = traced(0.2, low=0.0, high=1.0)  # how far a probability ratio may fall below 1
-    clip_high: float = traced(0.28, low=0.0)  # and rise above it
-    entropy_coef: float = traced(0.01, low=0.0)  # weight of the entropy bonus
-    stay_near_best: bool = static(False)  # penalise leaving the best policy so far, once an update is no improvement
-    kl_coef: float = traced(0.5, low=0.0)  # initial weight of that penalty
-    kl_limit: float = traced(0.01, low=0.0)  # beyond it the weight doubles, and only the penalty counts
-    kl_coef_max: float = traced(8.0, low=0.0)  # to which the weight doubles
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_hidden(self.hidden, "mlp")
-        samples = self.num_envs * self.rollout_length
-        divide(samples, self.num_minibatches, "steps (num_envs × rollout_length)", "minibatches (num_minibatches)")
+    num_epochs: int = static(4, low=1, help="passes over each rollout")
+    num_minibatches: int = static(4, low=1, help="gradient steps per pass")
+    learning_rate: float = traced(5e-4, low=0.0, help="of the first update")
+    anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
+    adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
+    max_grad_norm: float = traced(0.5, low=0.0, help="global norm to which gradients are clipped")
+    clip_low: float = traced(0.2, low=0.0, high=1.0, help="how far a probability ratio may fall below 1")
+    clip_high: float = traced(0.28, low=0.0, help="how far it may rise above 1")
+    entropy_coef: float = traced(0.01, low=0.0, help="weight of the entropy bonus")
+    stay_near_best: bool = static(False, help="penalise leaving the best policy so far, once an update is no improvement")
+    kl_coef: float = traced(0.5, low=0.0, help="initial weight of that penalty")
+    kl_limit: float = traced(0.01, low=0.0, help="beyond it the weight doubles, and only the penalty counts")
 
 
 class Params(NamedTuple):
     """Network parameters and running statistics."""
 
     actor: Any
-    own_stats: RunningStats  # [O]
-    item_stats: RunningStats  # [F]; [0] without items
+    own_stats: nn.RunningStats  # [O]
+    item_stats: nn.RunningStats  # [F]; [0] without items
 
 
 class OptState(NamedTuple):
-    """What stays between updates besides the policy."""
+    """The learner's state besides the policy."""
 
     adam: Any
-    best: Params  # whose rollout had the highest mean reward so far
+    best: Params  # the policy whose rollout had the highest mean reward so far
     best_score: jax.Array
     kl_coef: jax.Array  # 0 before the first update that is no improvement
 
@@ -129,20 +115,20 @@ class Transition(NamedTuple):
 
     inputs: Inputs
     sample: jax.Array  # [T, E, A, …] action before squashing
-    log_prob: jax.Array  # [T, E, A] of the sample, when it was drawn
-    in_group: jax.Array  # [T, E, A] bool: enters the mean of its group
-    in_loss: jax.Array  # [T, E, A] bool: enters the loss
+    log_prob: jax.Array  # [T, E, A] of the sample under the policy of the rollout
+    in_group: jax.Array  # [T, E, A] bool: in the mean of its group
+    in_loss: jax.Array  # [T, E, A] bool
     present: jax.Array  # [T, E, A] bool: alive in a running episode
     returns: jax.Array  # [T, E, A] sum of the episode's rewards before this step
 
 
 class Batch(NamedTuple):
-    """What the loss sees. Leading [T, E]."""
+    """Training batch. Leading [T, E]."""
 
     inputs: Inputs
     sample: jax.Array  # [T, E, A, …]
     log_prob: jax.Array  # [T, E, A]
-    mask: jax.Array  # [T, E, A] bool: enters the loss
+    mask: jax.Array  # [T, E, A] bool: in the loss
     advantage: jax.Array  # [T, E, A]
 
 
@@ -150,16 +136,16 @@ class Networks(NamedTuple):
     """The policy, with everything between an observation and it."""
 
     init: Callable[[jax.Array, Inputs], Params]
-    policy: Callable[[Params, Inputs], Distribution]  # of each agent's own actions [T, E, A]
-    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations [T, E, A] in the mask, and of open items
+    policy: Callable[[Params, Inputs], nn.Distribution]  # of each agent's own actions [T, E, A]
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # with observations in a mask [T, E, A], and open items
 
 
 def make_networks(env: Environment, config: Config) -> Networks:
     """The networks that ``config`` describes."""
-    sizes = Sizes("mlp", config.hidden, (), config.activation)
-    network: Any = Actor(num_outputs(env.action_space), sizes)
+    sizes = nn.Sizes("mlp", config.hidden, (), config.activation)
+    network: Any = nn.Actor(nn.num_outputs(env.action_space), sizes)
     if env.items:
-        network = TwoTowers(sizes, config.embedding) if config.scorer == "two_tower" else PairScorer(sizes)
+        network = nn.TwoTowers(sizes, config.embedding) if config.scorer == "two_tower" else nn.PairScorer(sizes)
 
     def arguments(params: Params, inputs: Inputs) -> tuple[Any, ...]:
         own, items = inputs.own, inputs.items
@@ -169,15 +155,15 @@ def make_networks(env: Environment, config: Config) -> Networks:
 
     def init(key: jax.Array, inputs: Inputs) -> Params:
         sizes = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
-        params = Params(None, *(RunningStats.create((size,)) for size in sizes))
+        params = Params(None, *(nn.RunningStats.create((size,)) for size in sizes))
         return params._replace(actor=network.init(key, *arguments(params, inputs)))
 
-    def policy(params: Params, inputs: Inputs) -> Distribution:
+    def policy(params: Params, inputs: Inputs) -> nn.Distribution:
         mask, outputs = available_actions(env, config, inputs), network.apply(params.actor, *arguments(params, inputs))
         if env.items:
             scores, noop = outputs
-            return Categorical(jnp.concatenate([scores, noop[..., None]], axis=-1), mask)
-        return distribution(env.action_space, outputs[1], mask)
+            return nn.Categorical(jnp.concatenate([scores, noop[..., None]], axis=-1), mask)
+        return nn.distribution(env.action_space, outputs[1], mask)
 
     def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
         item_stats = params.item_stats.updated(inputs.items, inputs.open) if env.items else params.item_stats
@@ -187,9 +173,9 @@ def make_networks(env: Environment, config: Config) -> Networks:
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """A fresh policy, optimiser and environments; the learner is the same on every shard of the data axis."""
+    """Initial policy, optimiser and environments; the learner is the same on every shard of the data axis."""
     if env.num_agents == 1 and config.normalize == "step":
-        raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; take ppo, or normalize=buffer")
+        raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; use ppo, or normalize=buffer")
     key_actor, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())
@@ -205,19 +191,18 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     params, networks = learner.params, make_networks(env, config)
     key_next, key_rollout, key_agents, key_epochs = jax.random.split(learner.key, 4)
     vec = vectorize(env, actors.timestep.first.shape[0])
-    env_params = annealed(env, learner, config.num_updates)
+    env_params = env.anneal(learner.env_params, learner.updates / config.num_updates)
 
     # 1. Collect a rollout.
-    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any, Transition]:
+    def policy_step(key, env_state, timestep, carry):
         inputs = get_inputs(env, timestep)
         pi = networks.policy(params, inputs)
         sample = choose_actions(env, config, pi, key, greedy=False)
         in_group, in_loss = masks(env, config, timestep, inputs, sample)
         present = timestep.alive & ~timestep.last[:, None]
-        inputs, sample, log_prob, in_group, in_loss, action = jax.tree.map(
-            lambda x: x[0], (inputs, sample, pi.log_prob(sample), in_group, in_loss, pi.action(sample))
-        )
-        return action, carry, Transition(inputs, sample, log_prob, in_group, in_loss, present, env_state.returns)
+        row = (inputs, sample, pi.log_prob(sample), in_group, in_loss), pi.action(sample)
+        recorded, action = jax.tree.map(lambda x: x[0], row)
+        return action, carry, Transition(*recorded, present, env_state.returns)
 
     key_rollout = collectives.fold_data(key_rollout)
     actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
@@ -233,7 +218,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     samples = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
     optimizer = make_optimizer(config, learner.updates)
 
-    def minibatch_step(trained: tuple[Any, Any, jax.Array], minibatch: tuple[Batch, jax.Array]) -> tuple[Any, Any]:
+    def minibatch_step(trained, minibatch):
         actor, adam, kl_coef = trained
         loss = jax.value_and_grad(ospo_loss, has_aux=True)
         (_, (kl_coef, metrics)), grads = loss(actor, config, networks, params, opt_state.best, kl_coef, *minibatch)
@@ -241,7 +226,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         changes, adam = optimizer.update(grads, adam, actor)
         return (optax.apply_updates(actor, changes), adam, kl_coef), metrics | {"grad_norm": optax.tree.norm(grads)}
 
-    def epoch(trained: tuple[Any, Any, jax.Array], key: jax.Array) -> tuple[Any, Any]:
+    def epoch(trained, key):
         key_shuffle, key_entropy = jax.random.split(key)
         minibatches = split_minibatches(config, samples, key_shuffle)
         return jax.lax.scan(minibatch_step, trained, (minibatches, jax.random.split(key_entropy, config.num_minibatches)))
@@ -249,8 +234,8 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     before = (params.actor, opt_state.adam, opt_state.kl_coef)
     after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
-        # The first rollout was collected with unnormalised observations: it only gives the statistics. These change after the
-        # gradient steps, which must see what the rollout saw.
+        # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped. They
+        # change after the gradient steps, which need the inputs of the rollout.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
         params = networks.update_stats(params, rollout.inputs, rollout.present)
     actor, adam, kl_coef = after
@@ -261,21 +246,13 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
 
 def ospo_loss(
-    actor: Any,
-    config: Config,
-    networks: Networks,
-    params: Params,
-    best: Params,
-    kl_coef: Scalar,
-    batch: Batch,
-    key: jax.Array,
+    actor: Any, config: Config, networks: Networks, params: Params, best: Params, kl_coef: Scalar, batch: Batch, key: jax.Array
 ) -> tuple[jax.Array, tuple[Scalar, dict[str, jax.Array]]]:
-    """The clipped surrogate with an entropy bonus, and the penalty for leaving the best policy so far; also that penalty's new
-    weight."""
+    """The clipped surrogate with an entropy bonus, and the penalty for leaving the best policy so far, with its new weight."""
     pi = networks.policy(params._replace(actor=actor), batch.inputs)
 
-    # E[min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)]. A masked sample may hold anything, and a policy may move far; exp of either
-    # must not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    # E[min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)]. Masked samples are arbitrary, and a policy may move far; exp of either must
+    # not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
     log_ratio = jnp.clip(jnp.where(batch.mask, pi.log_prob(batch.sample) - batch.log_prob, 0.0), -20.0, 20.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_low, 1.0 + config.clip_high)
@@ -286,18 +263,16 @@ def ospo_loss(
     if config.stay_near_best:
         kl = collectives.masked_mean(pi.kl(networks.policy(best, batch.inputs)), batch.mask)
         far = (collectives.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
-        kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, config.kl_coef_max), kl_coef)
+        kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, MAX_KL_COEF), kl_coef)
         loss = jnp.where(far, 0.0, loss) + kl_coef * kl
-    return loss, (
-        kl_coef,
-        {
-            "policy_loss": policy_loss,
-            "entropy": entropy,
-            "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.mask),  # Schulman's low-variance estimator
-            "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.mask),
-            "kl_to_best": kl,
-        },
-    )
+    metrics = {
+        "policy_loss": policy_loss,
+        "entropy": entropy,
+        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.mask),  # Schulman's low-variance estimator
+        "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.mask),
+        "kl_to_best": kl,
+    }
+    return loss, (kl_coef, metrics)
 
 
 def split_minibatches(config: Config, batch: Batch, key: jax.Array) -> Batch:
@@ -309,15 +284,12 @@ def split_minibatches(config: Config, batch: Batch, key: jax.Array) -> Batch:
 
 
 def track_best(config: Config, params: Params, opt_state: OptState, steps: Step) -> OptState:
-    """Keeps the policy that collected a rollout if its mean reward is the highest so far; else the penalty begins."""
+    """Keeps the policy of a rollout whose mean reward is the highest so far; otherwise the penalty begins."""
     score = collectives.mean(jnp.mean(steps.reward))
     better = score > opt_state.best_score
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), params, opt_state.best)
     kl_coef = jnp.where(better, opt_state.kl_coef, jnp.maximum(opt_state.kl_coef, config.kl_coef))
     return opt_state._replace(best=best, best_score=jnp.maximum(score, opt_state.best_score), kl_coef=kl_coef)
-
-
-# --- advantages --------------------------------------------------------------------------------------------------------
 
 
 def estimate_advantages(config: Config, steps: Step, in_group: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -337,7 +309,7 @@ def to_go(config: Config, steps: Step) -> jax.Array:
 
 
 def truncated_share(config: Config, steps: Step, in_group: jax.Array) -> dict[str, jax.Array]:
-    """Where rewards until the end are compared, the share of them that the end of the rollout cuts."""
+    """The share of compared returns that the end of the rollout truncates; {} where single rewards are compared."""
     if config.advantage == "one_step":
         return {}
     whole = jax.lax.cummax(steps.cut.astype(jnp.int8), reverse=True)[..., None] > 0
@@ -347,8 +319,8 @@ def truncated_share(config: Config, steps: Step, in_group: jax.Array) -> dict[st
 def standardize(config: Config, value: jax.Array, in_group: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Values [T, E, A] standardised within their group, and which of them are informative.
 
-    Mean and standard deviation; or the median and the mean absolute deviation from it (the median deviation of MC-GRPO is 0 as
-    soon as half of a group earn the same), and those that are the median themselves are not informative.
+    By mean and standard deviation; or by the median and the mean absolute deviation from it (MC-GRPO's median deviation is 0 as
+    soon as half of a group have the same reward), where the median itself is not informative.
     """
     axes = {"step": (2,), "buffer": (0, 1, 2), "agent": (0, 1)}[config.normalize]
     wide = (lambda x: x) if config.normalize == "step" else collectives.total  # a group may lie on several shards
@@ -367,18 +339,17 @@ def standardize(config: Config, value: jax.Array, in_group: jax.Array) -> tuple[
 
 
 def equity_penalty(reward: jax.Array, returns: jax.Array, present: jax.Array) -> jax.Array:
-    """[T, E, 1] what a step adds to the standard deviation of the agents' returns; ``returns`` [T, E, A] are those before it."""
-    return spread(returns + reward, present) - spread(returns, present)
+    """[T, E, 1] increase of the standard deviation of the present agents' ``returns`` [T, E, A] by a step's rewards."""
 
+    def spread(returns: jax.Array) -> jax.Array:
+        mean = jnp.mean(returns, axis=-1, keepdims=True, where=present)
+        return jnp.nan_to_num(jnp.sqrt(jnp.mean(jnp.square(returns - mean), axis=-1, keepdims=True, where=present)))
 
-def spread(returns: jax.Array, present: jax.Array) -> jax.Array:
-    """[T, E, 1] standard deviation of the returns of all agents that there are."""
-    mean = jnp.mean(returns, axis=-1, keepdims=True, where=present)
-    return jnp.nan_to_num(jnp.sqrt(jnp.mean(jnp.square(returns - mean), axis=-1, keepdims=True, where=present)))
+    return spread(returns + reward) - spread(returns)
 
 
 def subsample_agents(config: Config, batch: Batch, key: jax.Array) -> Batch:
-    """A random choice of the agents that take part, at most ``samples`` per step and environment."""
+    """A random choice of the agents in the loss, at most ``samples`` per step and environment."""
     count = batch.mask.shape[-1]
     if not 0 < config.samples < count:
         return batch
@@ -390,9 +361,6 @@ def subsample_agents(config: Config, batch: Batch, key: jax.Array) -> Batch:
 
     inputs = batch.inputs._replace(own=take(batch.inputs.own), mask=take(batch.inputs.mask))
     return Batch(inputs, *(take(part) for part in batch[1:]))
-
-
-# --- policy ------------------------------------------------------------------------------------------------------------
 
 
 def get_inputs(env: Environment, timestep: TimeStep) -> Inputs:
@@ -415,7 +383,7 @@ def available_actions(env: Environment, config: Config, inputs: Inputs) -> jax.A
 
 
 def masks(env: Environment, config: Config, timestep: TimeStep, inputs: Inputs, sample: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Who enters the mean of the group, and who enters the loss, both [1, E, A] bool."""
+    """Agents in the mean of the group, and agents in the loss, both [1, E, A] bool."""
     able = timestep.acting[None]
     if isinstance(env.action_space, Discrete):
         able &= jnp.sum(available_actions(env, config, inputs), axis=-1) > 1
@@ -431,7 +399,7 @@ def choose_actions(env: Environment, config: Config, pi: Any, key: jax.Array, gr
         return pi.mode()
     scores = jax.nn.softmax(pi.logits) if config.matching_weight == "probability" else pi.logits
     weights, waiting = scores[..., :-1], scores[..., -1]
-    if config.waiting != "never" and config.matching_weight == "logit":  # logits of one agent are comparable to another's only so
+    if config.waiting != "never" and config.matching_weight == "logit":  # only so are the logits of two agents comparable
         weights, waiting = weights - waiting[..., None], jnp.zeros_like(waiting)
     if not greedy:
         draws, known = flat(jax.random.uniform, key, weights.shape), jnp.where(pi.mask[..., :-1], weights, 0.0)
@@ -445,8 +413,7 @@ def choose_actions(env: Environment, config: Config, pi: Any, key: jax.Array, gr
 
 
 def initial_carry(env: Environment, config: Config) -> Any:
-    """Nothing: the policy has no recurrent state."""
-    del env, config
+    """The policy has no recurrent state."""
     return ()
 
 

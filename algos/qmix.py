@@ -1,17 +1,17 @@
 """QMIX (Rashid et al. 2018, "QMIX: Monotonic Value Function Factorisation for Deep Multi-Agent Reinforcement Learning"), VDN
 (Sunehag et al. 2018, "Value-Decomposition Networks For Cooperative Multi-Agent Learning") and independent Q-learning (Tan 1993).
 
-Every agent values its own actions from local observations. The team's value is a monotonic function of the values of the
+Every agent estimates the values of its actions from local observations. The team's value is a monotonic function of those of the
 chosen actions, with weights computed from the global state (``mixer=qmix``), or their sum (``vdn``); with ``none`` each agent
 learns from its own rewards. Rollouts are stored in a replay buffer on the accelerator and replayed whole, GRUs from the
-recurrent state that they had then (the stored state of Kapturowski et al. 2019, without burn-in).
+recurrent state at that time (the stored state of Kapturowski et al. 2019, without burn-in).
 ``python algos/qmix.py env=smax env.scenario=3m`` trains it.
 
 Axis letters: T time, E environments, B replayed rollouts, N slots of the replay buffer, A agents, O observation, G global state,
 n actions.
 """
 
-if __name__ == "__main__":  # as a command: before the imports, so that Ctrl-C ends those without a traceback
+if __name__ == "__main__":  # before the imports below, so that Ctrl-C during them prints no traceback
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -25,28 +25,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flashbax
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
+from flax import linen
 
+from marljax import nn
 from marljax.config import Scalar, static, traced
 from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, PersistentState, TimeStep
-from marljax.core.vector import VecState, vectorize
+from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.learning.advantages import gae
-from marljax.learning.config import RolloutConfig, check_hidden
-from marljax.learning.optimizer import make_optimizer
-from marljax.learning.rollout import Inputs, Learner, Step, TrainState, annealed, check_no_items, collect, start
-from marljax.nn.distributions import MASKED, Categorical
-from marljax.nn.encoder import ObservationEncoder
-from marljax.nn.layers import ACTIVATIONS, Sizes, activation, dense
-from marljax.nn.networks import PerAgent, QNetwork
-from marljax.nn.networks import initial_carry as zero_carry
-from marljax.nn.running_stats import RunningStats
+from marljax.learning import Inputs, Learner, RolloutConfig, Step, TrainState, collect, gae, make_optimizer, start
 from marljax.utils import collectives
 from marljax.utils.batching import cond_any
 from marljax.utils.validation import divide
@@ -56,51 +48,48 @@ class Config(RolloutConfig):
     """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # Rollouts
-    total_steps: int = static(1_000_000, low=1, high=2**53)  # environment steps in total, rounded up to whole updates
-    num_envs: int = static(8, low=1)  # E, over all devices
-    rollout_length: int = static(32, low=1)  # T, environment steps per update, and of a replayed rollout
-    epsilon_start: float = traced(1.0, low=0.0, high=1.0)  # share of random actions in the first update
-    epsilon_end: float = traced(0.05, low=0.0, high=1.0)  # and in the last
-    epsilon_decay: float = traced(0.1, low=0.0, high=1.0)  # share of training, from its first step, over which it falls
+    num_envs: int = static(8, low=1, help="parallel environments, over all devices")
+    rollout_length: int = static(32, low=1, help="environment steps per update, and of a replayed rollout")
+    epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
+    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
+    epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training over which it falls")
     # Replay buffer
-    buffer_size: int = static(100_000, low=1)  # environment steps that it holds, rounded down to whole rollouts
-    # Of stored observations and global states. Policies see them in this type too; values are clipped to its range.
-    buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"))
+    buffer_size: int = static(100_000, low=1, help="capacity in environment steps, rounded down to whole rollouts")
+    # Policies act on inputs of this type, too; values are clipped to its range.
+    buffer_dtype: str = static("float32", choices=("float32", "bfloat16", "float16"), help="of stored observations and states")
     # Networks
-    core: str = static("gru", choices=("mlp", "gru"))  # gru: the last hidden layer is a GRU
-    hidden: tuple[int, ...] = static((64, 64), low=1)  # sizes of the agents' hidden layers
-    activation: str = static("relu", choices=ACTIVATIONS)  # of all hidden layers but the mixing network's
-    share_parameters: bool = static(True)  # False: every agent has a network of its own
-    agent_id: bool = static(True)  # append a one-hot agent id (up to 64 agents) to observations
-    normalize_observations: bool = static(False)  # by running mean and variance, saved with the policy
-    mixer: str = static("qmix", choices=("qmix", "vdn", "none"))  # none: independent Q-learning
-    mixer_width: int = static(32, low=1)  # of the mixing network's hidden layer
-    hypernet_width: int = static(64, low=1)  # of the hidden layers of the networks that compute its weights
-    mixer_scale: float = static(0.01)  # of their initial weights
-    # Least slope of the mixing network's hidden layer. 0: ELU as in the paper.
-    mixer_slope: float = static(0.05, low=0.0, high=1.0)
+    core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
+    hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the agents' hidden layers")
+    activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers but the mixing network's")
+    share_parameters: bool = static(True, help="one network for all agents; false: each has its own")
+    agent_id: bool = static(True, help="append a one-hot agent id (up to 64 agents) to observations")
+    normalize_observations: bool = static(False, help="by running mean and variance, saved with the policy")
+    mixer: str = static("qmix", choices=("qmix", "vdn", "none"), help="none: independent Q-learning")
+    mixer_width: int = static(32, low=1, help="width of the mixing network's hidden layer")
+    hypernet_width: int = static(64, low=1, help="width of the hidden layers of the hypernetworks")
+    mixer_scale: float = static(0.01, help="scale of the hypernetworks' initial weights")
+    mixer_slope: float = static(0.05, low=0.0, high=1.0, help="least slope of the mixing network's hidden layer; 0: ELU")
     # Targets
-    gamma: float = traced(0.99, low=0.0, high=1.0)  # discount per step
-    td_lambda: float = traced(0.6, low=0.0, high=1.0)  # 0: one-step targets, 1: returns until the end of the rollout
-    reward_scale: float = traced(1.0, low=0.0)  # multiplies rewards before anything is learnt from them
-    bootstrap_limit: bool = static(True)  # False: the step limit ends an episode like any other end; see PPO's
-    double_q: bool = static(True)  # the network chooses the next action, the target network values it (van Hasselt et al. 2016)
-    target_update: str = static("hard", choices=("hard", "polyak"))  # how the target network follows
-    target_interval: int = static(200, low=1)  # hard: gradient steps from one copy to the next
-    tau: float = traced(0.005, low=0.0, high=1.0)  # polyak: how far it follows in a gradient step
+    gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step")
+    td_lambda: float = traced(0.6, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
+    reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
+    bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
+    double_q: bool = static(True, help="the online network chooses the next action in targets (van Hasselt et al. 2016)")
+    target_update: str = static("hard", choices=("hard", "polyak"), help="of the target network")
+    target_interval: int = static(200, low=1, help="hard: gradient steps between copies")
+    tau: float = traced(0.005, low=0.0, high=1.0, help="polyak: rate per gradient step")
     # Gradient steps
-    gradient_steps: int = static(2, low=1)  # per update
-    batch_size: int = static(32, low=1)  # replayed rollouts per gradient step, over all devices
-    learning_starts: int = static(5_000, low=0)  # environment steps before the first gradient step
-    optimizer: str = static("adam", choices=("adam", "radam"))  # radam: rectified Adam (Liu et al. 2020)
-    learning_rate: float = traced(4e-3, low=0.0)  # of the first update
-    anneal_learning_rate: bool = static(True)  # linearly to 0 over total_steps
-    adam_eps: float = traced(1e-5, low=0.0)  # added to the root of the second moment
-    max_grad_norm: float = traced(10.0, low=0.0)  # global norm to which gradients are clipped
+    gradient_steps: int = static(2, low=1, help="per update")
+    batch_size: int = static(32, low=1, help="replayed rollouts per gradient step, over all devices")
+    learning_starts: int = static(5_000, low=0, help="environment steps before the first gradient step")
+    optimizer: str = static("adam", choices=("adam", "radam"), help="radam: rectified Adam (Liu et al. 2020)")
+    learning_rate: float = traced(4e-3, low=0.0, help="of the first update")
+    anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
+    adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
+    max_grad_norm: float = traced(10.0, low=0.0, help="global norm to which gradients are clipped")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_hidden(self.hidden, self.core)
         if self.buffer_size < self.steps_per_update:
             raise UserError(
                 f"buffer_size={self.buffer_size} holds no rollouts of {self.rollout_length} steps in {self.num_envs} "
@@ -108,7 +97,7 @@ class Config(RolloutConfig):
             )
         if self.learning_starts > self.total_steps:
             raise UserError(
-                f"learning_starts={self.learning_starts} is more than total_steps={self.total_steps}: nothing would be learnt; "
+                f"learning_starts={self.learning_starts} exceeds total_steps={self.total_steps}: nothing would be learnt; "
                 "lower the one or raise the other"
             )
 
@@ -124,21 +113,21 @@ class Params(NamedTuple):
     agent: Any
     mixer: Any  # {} without weights
     obs_stats: Any  # RunningStats [O]
-    state_stats: RunningStats  # [G]
+    state_stats: nn.RunningStats  # [G]
 
 
 class OptState(NamedTuple):
-    """What stays between updates besides the networks."""
+    """The learner's state besides the networks."""
 
     optimizer: Any
-    target: dict[str, Any]  # target networks: older copies of ``agent`` and ``mixer``, which see inputs normalised as of now
+    target: dict[str, Any]  # target networks: older copies of ``agent`` and ``mixer``, whose inputs are normalised as theirs
     # The buffer's position is the same for all environments, so it is here and not with their shards of the buffer.
     insert_index: jax.Array  # [] int32, the slot that is written next
     is_full: jax.Array  # [] bool: no slot is empty
 
 
 class Carry(NamedTuple):
-    """What environments carry from one update to the next."""
+    """State of the environments' policies and replay between updates."""
 
     recurrent: Any  # recurrent states [E, A, H]; () without a GRU
     replay: PersistentState  # of a ``Rollout`` [E, N, …]
@@ -157,25 +146,25 @@ class Rollout(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """Agents' values and the team's.
+    """Values of the agents and of the team.
 
-    Weights {"agent": …, "mixer": …} are those that learn or those of the target network; of ``Params`` only the statistics count.
+    Weights {"agent": …, "mixer": …} are the online or the target networks'; of ``Params`` only the statistics are used.
     """
 
     init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of agents and mixer
     # Params, weights, inputs, recurrent state → recurrent state after the last step, Q [T, E, A, n].
     action_values: Callable[[Params, Any, Inputs, Any], tuple[Any, jax.Array]]
-    # Params, weights, Q [T, E, A], state [T, E, G] → Q_tot [T, E, 1]; without a mixer Q as it is.
+    # Params, weights, Q [T, E, A], state [T, E, G] → Q_tot [T, E, 1]; without a mixer Q itself.
     mix: Callable[[Params, Any, jax.Array, jax.Array], jax.Array]
-    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # of observations and states, where mask [T, E]
+    update_stats: Callable[[Params, Inputs, jax.Array], Params]  # with the observations and states in a mask [T, E]
 
 
 def make_networks(env: Environment, config: Config) -> Networks:
     """The networks that ``config`` describes."""
     assert isinstance(env.action_space, Discrete)
-    encoder = ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
-    sizes = Sizes(config.core, config.hidden, (), config.activation)
-    agent = PerAgent(QNetwork(env.action_space.n, sizes), env.num_agents, config.share_parameters)
+    encoder = nn.ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
+    sizes = nn.Sizes(config.core, config.hidden, (), config.activation)
+    agent = nn.PerAgent(nn.QNetwork(env.action_space.n, sizes), env.num_agents, config.share_parameters)
     mixer = Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
     def action_values(params: Params, weights: Any, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
@@ -192,31 +181,31 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return mixer.apply(weights["mixer"], values, state)  # type: ignore[return-value]
 
     def init(key_agent: jax.Array, key_mixer: jax.Array, inputs: Inputs) -> Params:
-        params = Params(None, {}, encoder.init_stats(inputs.obs), RunningStats.create(inputs.state.shape[-1:]))
-        carry = zero_carry(config.core, config.hidden[-1], inputs.alive.shape[1:])
-        obs = encoder(params.obs_stats, inputs.obs.astype(jnp.float32))
-        params = params._replace(agent=agent.init(key_agent, carry, obs, inputs.first, inputs.alive))
+        obs, state = inputs.obs.astype(jnp.float32), inputs.state.astype(jnp.float32)
+        params = Params(None, {}, encoder.init_stats(obs), nn.RunningStats.create(state.shape[-1:]))
+        carry = initial_carry(env, config, inputs.alive.shape[1])
+        agent_params = agent.init(key_agent, carry, encoder(params.obs_stats, obs), inputs.first, inputs.alive)
+        params = params._replace(agent=agent_params)
         if config.mixer != "qmix":
             return params
-        return params._replace(mixer=mixer.init(key_mixer, jnp.zeros(inputs.alive.shape), inputs.state.astype(jnp.float32)))
+        return params._replace(mixer=mixer.init(key_mixer, jnp.zeros(inputs.alive.shape), state))
 
     def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
-        obs_stats = encoder.update_stats(params.obs_stats, inputs.obs.astype(jnp.float32), inputs.alive & mask[..., None])
-        return params._replace(
-            obs_stats=obs_stats, state_stats=params.state_stats.updated(inputs.state.astype(jnp.float32), mask)
-        )
+        obs, state = inputs.obs.astype(jnp.float32), inputs.state.astype(jnp.float32)
+        obs_stats = encoder.update_stats(params.obs_stats, obs, inputs.alive & mask[..., None])
+        return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(state, mask))
 
     return Networks(init, action_values, mix, update_stats)
 
 
-class Mixer(nn.Module):
+class Mixer(linen.Module):
     """A team's value, monotonic in every agent's: one hidden layer whose non-negative weights are computed from the global state
     (Rashid et al. 2018, figure 2).
 
-    Initial weights lie around 1 / √width, so that small values are roughly summed, and ``scale`` says how much the state changes
-    that; a large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs; here
-    its slope does not fall below ``slope``, so that costs are distinguished too. A slope of 0.25, or a bias that lifts all values
-    above 0, makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
+    Initial weights are around 1 / √width, so that small values are roughly summed; ``scale`` is how far the state changes that. A
+    large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs; here its slope
+    does not fall below ``slope``, so that costs are distinguished too. A slope of 0.25, or a bias that lifts all values above 0,
+    makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
     """
 
     width: int
@@ -225,18 +214,18 @@ class Mixer(nn.Module):
     slope: float
     activation: str
 
-    @nn.compact
+    @linen.compact
     def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:
         """values […, A], state […, G] → […, 1]."""
         agents = values.shape[-1]
 
         def hypernet(outputs: int, hidden: int, name: str, around: float = 0.0) -> jax.Array:
-            x = activation(self.activation)(dense(hidden, self.scale, f"{name}_hidden")(state))
-            return dense(outputs, self.scale, name, bias=around)(x)
+            x = nn.ACTIVATIONS[self.activation](nn.dense(hidden, self.scale, f"{name}_hidden")(state))
+            return nn.dense(outputs, self.scale, name, bias=around)(x)
 
         around = 1 / self.width**0.5
         first = hypernet(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
-        bias = dense(self.width, self.scale, "bias")(state)
+        bias = nn.dense(self.width, self.scale, "bias")(state)
         hidden = jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias
         low = jnp.minimum(hidden, 0.0)
         hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.slope) * jnp.expm1(low) + self.slope * low
@@ -245,35 +234,35 @@ class Mixer(nn.Module):
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
-    """Fresh networks, environments and an empty replay buffer; the learner is the same on every shard of the data axis."""
-    check_environment(env, config)
+    """Initial networks, environments and an empty replay buffer; the learner is the same on every shard of the data axis."""
+    nn.check_no_items(env)
+    name = type(env).__name__
+    if not isinstance(env.action_space, Discrete):
+        raise UserError(f"qmix needs discrete actions, and those of {name} are {env.action_space}; use ippo or mappo")
+    if env.competitive and config.mixer != "none":
+        raise UserError(f"mixer={config.mixer} adds up the values of one team, and {name} has several; use mixer=none")
     config = without_single_mixer(env, config)
     key_agent, key_mixer, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
-    recurrent = zero_carry(config.core, config.hidden[-1], (vec.num_envs, env.num_agents))
+    recurrent = initial_carry(env, config, vec.num_envs)
     actors = start(vec, env_params, collectives.fold_data(key_reset), recurrent)
     inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
     params = make_networks(env, config).init(key_agent, key_mixer, inputs)
-    replay = make_buffer(config, vec.num_envs).init(empty_rollout(config, inputs, recurrent))
     weights, updates = {"agent": params.agent, "mixer": params.mixer}, jnp.zeros((), jnp.int32)
     optimizer_state = make_optimizer(config, updates, config.optimizer).init(weights)
+
+    length = config.rollout_length
+    rows = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape[2:]), x.dtype), inputs)  # of one environment
+    reward, false = jnp.zeros((length, env.num_agents)), jnp.zeros(length, bool)
+    empty = Rollout(rows, false, reward.astype(jnp.int32), reward, false, false, jax.tree.map(lambda x: x[0], recurrent))
+    replay = make_buffer(config, vec.num_envs).init(empty)
     opt_state = OptState(optimizer_state, jax.tree.map(jnp.copy, weights), replay.current_index, replay.is_full)
     learner = Learner(params, opt_state, updates, key_learner, env_params)
     return TrainState(learner, actors.replace(carry=Carry(recurrent, PersistentState(replay.experience))))
 
 
-def check_environment(env: Environment, config: Config) -> None:
-    """Raises ``UserError`` for environments whose actions or teams have no such values."""
-    check_no_items(env)
-    name = type(env).__name__
-    if not isinstance(env.action_space, Discrete):
-        raise UserError(f"qmix needs discrete actions, and those of {name} are {env.action_space}; take ippo or mappo")
-    if env.competitive and config.mixer != "none":
-        raise UserError(f"mixer={config.mixer} adds up the values of one team, and {name} has several; take mixer=none")
-
-
 def without_single_mixer(env: Environment, config: Config) -> Config:
-    """The config for this environment: with one agent there is nothing to mix."""
+    """The config for this environment: a single agent's values are not mixed."""
     return config.replace(mixer="none") if env.num_agents == 1 and config.mixer != "none" else config
 
 
@@ -284,37 +273,37 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     params, networks = learner.params, make_networks(env, config)
     key_next, key_rollout, key_learn = jax.random.split(learner.key, 3)
     vec = vectorize(env, actors.timestep.first.shape[0])
-    env_params = annealed(env, learner, config.num_updates)
+    env_params = env.anneal(learner.env_params, learner.updates / config.num_updates)
 
     # 1. Collect a rollout with ε-greedy actions.
     epsilon = exploration_rate(config, learner.updates)
 
-    def policy_step(key: jax.Array, env_state: VecState, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any, Any]:
+    def policy_step(key, env_state, timestep, carry):
         inputs = get_inputs(env, config, env_params, env_state, timestep)
         carry, values = networks.action_values(params, {"agent": params.agent}, inputs, carry)
         action = epsilon_greedy(key, epsilon, values, inputs.action_mask)[0]
         return action, carry, (jax.tree.map(lambda x: x[0], inputs), timestep.last, action)
 
     carry: Carry = actors.carry
-    actors, (inputs, last, action), steps, episodes = collect(
-        vec,
-        env_params,
-        policy_step,
-        actors.replace(carry=carry.recurrent),
-        collectives.fold_data(key_rollout),
-        config.rollout_length,
-    )
+    actors, key_rollout = actors.replace(carry=carry.recurrent), collectives.fold_data(key_rollout)
+    collected = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
+    actors, (inputs, last, action), steps, episodes = collected
 
     # 2. Store it.
     next_inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
-    whole = jax.tree.map(lambda rows, row: jnp.concatenate([rows, row]), inputs, next_inputs)
-    rollout = Rollout(whole, last, action, steps.reward, steps.terminated, steps.cut, carry.recurrent)
+    inputs_and_next = jax.tree.map(lambda rows, row: jnp.concatenate([rows, row]), inputs, next_inputs)
+    rollout = Rollout(inputs_and_next, last, action, steps.reward, steps.terminated, steps.cut, carry.recurrent)
     replay = add_to_replay(config, learner.opt_state, carry.replay, rollout)
     opt_state = learner.opt_state._replace(insert_index=replay.current_index, is_full=replay.is_full)
 
     # 3. Learn, once the buffer holds ``learning_starts`` steps.
     learner = learner.replace(key=key_next, opt_state=opt_state)
     filled = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
+
+    def skip_learning(config, learner, replay, key):
+        names = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
+        return learner, dict.fromkeys(names, jnp.zeros((), jnp.float32))
+
     learner, metrics = cond_any(filled, functools.partial(learn, env), skip_learning, config, learner, replay, key_learn)
     learner = learner.replace(updates=learner.updates + 1)
     if config.normalize_observations:
@@ -327,11 +316,11 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 def learn(
     env: Environment, config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
 ) -> tuple[Learner, dict[str, jax.Array]]:
-    """Gradient steps on sampled rollouts; returns the learner and the mean of every metric."""
+    """Takes gradient steps on sampled rollouts; returns the learner and the mean of every metric."""
     params, networks = learner.params, make_networks(env, config)
     optimizer = make_optimizer(config, learner.updates, config.optimizer)
 
-    def gradient_step(trained: tuple[Any, Any, Any], step: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any, Any], Any]:
+    def gradient_step(trained, step):
         (weights, target, opt_state), (key, number) = trained, step
         batch = sample_replay(config, replay, collectives.fold_data(key))
         (_, metrics), grads = jax.value_and_grad(td_loss, has_aux=True)(weights, config, networks, params, target, batch)
@@ -347,22 +336,11 @@ def learn(
     opt_state: OptState = learner.opt_state
     before = ({"agent": params.agent, "mixer": params.mixer}, opt_state.target, opt_state.optimizer)
     count = config.gradient_steps
-    numbers = learner.updates * count + jnp.arange(1, count + 1)  # those before learning starts included
-    (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), numbers))
+    steps = learner.updates * count + jnp.arange(1, count + 1)  # those before ``learning_starts`` included
+    (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), steps))
     opt_state = opt_state._replace(target=target, optimizer=optimizer_state)
     metrics = {name: jnp.mean(values).astype(jnp.float32) for name, values in metrics.items()}  # as in ``skip_learning``
     return learner.replace(params=params._replace(**weights), opt_state=opt_state), metrics
-
-
-METRICS = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
-
-
-def skip_learning(
-    config: Config, learner: Learner, replay: TrajectoryBufferState, key: jax.Array
-) -> tuple[Learner, dict[str, jax.Array]]:
-    """Instead of ``learn`` while the buffer is too empty."""
-    del config, replay, key
-    return learner, dict.fromkeys(METRICS, jnp.zeros((), jnp.float32))
 
 
 def td_loss(
@@ -373,7 +351,7 @@ def td_loss(
     _, values = networks.action_values(params, weights, inputs, batch.recurrent)
     _, target_values = networks.action_values(params, target, inputs, batch.recurrent)
 
-    # Values of the chosen actions, and of the best ones in what follows; those who are not alive add nothing.
+    # Values of the chosen actions, and of the best next ones; agents that are not alive add nothing.
     chosen = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
     chosen_value = jnp.sum(jnp.where(chosen, values[:-1], 0.0), axis=-1) * inputs.alive[:-1]
     next_action = best_action(jax.lax.stop_gradient(values) if config.double_q else target_values, inputs.action_mask)
@@ -381,8 +359,8 @@ def td_loss(
     team_value = networks.mix(params, weights, chosen_value, inputs.state[:-1])
     next_team_value = networks.mix(params, target, next_value, inputs.state)
 
-    # A team's reward is the sum over its agents, by their number; those that are not alive earn nothing. So what one of them
-    # earns weighs the same whoever else is there.
+    # A team's reward is the mean over all its agents, also dead ones, whose reward is 0: so one agent's reward has
+    # the same weight however many others are alive.
     alive, reward = inputs.alive, batch.reward * config.reward_scale
     mask = ~batch.last[..., None]
     if config.mixer == "none":
@@ -391,8 +369,8 @@ def td_loss(
         reward = jnp.mean(reward * alive[:-1], -1, keepdims=True)
         alive = jnp.ones((*alive.shape[:-1], 1), bool)
     step = Step(reward, alive[1:], batch.terminated, batch.cut)
-    td_lambda = (config.gamma, config.td_lambda, config.bootstrap_limit)
-    _, td_target = gae(step, next_team_value[:-1], next_team_value[-1], *td_lambda)
+    next_values, last_value = next_team_value[:-1], next_team_value[-1]
+    _, td_target = gae(step, next_values, last_value, config.gamma, config.td_lambda, config.bootstrap_limit)
 
     error = team_value - jax.lax.stop_gradient(td_target)
     loss = collectives.masked_mean(jnp.square(error), mask)
@@ -404,10 +382,7 @@ def td_loss(
     }
 
 
-# --- policy ------------------------------------------------------------------------------------------------------------
-
-
-def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: VecState, timestep: TimeStep) -> Inputs:
+def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: Any, timestep: TimeStep) -> Inputs:
     """Network inputs of the current timestep, T = 1, as the replay buffer stores them; the state is empty without a mixer."""
     state = jnp.zeros((*timestep.first.shape, 0))
     if config.mixer == "qmix":
@@ -433,18 +408,18 @@ def exploration_rate(config: Config, updates: jax.Array) -> jax.Array:
 def epsilon_greedy(key: jax.Array, epsilon: Scalar, values: jax.Array, mask: jax.Array) -> jax.Array:
     """Available actions, for each agent a random one with probability ε: values and mask […, n] → […]."""
     key_random, key_which = jax.random.split(key)
-    random = Categorical(jnp.zeros(values.shape), mask).sample(key_random)
+    random = nn.Categorical(jnp.zeros(values.shape), mask).sample(key_random)
     return jnp.where(jax.random.uniform(key_which, random.shape) < epsilon, random, best_action(values, mask))
 
 
 def best_action(values: jax.Array, mask: jax.Array) -> jax.Array:
     """The available action of the highest value: […, n] → […]."""
-    return jnp.argmax(jnp.where(mask, values, MASKED), axis=-1)
+    return jnp.argmax(jnp.where(mask, values, nn.MASKED), axis=-1)
 
 
-def initial_carry(env: Environment, config: Config) -> Any:
-    """An agent's recurrent state at the start of an episode of one environment."""
-    return zero_carry(config.core, config.hidden[-1], (env.num_agents,))
+def initial_carry(env: Environment, config: Config, *batch: int) -> Any:
+    """The agents' recurrent state at the start of an episode, of one environment or of a batch [*batch]."""
+    return nn.initial_carry(config.core, config.hidden[-1], (*batch, env.num_agents))
 
 
 def act(
@@ -460,11 +435,8 @@ def act(
     return action[0, 0], jax.tree.map(lambda x: x[0], carry)
 
 
-# --- replay buffer -----------------------------------------------------------------------------------------------------
-
-
 def make_buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
-    """flashbax's buffer of the rollouts of ``num_envs`` environments, those of one shard; its time axis counts rollouts."""
+    """flashbax's buffer of the rollouts of ``num_envs`` environments, of one shard; an entry of its time axis is a rollout."""
     return flashbax.make_trajectory_buffer(
         add_batch_size=num_envs,
         sample_batch_size=divide(config.batch_size, collectives.data_size(), "replayed rollouts (batch_size)", "devices"),
@@ -475,24 +447,19 @@ def make_buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
     )
 
 
-def empty_rollout(config: Config, inputs: Inputs, recurrent: Any) -> Rollout:
-    """A rollout of one environment, leading [T], in which nothing happened; shapes and types are those of ``inputs`` [1, E]."""
-    length = config.rollout_length
-    empty = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape[2:]), x.dtype), inputs)
-    reward, never = jnp.zeros((length, inputs.alive.shape[-1])), jnp.zeros(length, bool)
-    return Rollout(empty, never, reward.astype(jnp.int32), reward, never, never, jax.tree.map(lambda x: x[0], recurrent))
+def swap_axes(rollout: Rollout) -> Rollout:
+    """[T, E, …] → [E, T, …] and back; ``recurrent`` has no time axis."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
 
 
 def add_to_replay(config: Config, opt_state: OptState, replay: PersistentState, rollout: Rollout) -> TrajectoryBufferState:
     """The buffer with a rollout [T, E] in the slot of the oldest."""
-    rows = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rollout._replace(recurrent=()))._replace(recurrent=rollout.recurrent)
     before = TrajectoryBufferState(experience=replay.value, current_index=opt_state.insert_index, is_full=opt_state.is_full)
-    rows = jax.tree.map(lambda x, stored: x[:, None].astype(stored.dtype), rows, before.experience)
+    rows = jax.tree.map(lambda x, stored: x[:, None].astype(stored.dtype), swap_axes(rollout), before.experience)
     return make_buffer(config, rollout.last.shape[1]).add(before, rows)
 
 
 def sample_replay(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Rollout:
     """Random rollouts [T, B]; ``recurrent`` is [B, A, H]."""
     buffer = make_buffer(config, replay.experience.last.shape[0])
-    rows = jax.tree.map(lambda x: x[:, 0], buffer.sample(replay, key).experience)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(recurrent=()))._replace(recurrent=rows.recurrent)
+    return swap_axes(jax.tree.map(lambda x: x[:, 0], buffer.sample(replay, key).experience))

@@ -1,6 +1,4 @@
-"""What value functions and policies are trained towards."""
-
-from collections.abc import Sequence
+"""Return and advantage estimators."""
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +12,20 @@ def gae(
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16) over a rollout.
 
-    values [T, E, A] of the timesteps in which decisions were taken, last_value [E, A] of the timestep after the last →
-    (advantages, returns), both [T, E, A]. A terminated agent's next value counts as 0, a truncated one's is the value of its
-    final observation, or 0 without ``bootstrap_limit``; both cut the sum. An agent that dies ends its own episode; see
-    ``with_death_masking``. Entries of timesteps in which nobody acts are meaningless: mask them.
+    A terminated agent's next value counts as 0; a truncated one's is the value of its final observation, or 0 without
+    ``bootstrap_limit``. Both cut the sum. An agent that dies ends its own episode; see ``Step.with_death_masking``. Entries of
+    final timesteps, in which nobody acts, are meaningless: mask them.
+
+    Args:
+        step: the outputs of each step, [T, E, …].
+        values: [T, E, A] of the timesteps in which actions were taken.
+        last_value: [E, A] of the timestep after the last.
+        gamma: discount per step.
+        gae_lambda: 0 for one-step targets, 1 for whole returns.
+        bootstrap_limit: whether truncated episodes are bootstrapped.
+
+    Returns:
+        Advantages and returns, [T, E, A] each.
     """
     next_values = jnp.concatenate([values[1:], last_value[None]])
     ended = step.terminated if bootstrap_limit else step.cut
@@ -25,22 +33,10 @@ def gae(
     delta = step.reward + gamma * continues * next_values - values
     decay = gamma * gae_lambda * (continues & ~step.cut[..., None])
 
-    def backward(advantage: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        advantage = now[0] + now[1] * advantage
+    def backward(advantage: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        delta, decay = inputs
+        advantage = delta + decay * advantage
         return advantage, advantage
 
     _, advantages = jax.lax.scan(backward, jnp.zeros_like(last_value), (delta, decay), reverse=True)
     return advantages, advantages + values
-
-
-def with_death_masking(step: Step, alive: jax.Array, teams: Sequence[int]) -> Step:
-    """``step`` as Yu et al. (2022) learn from it: agents that have died stay in the episode and share what their team earns.
-
-    alive [T, E, A] says who was alive when decisions were taken. The others earn the mean reward of their living team-mates, and
-    their values go on beyond their death; only where a slot is taken by a new agent does nothing follow.
-    """
-    team = jnp.array(teams)
-    together = (team[:, None] == team).astype(step.reward.dtype)
-    earned, living = (step.reward * alive) @ together, alive @ together
-    reward = jnp.where(alive, step.reward, earned / jnp.maximum(living, 1.0))
-    return step._replace(reward=reward, alive=alive | ~step.alive)

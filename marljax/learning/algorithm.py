@@ -1,4 +1,4 @@
-"""What an algorithm is: a module with five names."""
+"""The interface of an algorithm: a module with five names."""
 
 from typing import Any, Protocol
 
@@ -13,8 +13,8 @@ class Algorithm(Protocol):
     """The interface of ``algos/mappo.py`` and of users' own algorithms; a module implements it.
 
     Everything runs inside ``shard_map`` over the axes of ``marljax.utils.collectives``: means over samples go through
-    ``collectives.mean``, so that several devices compute what one would. An optional ``present(env)`` gives the environment as
-    the command line trains in it, as PPO takes all agents as one.
+    ``collectives.mean``, so that several devices compute what one would. An optional ``present(env)`` returns the environment
+    that the command line trains in: PPO controls all agents as one.
     """
 
     Config: type  # derives from ``marljax.learning.config.RolloutConfig``
@@ -25,10 +25,10 @@ class Algorithm(Protocol):
 
     def update(self, env: Environment, config: Any, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
         """One iteration of ``config.steps_per_update`` environment steps; the metrics are scalars by name, with those of the
-        episodes that ``marljax.learning.rollout.collect`` gives."""
+        episodes that ``marljax.learning.collect`` returns."""
 
     def initial_carry(self, env: Environment, config: Any) -> Any:
-        """The policy's recurrent state at the start of an episode of one environment; () where it has none."""
+        """The policy's recurrent state at the start of an episode of one environment; () without one."""
 
     def act(
         self, env: Environment, config: Any, params: Any, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool

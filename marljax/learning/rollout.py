@@ -1,6 +1,6 @@
-"""Interaction of policies and environments: the states that live on the accelerator, and one rollout of them."""
+"""Interaction of policies and environments: the state of a training run, and one rollout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,17 +15,17 @@ from marljax.utils import collectives
 
 
 class Actors(struct.PyTreeNode):
-    """What is sharded over the data axis: E environments and what their agents remember."""
+    """The sharded part of a training run: E environments and the recurrent states of their agents."""
 
     env_state: VecState  # [E, …]
     timestep: TimeStep  # [E, …]
-    carry: Any  # recurrent state [E, A, H] of each network, () where there is none; of QMIX its replay, too
+    carry: Any  # recurrent state [E, A, H] of each network, () without one; QMIX adds its replay buffer
 
 
 class Learner(struct.PyTreeNode):
-    """What is replicated over the data axis."""
+    """The part that every shard of the data axis holds a copy of."""
 
-    params: Any  # everything a policy needs: network parameters and normalisation statistics
+    params: Any  # everything that a policy needs: network parameters and normalisation statistics
     opt_state: Any
     updates: jax.Array  # [] int32, updates done
     key: jax.Array
@@ -33,19 +33,31 @@ class Learner(struct.PyTreeNode):
 
 
 class TrainState(NamedTuple):
-    """The whole state of a training run; saving it and going on gives the same numbers as never having stopped."""
+    """The whole state of a training run: resuming from it is bit for bit as if the run had never stopped."""
 
     learner: Learner
     actors: Actors
 
 
 class Step(NamedTuple):
-    """What followed a decision: the part of a rollout that does not depend on the policy. Leading [T, E]."""
+    """Environment outputs of a step, the part of a rollout that does not depend on the policy. Leading [T, E]."""
 
     reward: jax.Array  # [T, E, A] of the transition out of each timestep
     alive: jax.Array  # [T, E, A] bool after it
     terminated: jax.Array  # [T, E] bool: nothing follows
-    cut: jax.Array  # [T, E] bool: an episode ended there, so nothing later belongs to it
+    cut: jax.Array  # [T, E] bool: an episode ended there, terminated or truncated
+
+    def with_death_masking(self, alive: jax.Array, teams: Sequence[int]) -> "Step":
+        """The same with agents that stay in the episode after their death and share what their team earns (Yu et al. 2022).
+
+        ``alive`` [T, E, A] is that of the timesteps in which actions were taken. Dead agents earn the mean reward of their
+        living team-mates, and their values go on; only where a new agent takes over the slot does nothing follow.
+        """
+        team = jnp.array(teams)
+        same_team = (team[:, None] == team).astype(self.reward.dtype)
+        team_reward, living = (self.reward * alive) @ same_team, alive @ same_team
+        reward = jnp.where(alive, self.reward, team_reward / jnp.maximum(living, 1.0))
+        return self._replace(reward=reward, alive=alive | ~self.alive)
 
 
 Policy = Callable[[jax.Array, VecState, TimeStep, Any], tuple[jax.Array, Any, Any]]
@@ -56,12 +68,17 @@ def collect(
 ) -> tuple[Actors, Any, Step, dict[str, jax.Array]]:
     """Runs ``policy`` for ``length`` steps in every environment.
 
-    ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record); the records come back stacked [T, E,
-    …], beside the ``Step`` that followed each, and the figures of the episodes that ended: ``episodes`` (a count) and
-    ``sum_<metric>``; see ``episode_figures``.
-    """
+    ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record). The records come back stacked [T, E,
+    …], with the ``Step`` after each, and sums over the episodes that ended: their number ``episodes`` and ``sum_<metric>``; see
+    ``episode_figures``.
 
-    def advance(scanned: tuple[Actors, jax.Array], keys: jax.Array):
+    Raises:
+        UserError: for an environment with a metric named ``episodes``.
+    """
+    if "episodes" in actors.timestep.metrics:
+        raise UserError(f"the metric 'episodes' of {type(vec.env).__name__} hides the number of episodes; rename it")
+
+    def advance(scanned: tuple[Actors, jax.Array], keys: jax.Array) -> tuple[Any, Any]:
         actors, sums = scanned
         key_policy, key_step = keys
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
@@ -76,34 +93,34 @@ def collect(
 
 
 def episode_figures(timestep: TimeStep, env_state: VecState) -> jax.Array:
-    """Count and metric sums, in order of names, of the episodes that end in this timestep, over E.
+    """Number and metric sums, in order of names, of the episodes that end in this timestep, over E.
 
-    Episodes that did not start afresh stand in the sum of ``replayed`` alone, which is their number; the other sums and the count
-    are those of the task as it is. The first episodes of staggered instances count nowhere, for those cut off would be missing.
+    Episodes that were replayed from a later state are included in the sum of ``replayed`` only, which is their number. The first
+    episodes of staggered instances are left out: those cut off would be missing.
     """
     values = jnp.stack([jnp.ones(timestep.last.shape), *(timestep.metrics[name] for name in sorted(timestep.metrics))])
-    counted = ends = timestep.last & (env_state.limit == NO_LIMIT)
+    included = ends = timestep.last & (env_state.limit == NO_LIMIT)
     if REPLAYED in timestep.metrics:
         row = 1 + sorted(timestep.metrics).index(REPLAYED)
         fresh = timestep.metrics[REPLAYED] == 0
-        counted = ends & (fresh | (jnp.arange(len(values)) == row)[:, None])
-    return jnp.where(counted, values, 0.0).sum(axis=1)
-
-
-def annealed(env: Environment, learner: Learner, num_updates: int) -> EnvParams:
-    """The environment's numbers for a learner's next update; its own stay those of the whole run."""
-    return env.anneal(learner.env_params, learner.updates / num_updates)
+        included = ends & (fresh | (jnp.arange(len(values)) == row)[:, None])
+    return jnp.where(included, values, 0.0).sum(axis=1)
 
 
 def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagger: bool = False) -> Actors:
-    """Actors at the first timestep of their first episodes, with the numbers that a run begins with; with ``stagger`` these are
-    ``VecEnv.staggered`` over the length of an episode, which the environment has to know."""
+    """Actors at the first timestep of their first episodes, under the params that a run begins with.
+
+    ``stagger`` truncates these episodes at random steps (``VecEnv.staggered``) and needs an environment that knows how long an
+    episode lasts.
+    """
     env_params = vec.env.anneal(env_params, jnp.zeros(()))
     if not stagger:
         return Actors(*vec.reset(key, env_params), carry)
     longest = vec.env.max_episode_steps(env_params)
     if longest is None:
-        raise UserError(f"stagger=true needs to know how long an episode of {type(vec.env).__name__} lasts; leave it out")
+        raise UserError(
+            f"stagger=true takes an environment with a known episode length, unlike {type(vec.env).__name__}; omit it"
+        )
     key_reset, key_stagger = jax.random.split(key)
     env_state, timestep = vec.reset(key_reset, env_params)
     return Actors(vec.staggered(key_stagger, env_state, longest), timestep, carry)
@@ -116,8 +133,8 @@ class Inputs(NamedTuple):
     action_mask: jax.Array  # [T, E, A, n]
     first: jax.Array  # [T, E, A] bool: first timestep of an episode
     alive: jax.Array  # [T, E, A] bool
-    time: Any = ()  # [T, E, A, 1] elapsed share of the longest possible episode, where critics see it
-    state: Any = ()  # [T, E, G] global state, where a critic or a mixing network sees it
+    time: Any = ()  # [T, E, A, 1] elapsed share of the longest possible episode, for critics
+    state: Any = ()  # [T, E, G] global state, for central critics and mixing networks
 
     @classmethod
     def of(cls, timestep: TimeStep) -> "Inputs":
@@ -129,21 +146,12 @@ class Inputs(NamedTuple):
     def with_time(self, env: Environment, env_params: EnvParams, timestep: TimeStep) -> "Inputs":
         """The same with the elapsed time of the episodes, where the environment knows how long one may last.
 
-        Where a step limit ends episodes, the return that is left depends on the time (Pardo et al. 2018, "Time Limits in
-        Reinforcement Learning"). A critic that does not see it reads it off whatever changes in the course of an episode, such
-        as how far agents have gone, and advantages bootstrapped from its values then reward that change.
+        Where a step limit ends episodes, the remaining return depends on the time (Pardo et al. 2018, "Time Limits in
+        Reinforcement Learning"). A critic without it infers the time from whatever changes in the course of an episode, such as
+        how far agents have gone, and advantages bootstrapped from its values then reward that change.
         """
         longest = env.max_episode_steps(env_params)
-        if longest is None or REPLAYED in timestep.metrics:  # where episodes begin anywhere, their length is not the time
+        if longest is None or REPLAYED in timestep.metrics:  # replayed episodes begin anywhere: their length is not the time
             return self
-        share = (timestep.metrics["length"] / longest)[None, :, None, None]
-        return self._replace(time=jnp.broadcast_to(share, (*self.alive.shape, 1)))
-
-
-def check_no_items(env: Environment) -> None:
-    """Raises ``UserError`` where agents choose among shared items: a vector per agent would hold all of them."""
-    if env.items:
-        raise UserError(
-            f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
-            "choose another view, such as env.view=candidates"
-        )
+        elapsed = (timestep.metrics["length"] / longest)[None, :, None, None]
+        return self._replace(time=jnp.broadcast_to(elapsed, (*self.alive.shape, 1)))

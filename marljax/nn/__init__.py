@@ -1,1 +1,33 @@
-"""Layers, networks and distributions."""
+"""Networks, action distributions and running statistics."""
+
+from marljax.nn.distributions import MASKED, Categorical, Distribution, distribution, has_choice, num_outputs
+from marljax.nn.encoder import ObservationEncoder, check_no_items
+from marljax.nn.layers import ACTIVATIONS, Sizes, agent_ids, dense
+from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Critic, PerAgent, QNetwork, initial_carry
+from marljax.nn.running_stats import RunningStats
+from marljax.nn.scorers import PairScorer, TwoTowers
+
+__all__ = [
+    "ACTIVATIONS",
+    "MASKED",
+    "Actor",
+    "ActorCritic",
+    "Categorical",
+    "CentralCritic",
+    "Critic",
+    "Distribution",
+    "ObservationEncoder",
+    "PairScorer",
+    "PerAgent",
+    "QNetwork",
+    "RunningStats",
+    "Sizes",
+    "TwoTowers",
+    "agent_ids",
+    "check_no_items",
+    "dense",
+    "distribution",
+    "has_choice",
+    "initial_carry",
+    "num_outputs",
+]

@@ -1,12 +1,10 @@
-"""Policies' action distributions: masked categorical, multi-discrete and squashed Gaussian.
+"""Action distributions: masked categorical, multi-discrete and squashed Gaussian.
 
 A distribution draws a *sample*; ``action(sample)`` is what the environment receives. The two differ for the squashed Gaussian
 only: the sample before tanh is stored, because log-probabilities of saturated actions cannot be recovered from the action.
 """
 
-import functools
 import math
-from types import ModuleType
 from typing import Any, Protocol
 
 import jax
@@ -15,34 +13,21 @@ import jax.numpy as jnp
 from marljax.core.spaces import Box, Discrete, MultiDiscrete, Space
 from marljax.utils.random import flat
 
-# Large enough to never be drawn, finite so that a row with nothing available stays finite.
-MASKED = -1e9
-MANY = 64  # choices, above which drawing a number for each is slow
+MASKED = -1e9  # logit of unavailable actions: never drawn, and finite, so that a row with nothing available stays finite
+MANY = 64  # choices, above which drawing a random number for each is slow
 BLOCK = 32
+LOG_STD = (-5.0, 2.0)  # bounds of log standard deviations
 
 
 class Distribution(Protocol):
-    """What every head yields; leading axes are arbitrary."""
+    """The interface of all action distributions; leading axes are arbitrary."""
 
     def sample(self, key: jax.Array) -> jax.Array: ...
-
     def mode(self) -> jax.Array: ...
-
     def log_prob(self, sample: jax.Array) -> jax.Array: ...
-
     def entropy(self, key: jax.Array) -> jax.Array: ...
-
     def action(self, sample: jax.Array) -> jax.Array: ...
-
     def kl(self, other: Any) -> jax.Array: ...
-
-
-@functools.cache
-def _distrax() -> ModuleType:
-    """distrax takes up to two seconds to import: only policies that need it wait for that."""
-    import distrax
-
-    return distrax
 
 
 class Categorical:
@@ -55,7 +40,7 @@ class Categorical:
 
     def sample(self, key: jax.Array) -> jax.Array:
         if self.logits.shape[-1] > MANY:
-            return _by_cumulation(key, self.logits)
+            return _sample_in_blocks(key, self.logits)
         return jnp.argmax(self.logits + flat(jax.random.gumbel, key, self.logits.shape), axis=-1)  # the Gumbel-max trick
 
     def mode(self) -> jax.Array:
@@ -77,93 +62,94 @@ class Categorical:
         return jnp.sum(jnp.exp(self._log_probs) * (self._log_probs - other._log_probs), axis=-1)
 
 
-def _by_cumulation(key: jax.Array, logits: jax.Array) -> jax.Array:
-    """Samples of softmax(logits [..., n]) with one draw each instead of n: first a block of ``BLOCK`` choices, then one of it."""
+def _sample_in_blocks(key: jax.Array, logits: jax.Array) -> jax.Array:
+    """Samples of softmax(logits [..., n]) from one random number instead of n: a block of ``BLOCK`` choices, then one of it."""
     pad = [(0, 0)] * (logits.ndim - 1) + [(0, -logits.shape[-1] % BLOCK)]
     weights = jnp.pad(jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True)), pad)
     blocks = weights.reshape(*logits.shape[:-1], -1, BLOCK)
     sums = jnp.sum(blocks, axis=-1)
     target = flat(jax.random.uniform, key, logits.shape[:-1]) * jnp.sum(sums, axis=-1)
-    block, rest = _reached(sums, target)
+    block, rest = _search_cumsum(sums, target)
     inside = jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :]
-    return block * BLOCK + _reached(inside, rest)[0]
+    return block * BLOCK + _search_cumsum(inside, rest)[0]
 
 
-def _reached(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where the sum of ``weights`` [..., n] exceeds ``target`` [...], and what is left of it there; never a weight of 0."""
+def _search_cumsum(weights: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The index at which the cumulative sum of ``weights`` [..., n] exceeds ``target`` [...], and the rest of the target there.
+
+    Never the index of a weight of 0.
+    """
     sums = jnp.cumsum(weights, axis=-1)
     last = weights.shape[-1] - 1 - jnp.argmax(weights[..., ::-1] > 0, axis=-1)  # rounding may leave the target above all
-    place = jnp.minimum(jnp.sum(sums <= target[..., None], axis=-1), last)
-    before = jnp.take_along_axis(sums - weights, place[..., None], axis=-1)[..., 0]
-    return place, target - before
+    index = jnp.minimum(jnp.sum(sums <= target[..., None], axis=-1), last)
+    before = jnp.take_along_axis(sums - weights, index[..., None], axis=-1)[..., 0]
+    return index, target - before
 
 
 class MultiCategorical:
     """Independent choices among ``nvec``; logits and mask [..., sum(nvec)], samples [..., len(nvec)].
 
-    Parts of one size, such as one for each of many agents, are one array.
+    Parts of one size, such as one for each of many agents, are held as one array.
     """
 
     def __init__(self, logits: jax.Array, mask: jax.Array, nvec: tuple[int, ...]):
-        self._alike = len(set(nvec)) == 1
-        if self._alike:
-            rows = (*logits.shape[:-1], len(nvec), nvec[0])
-            self._parts = [Categorical(logits.reshape(rows), mask.reshape(rows))]
+        self._uniform = len(set(nvec)) == 1
+        if self._uniform:
+            shape = (*logits.shape[:-1], len(nvec), nvec[0])
+            self._parts = [Categorical(logits.reshape(shape), mask.reshape(shape))]
         else:
             bounds = [sum(nvec[: i + 1]) for i in range(len(nvec) - 1)]
-            pieces = zip(jnp.split(logits, bounds, -1), jnp.split(mask, bounds, -1), strict=True)
-            self._parts = [Categorical(part, allowed) for part, allowed in pieces]
+            self._parts = list(map(Categorical, jnp.split(logits, bounds, -1), jnp.split(mask, bounds, -1)))
 
-    def _together(self, values: list[jax.Array]) -> jax.Array:
-        """[..., len(nvec)]"""
-        return values[0] if self._alike else jnp.stack(values, -1)
-
-    def _apart(self, sample: jax.Array) -> list[jax.Array]:
-        return [sample] if self._alike else [sample[..., i] for i in range(len(self._parts))]
+    def _stack(self, values: Any) -> jax.Array:
+        """One value per part → [..., len(nvec)]."""
+        values = list(values)
+        return values[0] if self._uniform else jnp.stack(values, -1)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        keys = jax.random.split(key, len(self._parts))
-        return self._together([part.sample(k) for part, k in zip(self._parts, keys, strict=True)])
+        return self._stack(map(Categorical.sample, self._parts, jax.random.split(key, len(self._parts))))
 
     def mode(self) -> jax.Array:
-        return self._together([part.mode() for part in self._parts])
+        return self._stack(map(Categorical.mode, self._parts))
 
     def log_prob(self, sample: jax.Array) -> jax.Array:
-        chosen = zip(self._parts, self._apart(sample), strict=True)
-        return self._together([part.log_prob(choice) for part, choice in chosen]).sum(-1)
+        samples = [sample] if self._uniform else [sample[..., i] for i in range(len(self._parts))]
+        return self._stack(map(Categorical.log_prob, self._parts, samples)).sum(-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
-        return self._together([part.entropy(key) for part in self._parts]).sum(-1)
+        return self._stack(part.entropy(key) for part in self._parts).sum(-1)
 
     def action(self, sample: jax.Array) -> jax.Array:
         return sample
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
-        return self._together([mine.kl(theirs) for mine, theirs in zip(self._parts, other._parts, strict=True)]).sum(-1)
+        return self._stack(map(Categorical.kl, self._parts, other._parts)).sum(-1)
 
 
 class SquashedGaussian:
     """tanh of a diagonal Gaussian; parameters [..., 2 d]: means and log standard deviations; samples [..., d] are taken before
     tanh, actions are [..., *shape].
 
-    A mask [..., d] names the numbers that an agent has; the others are padding: 0 in samples and actions, and in no probability,
-    entropy or divergence. A mask [..., 1] stands for all of them.
+    A mask [..., d] is False for padding, where agents have different numbers of actions: 0 in samples and actions, and in no
+    probability, entropy or divergence. A mask [..., 1] applies to all of them.
     """
 
     def __init__(self, outputs: jax.Array, shape: tuple[int, ...], mask: jax.Array):
+        import distrax  # up to two seconds, for continuous actions only
+
         self._shape = shape
         self._mean, log_std = jnp.split(outputs, 2, -1)
         std = jnp.exp(_bounded(log_std))
-        self._own = mask if mask.shape[-1] == self._mean.shape[-1] > 1 else None
-        if self._own is not None:  # N(0, 1) in the place of padding, whose samples are 0, adds a constant
-            self._mean, std = jnp.where(self._own, self._mean, 0.0), jnp.where(self._own, std, 1.0)
-        self._inner = _distrax().MultivariateNormalDiag(self._mean, std)
-
-    def sample(self, key: jax.Array) -> jax.Array:
-        return self._without_padding(self._inner.sample(seed=key))
+        self._mask = mask if mask.shape[-1] == self._mean.shape[-1] > 1 else None
+        if self._mask is not None:  # N(0, 1) in place of padding, whose samples are 0, adds a constant
+            self._mean, std = jnp.where(self._mask, self._mean, 0.0), jnp.where(self._mask, std, 1.0)
+        self._gaussian = distrax.MultivariateNormalDiag(self._mean, std)
 
     def _without_padding(self, sample: jax.Array) -> jax.Array:
-        return sample if self._own is None else jnp.where(self._own, sample, 0.0)
+        return sample if self._mask is None else jnp.where(self._mask, sample, 0.0)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return self._without_padding(self._gaussian.sample(seed=key))
 
     def mode(self) -> jax.Array:
         return self._mean
@@ -172,10 +158,10 @@ class SquashedGaussian:
         sample = self._without_padding(sample)
         # log(1 - tanh²(x)) = 2 (log 2 - x - softplus(-2x)), exact where tanh has saturated (Haarnoja et al. 2018, appendix C).
         log_det = 2.0 * (jnp.log(2.0) - sample - jax.nn.softplus(-2.0 * sample))
-        log_prob = self._inner.log_prob(sample) - log_det.sum(-1)
-        if self._own is None:
+        log_prob = self._gaussian.log_prob(sample) - log_det.sum(-1)
+        if self._mask is None:
             return log_prob
-        return log_prob + 0.5 * math.log(2.0 * math.pi) * jnp.sum(~self._own, axis=-1)
+        return log_prob + 0.5 * math.log(2.0 * math.pi) * jnp.sum(~self._mask, axis=-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
         """One-sample estimate; the squashed Gaussian has no closed form."""
@@ -185,17 +171,14 @@ class SquashedGaussian:
         return jnp.tanh(self._without_padding(sample)).reshape(*sample.shape[:-1], *self._shape)
 
     def kl(self, other: "SquashedGaussian") -> jax.Array:
-        """Of the Gaussians: squashing changes nothing."""
-        return self._inner.kl_divergence(other._inner)
-
-
-LOG_STD = (-5.0, 2.0)  # the bounds of log standard deviations
+        """Of the Gaussians: squashing both alike changes nothing."""
+        return self._gaussian.kl_divergence(other._gaussian)
 
 
 @jax.custom_vjp
 def _bounded(log_std: jax.Array) -> jax.Array:
-    """``log_std`` clipped to ``LOG_STD``. Outside, a gradient passes if descending it leads back inside; that of ``jnp.clip``
-    would be 0, and a standard deviation that got there would stay for good."""
+    """``log_std`` clipped to ``LOG_STD``. Out of bounds, a gradient passes if its descent leads back inside; that of ``jnp.clip``
+    is 0, so that a standard deviation could never return."""
     return jnp.clip(log_std, *LOG_STD)
 
 
@@ -205,8 +188,8 @@ def _bounded_forward(log_std: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _bounded_backward(log_std: jax.Array, grad: jax.Array) -> tuple[jax.Array]:
     low, high = LOG_STD
-    outwards = (log_std < low) & (grad > 0.0) | (log_std > high) & (grad < 0.0)
-    return (jnp.where(outwards, 0.0, grad),)
+    outward = (log_std < low) & (grad > 0.0) | (log_std > high) & (grad < 0.0)
+    return (jnp.where(outward, 0.0, grad),)
 
 
 _bounded.defvjp(_bounded_forward, _bounded_backward)
@@ -232,3 +215,10 @@ def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribut
             return MultiCategorical(outputs, mask, nvec)
         case Box():
             return SquashedGaussian(outputs, space.shape, mask)
+
+
+def has_choice(space: Space, mask: jax.Array) -> jax.Array:
+    """[…] bool: whether more than one action is available under ``mask`` [..., n]; with continuous actions always."""
+    if isinstance(space, Box):
+        return jnp.ones(mask.shape[:-1], bool)
+    return mask.sum(-1) > (len(space.nvec) if isinstance(space, MultiDiscrete) else 1)

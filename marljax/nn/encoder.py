@@ -1,4 +1,4 @@
-"""From observations to the inputs of networks: normalisation, agent ids, attention over the entities in an observation."""
+"""From observations to network inputs: normalisation, agent ids, attention over the entities in an observation."""
 
 import dataclasses
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from marljax.core.environment import Environment
 from marljax.core.layout import OWN, Layout, fault, kinds, present, split
-from marljax.core.spaces import Part
 from marljax.errors import UserError
 from marljax.nn.layers import EncoderSizes, Sizes, agent_ids, dense, tower
 from marljax.nn.running_stats import RunningStats
@@ -17,11 +16,20 @@ from marljax.nn.running_stats import RunningStats
 ObservationStats = RunningStats | dict[str, RunningStats]  # [O]; with attention [width] by kind of entity
 
 
+def check_no_items(env: Environment) -> None:
+    """Raises ``UserError`` where agents choose among shared items: a flat observation would repeat all of them per agent."""
+    if env.items:
+        raise UserError(
+            f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
+            "choose another view, such as env.view=candidates"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class ObservationEncoder:
-    """Turns observations into network inputs: normalised, arranged by entity for ``Encoder``, with an agent id behind them."""
+    """Turns observations into network inputs: normalised, arranged by entity for ``Encoder``, followed by an agent id."""
 
-    layout: Layout  # of the observation, for attention over its entities; () for networks that take it as one vector
+    layout: Layout  # of the observation, for attention over its entities; () for flat inputs
     agent_id: bool
     normalize: bool
 
@@ -30,48 +38,45 @@ class ObservationEncoder:
         """For ``encoder="flat"`` or ``"attention"``; raises ``UserError`` where there are no entities to attend to."""
         if encoder == "flat":
             return cls((), agent_id, normalize)
-        name, wrong = type(env).__name__, fault(env)
-        if wrong:
-            raise UserError(f"encoder=attention cannot read {name}: {wrong}")
+        name, error = type(env).__name__, fault(env)
+        if error:
+            raise UserError(f"encoder=attention cannot read {name}: {error}")
         if not kinds(env.obs_layout):
-            raise UserError(f"encoder=attention needs entities, and {name} as chosen names none in its layout; take encoder=flat")
+            raise UserError(f"encoder=attention needs entities, and the layout of {name} names none; choose encoder=flat")
         return cls(env.obs_layout, agent_id, normalize)
 
     def sizes(self, width: int, heads: int) -> EncoderSizes | None:
-        """Of the attention over entities; None without any."""
+        """Sizes of the attention encoder; None for flat inputs."""
         return EncoderSizes(kinds(self.layout), width, heads) if self.layout else None
 
     def init_stats(self, obs: jax.Array) -> ObservationStats:
-        """Statistics before the first of observations [..., O]."""
+        """Statistics before any observation; shapes are those of ``obs`` [..., O]."""
         return create_stats(self.layout) if self.layout else RunningStats.create(obs.shape[-1:])
 
     def update_stats(self, stats: ObservationStats, obs: jax.Array, mask: jax.Array) -> ObservationStats:
-        """Joins observations [T, E, A, O] of which ``mask`` [T, E, A] counts."""
+        """Adds the observations [T, E, A, O] in ``mask`` [T, E, A]."""
         if isinstance(stats, RunningStats):
             return stats.updated(obs, mask)
         return updated_stats(stats, self.layout, obs, mask)
 
     def __call__(self, stats: ObservationStats, obs: jax.Array) -> jax.Array:
         """Observations [T, E, A, O] → network inputs [T, E, A, F]."""
-        if isinstance(stats, RunningStats):
-            obs = stats.normalize(obs) if self.normalize else obs
-        else:
+        if not isinstance(stats, RunningStats):
             obs = arrange(self.layout, obs, stats if self.normalize else None)
-        if not self.agent_id:
-            return obs
-        ids = agent_ids(obs.shape[2])
-        return jnp.concatenate([obs, jnp.broadcast_to(ids, (*obs.shape[:2], *ids.shape))], -1)
+        elif self.normalize:
+            obs = stats.normalize(obs)
+        return jnp.concatenate([obs, agent_ids(obs.shape[:-1])], -1) if self.agent_id else obs
 
 
 class Encoder(nn.Module):
-    """Attention over the entities that an agent sees, in the manner of "Collision Avoidance and Navigation for a Quadrotor Swarm
+    """Attention over the entities in an observation, in the manner of "Collision Avoidance and Navigation for a Quadrotor Swarm
     Using End-to-end Deep Reinforcement Learning" (Huang et al. 2023).
 
-    Two layers embed every entity, with weights that its kind shares, and two others what is the agent's own. All entities present
-    attend to one another; what an entity hears is projected and added to its embedding. Of a kind remain the mean over those
-    present and their share of the places, so that any order gives the same; of an ordered kind every entity in its place, with 0
-    for the absent. These stand behind the embedding of the own, and a ``Core`` follows. Published are two tokens, all neighbours
-    in one and the distance field in the other; here each neighbour is one, which is what makes their order not matter.
+    Two layers embed every entity, with weights shared by its kind, and two others embed the agent's own columns. All present
+    entities attend to one another; the attention output is projected and added (residual). A kind is reduced to the mean over its
+    present entities and their share of the slots, which makes it permutation-invariant; an ordered kind keeps every entity in its
+    slot, with 0 for absent ones. Published are two tokens, all neighbours in one and the distance field in the other; here
+    every neighbour is a token.
     """
 
     sizes: EncoderSizes
@@ -79,27 +84,38 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x […, F] as ``arrange`` gives it, with anything behind the own → features […, …]."""
+        """x […, F] from ``arrange``, with any further columns at the end → features […, …]."""
         kinds, width, heads = self.sizes
         layers = Sizes("mlp", (width, width), (), self.activation)
-        rows, there, own = taken_apart(kinds, x)
+        rows, presence, own = taken_apart(kinds, x)
         tokens = [tower(row, layers, kind.name) for kind, row in zip(kinds, rows, strict=True)]
-        together = jnp.concatenate(tokens, axis=-2)
-        query, key, value = (dense(width, 1.0, name, use_bias=False)(together) for name in ("query", "key", "value"))
-        attended = attend(query, key, value, jnp.concatenate(there, axis=-1), heads)
-        heard = jnp.split(attended, np.cumsum([kind.count for kind in kinds])[:-1], axis=-2)
-        # The projection is linear and has no bias: it may follow the mean, and where nobody is present nothing is heard.
-        left, told = (jnp.concatenate([*map(remaining, kinds, parts, there)], axis=-2) for parts in (tokens, heard))
-        summary = left + dense(width, 1.0, "heard", use_bias=False)(told)
-        shares = [bits if kind.ordered else jnp.mean(bits, -1, keepdims=True) for kind, bits in zip(kinds, there, strict=True)]
-        me = [tower(own, layers, OWN)] if own.shape[-1] else []
-        return jnp.concatenate([*me, summary.reshape(*x.shape[:-1], -1), *shares], axis=-1)
+        entities = jnp.concatenate(tokens, axis=-2)
+        query, key, value = (dense(width, 1.0, name, use_bias=False)(entities) for name in ("query", "key", "value"))
+        attended = attend(query, key, value, jnp.concatenate(presence, axis=-1), heads)
+        messages = jnp.split(attended, np.cumsum([kind.count for kind in kinds])[:-1], axis=-2)
+
+        def pool(parts: list[jax.Array]) -> jax.Array:
+            """[…, count, H] per kind → […, slots, H]: one slot per kind, or one per entity of an ordered kind."""
+            pooled = []
+            for kind, part, mask in zip(kinds, parts, presence, strict=True):
+                part = part * mask[..., None]
+                if not kind.ordered:
+                    count = jnp.maximum(jnp.sum(mask, axis=-1), 1.0)[..., None, None]
+                    part = jnp.sum(part, axis=-2, keepdims=True) / count
+                pooled.append(part)
+            return jnp.concatenate(pooled, axis=-2)
+
+        # The projection is linear without a bias: it may follow the mean, and without entities its output is 0.
+        summary = pool(tokens) + dense(width, 1.0, "heard", use_bias=False)(pool(messages))
+        shares = [mask if kind.ordered else jnp.mean(mask, -1, keepdims=True) for kind, mask in zip(kinds, presence, strict=True)]
+        embedded = [tower(own, layers, OWN)] if own.shape[-1] else []
+        return jnp.concatenate([*embedded, summary.reshape(*x.shape[:-1], -1), *shares], axis=-1)
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, present: jax.Array, heads: int) -> jax.Array:
-    """Scaled dot-product attention (Vaswani et al. 2017): three times […, N, H] and who is present […, N], 1 or 0 → […, N, H].
+    """Scaled dot-product attention (Vaswani et al. 2017): three times […, N, H] and presence […, N], 1 or 0 → […, N, H].
 
-    Head by head: up to twice as fast on a CPU as all at once. Where nobody is present the result means nothing, but is finite.
+    Head by head: up to twice as fast on a CPU as all at once. Where nothing is present the result is meaningless, but finite.
     """
     outputs = []
     for q, k, v in zip(*(jnp.split(part, heads, axis=-1) for part in (query, key, value)), strict=True):
@@ -109,44 +125,35 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, present: jax.Arra
     return jnp.concatenate(outputs, axis=-1)
 
 
-def remaining(kind: Part, rows: jax.Array, present: jax.Array) -> jax.Array:
-    """Of entities […, count, H] of a kind: the mean over those ``present`` […, count], […, 1, H]; of an ordered kind all, with 0
-    for the absent."""
-    rows = rows * present[..., None]
-    if kind.ordered:
-        return rows
-    return jnp.sum(rows, axis=-2, keepdims=True) / jnp.maximum(jnp.sum(present, axis=-1), 1.0)[..., None, None]
-
-
 def create_stats(layout: Layout) -> dict[str, RunningStats]:
-    """Statistics of every column of the own and of each kind, [width], for all entities of the kind together."""
+    """Statistics of the columns of each kind, [width], over all its entities, and of the agent's own columns."""
     widths = {part.name: part.width for part in kinds(layout)}
     widths[OWN] = sum(part.width for part in layout if part.name == OWN)
     return {name: RunningStats.create((width,)) for name, width in widths.items()}
 
 
 def updated_stats(stats: dict[str, RunningStats], layout: Layout, obs: jax.Array, mask: jax.Array) -> dict[str, RunningStats]:
-    """Joins the present entities in observations [..., O] of which ``mask`` [...] counts."""
-    mask, found = mask[..., None], split(layout, obs)
-    counts = {name: mask if name == OWN else mask & present(rows) for name, rows in found.items()}
-    return {name: stats[name].updated(rows, counts[name]) for name, rows in found.items()}
+    """Adds the present entities in the observations [..., O] in ``mask`` [...]."""
+    mask, parts = mask[..., None], split(layout, obs)
+    masks = {name: mask if name == OWN else mask & present(rows) for name, rows in parts.items()}
+    return {name: stats[name].updated(rows, masks[name]) for name, rows in parts.items()}
 
 
 def arrange(layout: Layout, obs: jax.Array, stats: dict[str, RunningStats] | None) -> jax.Array:
-    """Observations [..., O] as ``taken_apart`` expects them: the entities of every kind, which are present (1 or 0), the own.
+    """Observations [..., O] → columns of all entities by kind, their presence (1 or 0), the agent's own columns.
 
-    They are normalised where there are ``stats``; who is absent is seen before that.
+    ``stats`` normalise them; presence is determined before that.
     """
-    found = split(layout, obs)
-    shown = {name: stats[name].normalize(rows) for name, rows in found.items()} if stats is not None else found
+    parts = split(layout, obs)
+    shown = {name: stats[name].normalize(rows) for name, rows in parts.items()} if stats is not None else parts
     names = [kind.name for kind in kinds(layout)]
     rows = [shown[name].reshape(*obs.shape[:-1], -1) for name in names]
-    there = [present(found[name]).astype(obs.dtype) for name in names]
-    return jnp.concatenate([*rows, *there, shown[OWN][..., 0, :]], axis=-1)
+    presence = [present(parts[name]).astype(obs.dtype) for name in names]
+    return jnp.concatenate([*rows, *presence, shown[OWN][..., 0, :]], axis=-1)
 
 
 def taken_apart(kinds: Layout, x: jax.Array) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
-    """What ``arrange`` joined: entities [..., count, width] and presence [..., count] per kind, and all that follows."""
+    """The inverse of ``arrange``: entities [..., count, width] and presence [..., count] per kind, and all further columns."""
     sizes = [kind.count * kind.width for kind in kinds] + [kind.count for kind in kinds]
     *columns, own = jnp.split(x, np.cumsum(sizes), axis=-1)
     rows = [part.reshape(*x.shape[:-1], kind.count, kind.width) for kind, part in zip(kinds, columns, strict=False)]

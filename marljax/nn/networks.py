@@ -1,5 +1,6 @@
-"""Networks of the algorithms, in flax.linen. All inputs carry time first: [T, E, A, …]; a single step is T = 1, so that a rollout
-and the replay of it in an update run the very same code.
+"""The algorithms' networks, in flax.linen.
+
+All inputs carry time first, [T, E, A, …]; a single step is T = 1: a rollout and its replay in an update run the same code.
 """
 
 import dataclasses
@@ -11,31 +12,31 @@ import jax.numpy as jnp
 
 from marljax.nn.encoder import Encoder
 from marljax.nn.gru import GRU
-from marljax.nn.layers import Sizes, activation, dense
+from marljax.nn.layers import ACTIVATIONS, Sizes, dense
 
 Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
 
 
 class Core(nn.Module):
-    """Hidden layers, behind an ``Encoder`` where there is one; with ``core="gru"`` the last of them is a GRU over time."""
+    """Hidden layers, after an ``Encoder`` if ``sizes`` has one; with ``core="gru"`` the last of them is a GRU over time."""
 
     sizes: Sizes
 
     @nn.compact
     def __call__(self, carry: Carry, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """x [T, …, F], first and alive [T, …] → (carry after the last step, features [T, …, H])."""
-        remembers = self.sizes.core == "gru"
+        recurrent = self.sizes.core == "gru"
         if self.sizes.encoder:
             x = Encoder(self.sizes.encoder, self.sizes.activation)(x)
-        for width in self.sizes.hidden[:-1] if remembers else self.sizes.hidden:
-            x = activation(self.sizes.activation)(dense(width)(x))
-        return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if remembers else (carry, x)
+        for width in self.sizes.hidden[:-1] if recurrent else self.sizes.hidden:
+            x = ACTIVATIONS[self.sizes.activation](dense(width)(x))
+        return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if recurrent else (carry, x)
 
 
 def mlp_head(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
-    """The layers behind the core: x […, H] → […, outputs]. For use inside a compact method."""
+    """The layers after the core: x […, H] → […, outputs]. For use inside a compact method."""
     for number, width in enumerate(sizes.head):
-        x = activation(sizes.activation)(dense(width, name=name and f"{name}_{number}")(x))
+        x = ACTIVATIONS[sizes.activation](dense(width, name=name and f"{name}_{number}")(x))
     return dense(outputs, scale, name=name)(x)
 
 
@@ -54,25 +55,9 @@ class Actor(nn.Module):
 
 
 class QNetwork(Actor):
-    """Values of an agent's actions from its observations: an ``Actor`` whose outputs begin at the scale of values."""
+    """Action values from local observations: an ``Actor`` whose outputs start at the scale of values."""
 
     scale: float = 1.0
-
-
-class ActorCritic(nn.Module):
-    """Both from one body; its parameters serve an ``Actor`` of the same sizes, too."""
-
-    num_outputs: int
-    sizes: Sizes
-
-    @nn.compact
-    def __call__(
-        self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array
-    ) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
-        """obs [T, …, O] → (outputs [T, …, num_outputs], values [T, …])."""
-        carry, x = Core(self.sizes)(carry, obs, first, alive)
-        outputs = mlp_head(x, self.sizes, self.num_outputs, 0.01)
-        return carry, (outputs, mlp_head(x, self.sizes, 1, 1.0, name="value")[..., 0])
 
 
 class Critic(nn.Module):
@@ -87,11 +72,27 @@ class Critic(nn.Module):
         return carry, mlp_head(x, self.sizes, 1, 1.0)[..., 0]
 
 
+class ActorCritic(nn.Module):
+    """Actor and critic with a shared body; an ``Actor`` of the same sizes takes these parameters, too."""
+
+    num_outputs: int
+    sizes: Sizes
+
+    @nn.compact
+    def __call__(
+        self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array
+    ) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
+        """obs [T, …, O] → (outputs [T, …, num_outputs], values [T, …])."""
+        carry, x = Core(self.sizes)(carry, obs, first, alive)
+        outputs = mlp_head(x, self.sizes, self.num_outputs, 0.01)
+        return carry, (outputs, mlp_head(x, self.sizes, 1, 1.0, name="value")[..., 0])
+
+
 class CentralCritic(nn.Module):
     """State values from the global state and each agent's own features.
 
     The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the
-    two concatenated, without the state tiled A times. An encoder, where there is one, stands before V.
+    two concatenated, without the state tiled A times. An encoder, if there is one, precedes V.
     """
 
     sizes: Sizes
@@ -104,18 +105,18 @@ class CentralCritic(nn.Module):
         width, *rest = self.sizes.hidden
         if self.sizes.encoder:
             features = Encoder(self.sizes.encoder, self.sizes.activation)(features)
-        shared = dense(width, name="state")(state)[..., None, :]
+        x = dense(width, name="state")(state)[..., None, :]
         if features.shape[-1]:
-            shared = shared + dense(width, name="features", use_bias=False)(features)
-        # Without features of their own, every agent has the same value.
-        x = activation(self.sizes.activation)(jnp.broadcast_to(shared, (*features.shape[:-1], width)))
+            x = x + dense(width, name="features", use_bias=False)(features)
+        # Without features of their own, all agents have the same value.
+        x = ACTIVATIONS[self.sizes.activation](jnp.broadcast_to(x, (*features.shape[:-1], width)))
         if rest:
             carry, x = Core(self.sizes._replace(hidden=tuple(rest), encoder=None))(carry, x, first, alive)
         return carry, mlp_head(x, self.sizes, 1, 1.0)[..., 0]
 
 
 def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:
-    """What a core remembers before an episode: () for MLP, zeros [*shape, width] for GRU."""
+    """A core's recurrent state before an episode: () for MLP, zeros [*shape, width] for GRU."""
     return () if core == "mlp" else jnp.zeros((*shape, width))
 
 
@@ -123,7 +124,7 @@ def initial_carry(core: str, width: int, shape: tuple[int, ...]) -> Carry:
 class PerAgent:
     """A module for every agent, with one set of parameters ``shared`` by all, or one each, leading [A].
 
-    Its inputs are [T, E, A, …], ``common`` ones without the axis of agents; outputs are [T, E, A, …], one array or several.
+    Inputs and outputs are [T, E, A, …]; ``common`` inputs are without the axis of agents.
     """
 
     module: nn.Module
@@ -131,7 +132,7 @@ class PerAgent:
     shared: bool
 
     def init(self, key: jax.Array, carry: Carry, *inputs: jax.Array, common: tuple = ()) -> Any:
-        """Fresh parameters."""
+        """Initial parameters."""
         if self.shared:
             return self.module.init(key, carry, *common, *inputs)
         keys = jax.random.split(key, self.num_agents)

@@ -1,4 +1,4 @@
-"""Running mean and variance of what a network sees or predicts."""
+"""Running mean and variance of network inputs and value targets."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from marljax.utils import collectives
 
 
 class RunningStats(NamedTuple):
-    """Moments of the samples so far; kept beside the network parameters and saved with them."""
+    """Moments of all samples so far; saved with the network parameters."""
 
     mean: jax.Array  # [F]
     var: jax.Array  # [F]
@@ -17,13 +17,13 @@ class RunningStats(NamedTuple):
 
     @classmethod
     def create(cls, shape: tuple[int, ...]) -> "RunningStats":
-        # A tiny count instead of zero: the first batch replaces the start values, and nothing divides by zero before it.
+        # A tiny weight instead of 0: the first batch replaces these moments, and nothing divides by zero before it.
         return cls(jnp.zeros(shape), jnp.ones(shape), jnp.array(1e-4))
 
     def updated(self, x: jax.Array, mask: jax.Array, horizon: int = 0) -> "RunningStats":
-        """Joins a batch ``x`` [..., F] of which ``mask`` [...] counts, over all shards (Chan et al. 1979, parallel variance).
+        """Adds the samples of a batch ``x`` [..., F] in ``mask`` [...], over all shards (Chan et al. 1979, parallel variance).
 
-        With a ``horizon`` all before weighs as much as so many batches of this size at most: moments that forget.
+        A ``horizon`` caps the weight of earlier samples at that many batches of this size (exponential forgetting).
         """
         axes = tuple(range(mask.ndim))
         weight = mask.astype(jnp.float32).reshape(mask.shape + (1,) * (x.ndim - mask.ndim))

@@ -7,11 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from marljax.nn.layers import Sizes, activation, dense, orthogonal, tower
+from marljax.nn.layers import ACTIVATIONS, Sizes, dense, orthogonal, tower
 
 
 class TwoTowers(nn.Module):
-    """Scores of every agent with every item as products of embeddings, and each agent's score for taking none."""
+    """Scores of every agent with every item as products of embeddings, and of every agent with the noop."""
 
     sizes: Sizes
     embedding: int
@@ -19,14 +19,14 @@ class TwoTowers(nn.Module):
     @nn.compact
     def __call__(self, own: jax.Array, items: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F] → (scores […, A, M], of the noop […, A])."""
-        agents, things = (tower(x, self.sizes, name) for x, name in ((own, "agent"), (items, "item")))
-        embedded = [dense(self.embedding, 1.0, f"{name}_out")(x) for x, name in ((agents, "agent"), (things, "item"))]
+        agents, items = tower(own, self.sizes, "agent"), tower(items, self.sizes, "item")
+        embedded = dense(self.embedding, 1.0, "agent_out")(agents), dense(self.embedding, 1.0, "item_out")(items)
         scores = jnp.einsum("...ad,...md->...am", *embedded) / self.embedding
-        return scores + dense(1, 0.01, "item_score")(things)[..., 0][..., None, :], dense(1, 0.01, "noop")(agents)[..., 0]
+        return scores + dense(1, 0.01, "item_score")(items)[..., 0][..., None, :], dense(1, 0.01, "noop")(agents)[..., 0]
 
 
 class PairScorer(nn.Module):
-    """Scores of every agent with every item by one MLP that sees both, and each agent's score for taking none.
+    """Scores of every agent with every item from one MLP on both, and of every agent with the noop.
 
     The first layer is W·agent + V·item, computed once per agent and once per item: the same mathematics as a layer on the two
     concatenated, without an input per pair.
@@ -38,13 +38,13 @@ class PairScorer(nn.Module):
     def __call__(self, own: jax.Array, items: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F] → (scores […, A, M], of the noop […, A])."""
         width, *rest = self.sizes.hidden
-        agents, things = dense(width, name="agent")(own), dense(width, name="item", use_bias=False)(items)
-        act = activation(self.sizes.activation)
+        agents, items = dense(width, name="agent")(own), dense(width, name="item", use_bias=False)(items)
+        act = ACTIVATIONS[self.sizes.activation]
         noop = dense(1, 0.01, "noop")(tower(own, self.sizes, "waiting"))[..., 0]
         if not rest:
             weights = self.param("score", orthogonal(0.01), (width, 1))[:, 0]
-            return sum_of_pairs(act, weights, agents, things), noop
-        x = act(agents[..., :, None, :] + things[..., None, :, :])
+            return sum_of_pairs(act, weights, agents, items), noop
+        x = act(agents[..., :, None, :] + items[..., None, :, :])
         for wide in rest:
             x = act(dense(wide)(x))
         return dense(1, 0.01, "score")(x)[..., 0], noop
@@ -52,9 +52,9 @@ class PairScorer(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def sum_of_pairs(act: Callable[[jax.Array], jax.Array], weights: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """Σ_h weights[h] · act(rows[…, R, h] + columns[…, C, h]), […, R, C], in one pass that keeps nothing of size R · C · H.
+    """Σ_h weights[h] · act(rows[…, R, h] + columns[…, C, h]), […, R, C], in one pass without an array of size R · C · H.
 
-    Its gradient takes the hidden units one by one, too: seven times faster on a CPU than what differentiation makes of the sum.
+    Its gradient takes the hidden units one by one, too: seven times faster on a CPU than automatic differentiation.
     """
     terms = (weights[h] * act(rows[..., :, None, h] + columns[..., None, :, h]) for h in range(weights.shape[0]))
     return functools.reduce(jnp.add, terms)
@@ -67,8 +67,8 @@ def _pairs_forward(act: Callable[[jax.Array], jax.Array], *inputs: jax.Array) ->
 def _pairs_backward(
     act: Callable[[jax.Array], jax.Array], inputs: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, ...]:
-    def unit(given: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        weight, row, column = given
+    def unit(inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        weight, row, column = inputs
         value, pull = jax.vjp(act, row[..., :, None] + column[..., None, :])
         (inner,) = pull(weight * cotangent)
         return jnp.sum(value * cotangent), jnp.sum(inner, axis=-1), jnp.sum(inner, axis=-2)

@@ -1,1 +1,1 @@
-"""Arrays, trees and devices; nothing here knows of reinforcement learning."""
+"""Arrays, trees and devices; nothing of reinforcement learning."""

@@ -13,24 +13,24 @@ from optax.assignment import hungarian_algorithm
 
 from marljax.errors import unknown
 
-COARSE, FINE = 0.1, 0.001  # ε of an auction's first and last phase, of the largest weight
+COARSE, FINE = 0.1, 0.001  # ε of an auction's first and last phase, relative to the largest weight
 PHASES, MORE_PHASES = 4, 8
-MOST_ROUNDS = 5_000  # of half a phase
-NEVER = 1e6  # cost of a forbidden pair, in multiples of the largest weight
+MAX_ROUNDS = 5_000  # of bidding, in half a phase
+FORBIDDEN = 1e6  # cost of a forbidden pair, in multiples of the largest weight
 
 
 def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None = 0.0, method: str = "exact") -> jax.Array:
     """[R] int32 column of each row, C for none: pairs of largest total weight, each column at most once.
 
-    A row without a column counts ``decline``; with the default no pair of negative weight is made.
+    With the default ``decline`` of 0 no pair of negative weight is made.
 
     Args:
         weights: [R, C] finite.
-        mask: [R, C] bool, pairs that may be made.
-        decline: [R] or one number; None: as many pairs as possible are made.
+        mask: [R, C] bool, allowed pairs.
+        decline: [R] or a scalar, the value of a row without a column; None: as many pairs as possible are made.
         method: ``exact`` (``optax.assignment``), ``auction`` (Bertsekas and Castañon 1992, forward and reverse, ε-scaled; each
             match within 1e-3 of the largest gain, or of the weights' range where as many pairs as possible are made) or
-            ``greedy`` (pairs that are each other's best, again and again; at least half of the largest total).
+            ``greedy`` (repeatedly the pairs that are each other's best; at least half of the largest total).
     """
     if method not in METHODS:
         raise unknown("method of matching", method, METHODS)
@@ -40,7 +40,7 @@ def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None
     least, most = (jnp.where(mask, weights, end) for end in (jnp.inf, -jnp.inf))
     low, span = jnp.min(least), jnp.max(most) - jnp.min(least)
     span = jnp.where(span > 0, span, 1.0)
-    # One more pair outweighs whatever all others may gain without it.
+    # One more pair outweighs any gain of all others without it.
     return METHODS[method](jnp.where(mask, weights - low + span * (min(weights.shape) + 1), -jnp.inf), span)
 
 
@@ -49,18 +49,18 @@ def _exact(gains: jax.Array, span: jax.Array | None) -> jax.Array:
     return _hungarian(gains)
 
 
-@jax.custom_batching.sequential_vmap  # in a batch, every step of the search would be taken by all, as often as the slowest needs
+@jax.custom_batching.sequential_vmap  # vmapped, every instance would take as many steps as the slowest
 def _hungarian(gains: jax.Array) -> jax.Array:
-    """Every row has a column of its own in which it declines: shared ones would make ties, which slow the search down."""
+    """Each row has its own column for declining: shared ones would make ties, which slow the search down."""
     rows, columns = gains.shape
     if columns < rows:  # the search goes row by row
         row = _hungarian(gains.T)
         chosen = row[:, None] == jnp.arange(rows)
         return jnp.where(jnp.any(chosen, axis=0), jnp.argmax(chosen, axis=0), columns).astype(jnp.int32)
     scale = jnp.max(jnp.abs(jnp.where(jnp.isfinite(gains), gains, 0.0)))
-    never = NEVER * jnp.maximum(scale, 1e-6)
-    costs = jnp.where(gains > 0, -gains, never)
-    own = jnp.where(jnp.eye(rows, dtype=bool), 0.0, never)
+    forbidden = FORBIDDEN * jnp.maximum(scale, 1e-6)
+    costs = jnp.where(gains > 0, -gains, forbidden)
+    own = jnp.where(jnp.eye(rows, dtype=bool), 0.0, forbidden)
     row, column = hungarian_algorithm(jnp.concatenate([costs, own], axis=1))
     found = jnp.zeros(rows, jnp.int32).at[row].set(column.astype(jnp.int32))
     return jnp.where(found < columns, found, columns)
@@ -71,9 +71,6 @@ def _greedy(gains: jax.Array, span: jax.Array | None) -> jax.Array:
     rows, columns = gains.shape
     number = jnp.arange(rows)
 
-    def goes_on(carry: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return jnp.any(carry[1] > 0)
-
     def pair(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         found, left = carry
         best = jnp.argmax(left, axis=1)
@@ -82,19 +79,20 @@ def _greedy(gains: jax.Array, span: jax.Array | None) -> jax.Array:
         taken = jnp.any((best[:, None] == jnp.arange(columns)) & mutual[:, None], axis=0)
         return found, jnp.where(mutual[:, None] | taken, -jnp.inf, left)
 
-    return jax.lax.while_loop(goes_on, pair, (jnp.full(rows, columns, jnp.int32), gains))[0]
+    start = jnp.full(rows, columns, jnp.int32), gains
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[1] > 0), pair, start)[0]
 
 
 def _auction(gains: jax.Array, span: jax.Array | None) -> jax.Array:
-    """Rows bid for columns, then columns without a row that have a price left bid for rows; ε shrinks from phase to phase, at
-    last to its share of ``span`` where the gains are much larger than what distinguishes them."""
+    """Rows bid for columns, then unassigned columns with a positive price bid for rows. ε shrinks from phase to phase; where the
+    gains are much larger than their differences, its last value is relative to ``span``."""
     rows, columns = gains.shape
     largest = jnp.maximum(jnp.max(jnp.where(jnp.isfinite(gains), gains, 0.0)), 1e-6)
 
     def phase(prices: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
         forward = Auction(jnp.full(rows, -1), jnp.full(columns, -1), jnp.ones(rows), prices)
         forward = _bid(gains, forward, epsilon)
-        # Prices of an earlier phase may be too high for columns that nobody wants now.
+        # Prices of an earlier phase may be too high for columns without a bidder in this one.
         back = _bid(gains.T, Auction(forward.buyer, forward.good, forward.price, forward.profit), epsilon)
         return back.profit, back.buyer
 
@@ -106,32 +104,32 @@ def _auction(gains: jax.Array, span: jax.Array | None) -> jax.Array:
 
 
 class Auction(NamedTuple):
-    """Who owns what; B bidders, G goods."""
+    """An assignment with its prices; B bidders, G goods."""
 
-    good: jax.Array  # [B] int32 that a bidder owns, −1 for none
-    buyer: jax.Array  # [G] int32 who owns it, −1 for nobody
-    profit: jax.Array  # [B] of what it owns; without a good, what it would still give up
+    good: jax.Array  # [B] int32 of each bidder, −1 for none
+    buyer: jax.Array  # [G] int32 of each good, −1 for none
+    profit: jax.Array  # [B] from the good; without one, the most that the bidder would give up
     price: jax.Array  # [G]
 
 
 def _bid(gains: jax.Array, auction: Auction, epsilon: jax.Array) -> Auction:
-    """All bidders that own nothing, have something to give up and may gain bid at once, until none is left."""
+    """All bidders without a good that can still gain bid at once, until none is left."""
     bidders, goods = (jnp.arange(size) for size in gains.shape)
 
     def waiting(now: Auction) -> jax.Array:
         return (now.good < 0) & (now.profit > 0) & (jnp.max(gains - now.price, axis=1) > 0)
 
-    def goes_on(carry: tuple[Auction, jax.Array]) -> jax.Array:
-        return (carry[1] < MOST_ROUNDS) & jnp.any(waiting(carry[0]))
+    def active(carry: tuple[Auction, jax.Array]) -> jax.Array:
+        return (carry[1] < MAX_ROUNDS) & jnp.any(waiting(carry[0]))
 
     def one_round(carry: tuple[Auction, jax.Array]) -> tuple[Auction, jax.Array]:
         now, count = carry
         values = gains - now.price
         best = goods == jnp.argmax(values, axis=1)[:, None]
         second = jnp.maximum(jnp.max(jnp.where(best, -jnp.inf, values), axis=1), 0.0)
-        asked = best & waiting(now)[:, None]
-        offer = jnp.where(asked, gains - second[:, None] + epsilon, -jnp.inf)
-        sold, buyer = jnp.any(asked, axis=0), jnp.argmax(offer, axis=0)
+        bids = best & waiting(now)[:, None]
+        offer = jnp.where(bids, gains - second[:, None] + epsilon, -jnp.inf)
+        sold, buyer = jnp.any(bids, axis=0), jnp.argmax(offer, axis=0)
         gets = sold & (bidders[:, None] == buyer)  # [B, G]
         wins, loses = jnp.any(gets, axis=1), jnp.any((goods == now.good[:, None]) & sold, axis=1)
         after = Auction(
@@ -142,9 +140,9 @@ def _bid(gains: jax.Array, auction: Auction, epsilon: jax.Array) -> Auction:
         )
         return after, count + 1
 
-    ended, _ = jax.lax.while_loop(goes_on, one_round, (auction, jnp.zeros((), jnp.int32)))
+    ended, _ = jax.lax.while_loop(active, one_round, (auction, jnp.zeros((), jnp.int32)))
     return ended._replace(profit=jnp.where(ended.good < 0, 0.0, ended.profit))
 
 
-# from gains [R, C], −∞ for pairs that may not be made, and the range of the weights where as many pairs as possible are wanted
+# Of gains [R, C], −∞ for forbidden pairs, and the range of the weights where as many pairs as possible are requested.
 METHODS: dict[str, Callable[[jax.Array, jax.Array | None], jax.Array]] = {"exact": _exact, "auction": _auction, "greedy": _greedy}

@@ -1,4 +1,4 @@
-"""Letting a hot function see the axis of ``jax.vmap`` last instead of first.
+"""Moving the axis of ``jax.vmap`` last instead of first for a hot function.
 
 On a CPU the innermost axis fills the vector units. Six units of a battle leave most of them idle, a thousand environments do not.
 """
@@ -19,14 +19,13 @@ def batch_last(function: Function) -> Function:
     """``function`` with every ``jax.vmap`` around it turned into a trailing axis.
 
     ``function`` takes and returns pytrees of arrays and is written for ``[N, …]`` with any number of trailing axes: every
-    argument has as many of them as there are vmaps around the call. What it returns has to have them too. Where the first
-    arguments are mapped and the last, the numbers that all instances share, are not, the axis of those has size 1; in all other
-    cases every leaf has it whole, mapped or not, so that leaves of one argument always agree. Under nested vmaps the axis of the
-    innermost, the instances of a batch, comes last, whatever goes around it (seeds) before. Without vmap it is ``function``
-    itself.
+    argument has as many of them as there are vmaps around the call, and results need them too. Where the first arguments are
+    mapped and the last (params that all instances share) are not, the axis of the latter has size 1; in all other cases every
+    leaf has it whole, mapped or not, so that leaves of one argument always agree. Under nested vmaps the innermost axis (the
+    instances of a batch) comes last, outer ones (seeds) before. Without vmap it is ``function`` itself.
 
-    Reductions and indices count axes from the left; anything that draws random numbers stays outside. Numbers have to be finite,
-    because they pass through a product with zeros.
+    Reductions and indices count axes from the left; random numbers are drawn outside. Inputs have to be finite, because they pass
+    through a product with zeros.
     """
 
     @functools.cache
@@ -37,9 +36,9 @@ def batch_last(function: Function) -> Function:
 
         @call.def_vmap
         def rule(axis_size: int, in_batched: Any, *args: Any) -> tuple[Any, Any]:
-            size = 1 if _numbers_last(in_batched) else axis_size
-            moved = jax.tree.map(functools.partial(_inwards, vmaps, size), list(args), list(in_batched))
-            results = jax.tree.map(functools.partial(_outwards, vmaps, axis_size), under(vmaps + 1)(*moved))
+            size = 1 if _params_last(in_batched) else axis_size
+            moved = jax.tree.map(functools.partial(_move_batch_last, vmaps, size), list(args), list(in_batched))
+            results = jax.tree.map(functools.partial(_move_batch_first, vmaps, axis_size), under(vmaps + 1)(*moved))
             return results, jax.tree.map(lambda _: True, results)
 
         return call
@@ -52,10 +51,10 @@ def batch_last(function: Function) -> Function:
 
 
 def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operands: Any) -> Any:
-    """``jax.lax.cond`` that stays one under ``jax.vmap``: where the predicate of any member holds, ``then`` is computed for all,
-    and only those keep it; where none does, it is not computed.
+    """``jax.lax.cond`` that remains one under ``jax.vmap``: if any predicate of a batch holds, ``then`` is computed for all and
+    selected where it holds; otherwise it is not computed.
 
-    ``then`` and ``otherwise`` take the operands, on which alone they depend, and return trees of equal shapes.
+    ``then`` and ``otherwise`` depend on the operands only, and return trees of equal shapes.
     """
 
     @custom_vmap
@@ -67,42 +66,39 @@ def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operand
         axes = tuple(jax.tree.map(lambda batched: 0 if batched else None, given) for given in in_batched[1:])
         predicates = jnp.broadcast_to(predicate, (axis_size,))
 
-        def chosen(*operands: Any) -> Any:
+        def select(*operands: Any) -> Any:
             def one(predicate: jax.Array, *operands: Any) -> Any:
                 new, old = then(*operands), otherwise(*operands)
                 return jax.tree.map(lambda new, old: jnp.where(predicate, new, old), new, old)
 
             return jax.vmap(one, in_axes=(0, *axes), axis_size=axis_size)(predicates, *operands)
 
-        def kept(*operands: Any) -> Any:
-            return jax.vmap(otherwise, in_axes=axes, axis_size=axis_size)(*operands)
-
-        result = jax.lax.cond(jnp.any(predicates), chosen, kept, *operands)
+        result = jax.lax.cond(jnp.any(predicates), select, jax.vmap(otherwise, in_axes=axes, axis_size=axis_size), *operands)
         return result, jax.tree.map(lambda _: True, result)
 
     return alone(predicate, *operands)
 
 
 def expand_trailing_dims(values: np.ndarray, like: jax.Array) -> np.ndarray:
-    """Static values of any shape with as many trailing axes as ``like`` [N, …] has after its first."""
+    """Static values with as many trailing axes of size 1 as ``like`` [N, …] has after its first."""
     return values.reshape(*values.shape, *[1] * (like.ndim - 1))
 
 
-def _numbers_last(in_batched: Sequence[Any]) -> bool:
-    """Whether arguments are mapped as a whole or not at all, those that are before those that are not."""
+def _params_last(in_batched: Sequence[Any]) -> bool:
+    """Whether every argument is mapped as a whole or not at all, mapped ones first."""
     arguments = [leaves for leaves in map(jax.tree.leaves, in_batched) if leaves]
     mapped = [all(leaves) for leaves in arguments]
     return mapped == [any(leaves) for leaves in arguments] and mapped == sorted(mapped, reverse=True)
 
 
-def _inwards(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array:
+def _move_batch_last(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array:
     """The mapped axis before the ``vmaps`` last ones; where the leaf is not mapped, one of that size."""
     if batched and not vmaps and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
-        # XLA fuses a plain transposition into the loops that read it, which then read with a stride; a product it does not
+        # XLA fuses a plain transposition into the loops that read it, which then read with a stride; not so a product
         return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
     return jnp.moveaxis(leaf if batched else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), 0, -1 - vmaps)
 
 
-def _outwards(vmaps: int, axis_size: int, leaf: jax.Array) -> jax.Array:
+def _move_batch_first(vmaps: int, axis_size: int, leaf: jax.Array) -> jax.Array:
     moved = jnp.moveaxis(leaf, -1 - vmaps, 0)
     return jnp.broadcast_to(moved, (axis_size, *moved.shape[1:]))

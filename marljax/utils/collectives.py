@@ -1,7 +1,7 @@
 """The device mesh ("seed", "data") and the collectives over its data axis.
 
-Every training program runs inside a mesh, (1, 1) on a laptop: members of a batch of seeds lie along "seed", the environments of
-one run along "data". Learners are replicated over data, actors are sharded.
+Every training program runs inside a mesh, (1, 1) on a laptop: the runs of a batch of seeds are spread over "seed", the
+environments of a run over "data". Learners are replicated over data, actors are sharded.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ SEED, DATA = "seed", "data"
 def mean(tree: Any) -> Any:
     """Mean over the data axis.
 
-    Over a single shard nothing is communicated, here and below: a member on a device of its own has the bits of a single run, and
-    members do not wait for each other.
+    Over a single shard nothing is communicated, here and below: a run on its own device has the bits of a single run, and runs do
+    not wait for each other.
     """
     return tree if data_size() == 1 else jax.lax.pmean(tree, DATA)
 
@@ -31,7 +31,7 @@ def largest(tree: Any) -> Any:
 
 
 def gather(x: jax.Array, axis: int) -> jax.Array:
-    """The parts of all shards side by side along ``axis``."""
+    """The parts of all shards, concatenated along ``axis``."""
     return x if data_size() == 1 else jax.lax.all_gather(x, DATA, axis=axis, tiled=True)
 
 
@@ -41,7 +41,7 @@ def data_size() -> int:
 
 
 def fold_data(key: jax.Array) -> jax.Array:
-    """A key of this shard's own, for environments and actions (never for initialisation, which must agree everywhere)."""
+    """A key of this shard, for environments and actions (never for initialisation, which must agree everywhere)."""
     return jax.random.fold_in(key, jax.lax.axis_index(DATA))
 
 

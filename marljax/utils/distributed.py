@@ -1,7 +1,7 @@
-"""Several processes that train one run together: all compute, the first one writes. With one process everything here is trivial.
+"""Several processes that train one run together: all compute, the first one writes. With one process all of this does nothing.
 
 Each is started with the same command and ``distributed=true``; JAX finds the others on clusters that it knows (Slurm, Open MPI,
-Kubernetes, TPU pods), or is told where they are by ``hosts.*``. They share the file system that run folders lie in.
+Kubernetes, TPU pods), or connects as ``hosts.*`` says. They share the file system that run folders lie in.
 """
 
 import re
@@ -14,7 +14,7 @@ import numpy as np
 
 from marljax.errors import UserError
 
-LONGEST_LINE = 2048  # bytes of a line that processes tell each other
+LONGEST_LINE = 2048  # bytes of an error message or path that processes exchange
 LONGEST_REPORT = 24 * 3600  # seconds that the others wait for the first one's final evaluation
 Result = TypeVar("Result")
 
@@ -38,14 +38,14 @@ def join(coordinator: str | None = None, count: int | None = None, index: int | 
         raise UserError(f"hosts.index={index} is out of range; it takes integers from 0 to {count - 1}")
     try:
         jax.distributed.initialize(coordinator, count, index, shutdown_timeout_seconds=LONGEST_REPORT)
-    except Exception as error:  # JAX says in many kinds of errors that it knows no cluster or that nobody answers
+    except Exception as error:  # of many types: no known cluster, no answer
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         advice = "give hosts.coordinator=<host:port> hosts.count=<processes> hosts.index=<0, 1, …>"
         raise UserError(f"distributed=true does not work here: {reason}; {advice}") from error
 
 
 def another_ended(error: BaseException) -> bool:
-    """Whether an exception says that another process of the run is gone."""
+    """Whether an exception means that another process of the run has ended."""
     return jax.process_count() > 1 and bool(re.search("Gloo|NCCL|heartbeat|task died", str(error)))
 
 
@@ -55,7 +55,7 @@ def is_first() -> bool:
 
 
 def together(action: Callable[[], Result]) -> Result:
-    """What ``action`` gives here, once every process has come through it; a ``UserError`` of one is one everywhere."""
+    """The result of ``action`` in this process, after all have run it; a ``UserError`` of one is raised everywhere."""
     if jax.process_count() == 1:
         return action()
     failure, result = "", None
@@ -63,27 +63,27 @@ def together(action: Callable[[], Result]) -> Result:
         result = action()
     except UserError as error:
         failure = str(error)
-    failures = [line for line in _told(failure) if line]
+    failures = [line for line in _allgather_str(failure) if line]
     if failures:
         raise UserError(failures[0])
     return result  # type: ignore[return-value]
 
 
 def first_writes(action: Callable[[], None]) -> None:
-    """``action`` in the first process alone; a ``UserError`` there is one everywhere."""
+    """Runs ``action`` in the first process only; a ``UserError`` there is raised everywhere."""
     together(action if is_first() else lambda: None)
 
 
 def first_does(action: Callable[[], Path]) -> Path:
-    """The path that ``action`` gives in the first process; a ``UserError`` there is one everywhere."""
+    """The path that ``action`` returns in the first process; a ``UserError`` there is raised everywhere."""
     if jax.process_count() == 1:
         return action()
     path = together(lambda: str(action()) if is_first() else "")
-    return Path(_told(path)[0])
+    return Path(_allgather_str(path)[0])
 
 
-def _told(line: str) -> list[str]:
-    """A line of every process, everywhere."""
+def _allgather_str(line: str) -> list[str]:
+    """The line of every process, in all of them."""
     row = np.zeros(LONGEST_LINE, np.uint8)
     content = np.frombuffer(line.encode()[:LONGEST_LINE], np.uint8)
     row[: len(content)] = content
@@ -92,7 +92,7 @@ def _told(line: str) -> list[str]:
 
 
 def largest(number: int) -> int:
-    """The largest of the numbers that the processes give."""
+    """The maximum over all processes."""
     if jax.process_count() == 1:
         return number
     return int(np.max(_allgather(np.array(number))))
@@ -105,7 +105,7 @@ def _allgather(array: Any, tiled: bool = False) -> Any:
 
 
 def gathered(tree: Any) -> Any:
-    """Arrays that every process has whole; with one process as they are."""
+    """Arrays that every process has whole; with one process unchanged."""
     return tree if jax.process_count() == 1 else fetched(tree)
 
 
@@ -122,7 +122,7 @@ def _whole(leaf: Any) -> Any:
 
 
 def placed(array: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
-    """An array that every process has, as parts on the devices of all."""
+    """An array that every process has, sharded over the devices of all."""
     if jax.process_count() == 1 or sharding is None:
         return jax.device_put(array, sharding)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -1,4 +1,4 @@
-"""How much memory arrays take, and whether there is so much."""
+"""Memory of arrays and devices, in bytes."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def size(tree: Any) -> int:
 
 
 def made_by(program: Jaxpr) -> int:
-    """Bytes of all that a program computes, the bodies of loops once."""
+    """Bytes of all results in a program, with loop bodies once."""
     outputs: list[Any] = [var.aval for equation in program.eqns for var in equation.outvars]
     inner = [part for equation in program.eqns for part in jax.tree.leaves(equation.params, is_leaf=_is_program)]
     bodies = [part.jaxpr if isinstance(part, ClosedJaxpr) else part for part in inner if _is_program(part)]
@@ -34,7 +34,7 @@ def _is_program(part: Any) -> bool:
 
 
 def _width(leaf: Any) -> int:
-    """Bytes of an entry; of a random key its own array's."""
+    """Bytes of an entry, for a random key those of its data."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
         return data.size * data.dtype.itemsize
@@ -42,7 +42,7 @@ def _width(leaf: Any) -> int:
 
 
 def available() -> int:
-    """Bytes of the first device's memory, used or not; of a CPU the machine's, or the container's."""
+    """Bytes of the first device's memory, used or not; for a CPU the machine's or the container's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"])
@@ -52,33 +52,32 @@ def available() -> int:
 
 
 def left() -> int:
-    """Bytes of the first device's memory that nothing has taken; of a CPU those of the machine or the container."""
+    """Free bytes of the first device's memory; for a CPU the machine's or the container's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    free = (
-        re.search(r"^MemAvailable: *(\d+) kB", MEMINFO.read_text(encoding="utf-8"), re.MULTILINE) if MEMINFO.is_file() else None
-    )
+    meminfo = MEMINFO.read_text(encoding="utf-8") if MEMINFO.is_file() else ""
+    free = re.search(r"^MemAvailable: *(\d+) kB", meminfo, re.MULTILINE)
     used = [int(path.read_text(encoding="utf-8")) for path in USED if path.is_file()]
     counts = [path.read_text(encoding="utf-8") for path in STATS if path.is_file()]
-    cached = re.search(r"^(?:total_)?inactive_file (\d+)$", counts[0], re.MULTILINE) if counts else None  # freed when wanted
+    cached = re.search(r"^(?:total_)?inactive_file (\d+)$", counts[0], re.MULTILINE) if counts else None  # freed on demand
     taken = used[0] - (int(cached[1]) if cached else 0) if used else 0
     return min(available() - taken, 1024 * int(free[1]) if free else available())
 
 
 def sharing(mesh: jax.sharding.Mesh) -> int:
-    """How many devices of a mesh have one memory together: those of this process's CPU, or one GPU."""
+    """Devices of a mesh that share one memory: all of this process's CPU, or one GPU."""
     return mesh.size // jax.process_count() if jax.local_devices()[0].platform == "cpu" else 1
 
 
 def check(needed: int, what: str, remedy: str) -> None:
-    """Raises ``UserError`` where ``needed`` bytes, which ``what`` takes, are more than there are at all."""
+    """Raises ``UserError`` where ``what`` needs more bytes than ``available``; ``remedy`` says what to do."""
     if needed > available():
-        raise UserError(f"{what} would take {shown(needed)} of memory, and there are {shown(available())}; {remedy}")
+        raise UserError(f"{what} would need {shown(needed)} of memory, but only {shown(available())} are available; {remedy}")
 
 
 def shown(count: int) -> str:
-    """Bytes for people: 512 kB, 13.2 MB, 1.5 GB."""
+    """Bytes in a readable unit: 512 kB, 13.2 MB, 1.5 GB."""
     for unit, worth in (("GB", 1e9), ("MB", 1e6)):
         if count >= worth:
             return f"{count / worth:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Pytrees compared leaf by leaf, with names that a person can read: ``timestep.obs``, ``metrics.crash``."""
+"""Pytrees compared leaf by leaf, with readable names: ``timestep.obs``, ``metrics.crash``."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def strongly_typed(tree: Any) -> Any:
-    """Numbers as arrays of their own dtype: Python numbers are weakly typed and would be traced apart."""
+    """Numbers as arrays of their own dtype: Python numbers are weakly typed and would be traced separately."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), tree)
 
 
@@ -25,17 +25,17 @@ def to_host(leaf: Any) -> np.ndarray:
 
 
 def first_nan(tree: Any) -> str:
-    """Name of the first leaf that holds NaN, or nothing."""
+    """Name of the first leaf with a NaN, or an empty string."""
     return next((name for name, leaf in _floats(tree) if np.isnan(leaf).any()), "")
 
 
 def first_infinite(tree: Any) -> str:
-    """Name of the first leaf that holds NaN or an infinity, or nothing."""
+    """Name of the first leaf with a NaN or an infinity, or an empty string."""
     return next((name for name, leaf in _floats(tree) if not np.isfinite(leaf).all()), "")
 
 
 def first_unlike(one: Any, other: Any, tolerance: float = 0.0) -> str:
-    """Name of the first leaf whose values differ by more than a relative or absolute tolerance, or nothing."""
+    """Name of the first leaf whose values differ by more than a relative or absolute tolerance, or an empty string."""
     for (name, leaf), twin in zip(named_leaves(one), jax.tree.leaves(other), strict=True):
         left, right = to_host(leaf), to_host(twin)
         if not np.array_equal(left, right) and not (tolerance and np.allclose(left, right, rtol=tolerance, atol=tolerance)):
@@ -44,7 +44,7 @@ def first_unlike(one: Any, other: Any, tolerance: float = 0.0) -> str:
 
 
 def shape_difference(one: Any, other: Any) -> str:
-    """How the leaves of two trees differ in name, shape or dtype, or nothing: ``obs is float32[3], not float32[2]``."""
+    """How the leaves of two trees differ in name, shape or dtype: ``obs is float32[3], not float32[2]``; empty if they agree."""
     left, right = named_leaves(one), named_leaves(other)
     extra = [name for name, _ in right if name not in dict(left)]
     missing = [name for name, _ in left if name not in dict(right)]

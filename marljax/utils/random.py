@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-LANES = 8  # a short innermost axis that is no multiple of it makes the generator several times slower, to compile and to run
+LANES = 8  # a short innermost axis that is not a multiple of it makes the generator several times slower, to compile and to run
 
 
 def row(draw: Callable[..., jax.Array], key: jax.Array, size: int) -> jax.Array:
@@ -22,9 +22,9 @@ def flat(draw: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...])
 
 
 def batch_last(draw: Callable[[jax.Array], Any], data: jax.Array, impl: Any) -> Any:
-    """``draw(key)`` for every key of a batch, inside of a function under ``marljax.utils.batching.batch_last``.
+    """``draw(key)`` for every key of a batch, inside a function under ``marljax.utils.batching.batch_last``.
 
-    Drawing there pays where it happens in a ``jax.lax.cond`` that is rarely entered.
+    Drawing there pays in a ``jax.lax.cond`` that is rarely entered.
 
     Args:
         draw: takes one key, returns a pytree of arrays.
@@ -32,7 +32,7 @@ def batch_last(draw: Callable[[jax.Array], Any], data: jax.Array, impl: Any) -> 
         impl: their ``jax.random.key_impl``.
 
     Returns:
-        What ``draw`` returns, the trailing axes last.
+        The results of ``draw``, the trailing axes last.
     """
     keys = jax.random.wrap_key_data(jnp.moveaxis(data, 0, -1), impl=impl)
     drawn = jax.vmap(draw, out_axes=-1)(keys.reshape(-1))

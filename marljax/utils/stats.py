@@ -18,7 +18,7 @@ SAMPLES = 2000  # bootstrap samples, as in Agarwal et al. 2021
 
 
 class Estimate(NamedTuple):
-    """A figure and its confidence interval."""
+    """A statistic and its confidence interval."""
 
     value: float
     low: float
@@ -28,29 +28,24 @@ class Estimate(NamedTuple):
 def wilson(successes: int, count: int, level: float = LEVEL) -> Estimate:
     """A rate with Wilson's score interval (Wilson 1927), which stays inside [0, 1] and is sound for rates near 0.
 
-    With no trials the rate is NaN and the interval [0, 1].
+    Without trials the rate is NaN and the interval [0, 1].
     """
     _check_level(level)
     if not 0 <= successes <= count:
-        raise UserError(f"{successes} successes of {count} is no rate; give 0 <= successes <= count")
+        raise UserError(f"{successes} successes of {count} is not a valid rate; use 0 <= successes <= count")
     if count == 0:
         return Estimate(float("nan"), 0.0, 1.0)
-    z = stats.norm.ppf(0.5 + level / 2)
-    rate = successes / count
-    shrink = 1 + z**2 / count
-    centre = (rate + z**2 / (2 * count)) / shrink
-    half = z / shrink * np.sqrt(rate * (1 - rate) / count + z**2 / (4 * count**2))
-    # at 0 and at 1 the bound is exact; rounding must not say otherwise
-    low = 0.0 if successes == 0 else float(centre - half)
-    high = 1.0 if successes == count else float(centre + half)
-    return Estimate(rate, low, high)
+    interval = stats.binomtest(successes, count).proportion_ci(level, method="wilson")
+    return Estimate(successes / count, float(interval.low), float(interval.high))
 
 
 def mean(values: ArrayLike, level: float = LEVEL) -> Estimate:
     """The mean of independent values with Student's t interval; of a single value, an infinite one."""
     _check_level(level)
-    sample = _sample(values)
-    if len(sample) == 1:
+    sample = _finite(np.asarray(values, float).ravel())
+    if sample.size == 0:
+        raise UserError("no values to average; use at least one")
+    if sample.size == 1:
         return Estimate(float(sample[0]), -np.inf, np.inf)
     half = t_half_width(float(sample.std(ddof=1)), len(sample), level)
     return Estimate(float(sample.mean()), float(sample.mean() - half), float(sample.mean() + half))
@@ -90,14 +85,14 @@ def improvement_interval(
 
 
 def stratified_bootstrap(
-    figure: Callable[..., float], scores: Sequence[ArrayLike], rng: Generator, level: float = LEVEL, samples: int = SAMPLES
+    statistic: Callable[..., float], scores: Sequence[ArrayLike], rng: Generator, level: float = LEVEL, samples: int = SAMPLES
 ) -> Estimate:
-    """A figure of one or more score arrays with its percentile bootstrap interval (Agarwal et al. 2021).
+    """A statistic of one or more score arrays with its percentile bootstrap interval (Agarwal et al. 2021).
 
-    Runs are drawn with replacement within each task and each array, never across them.
+    Runs are drawn with replacement within each task and each array, never across them (unlike by ``scipy.stats.bootstrap``).
 
     Args:
-        figure: of as many arrays [R, M] as ``scores`` holds.
+        statistic: of as many arrays [R, M] as ``scores`` holds.
         scores: arrays [R, M], each with its own R.
         rng: source of the resampling; the same generator state gives the same interval.
         level: coverage, 0.95 by default.
@@ -105,20 +100,19 @@ def stratified_bootstrap(
     """
     _check_level(level)
     arrays = [_scores(array) for array in scores]
-    drawn = [figure(*(_resample(array, rng) for array in arrays)) for _ in range(samples)]
+
+    def resampled(array: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(array, rng.integers(0, array.shape[0], array.shape), axis=0)
+
+    drawn = [statistic(*map(resampled, arrays)) for _ in range(samples)]
     low, high = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2])
-    return Estimate(float(figure(*arrays)), float(low), float(high))
-
-
-def _resample(scores: np.ndarray, rng: Generator) -> np.ndarray:
-    rows = rng.integers(0, scores.shape[0], scores.shape)
-    return np.take_along_axis(scores, rows, axis=0)
+    return Estimate(float(statistic(*arrays)), float(low), float(high))
 
 
 def _paired(ours: ArrayLike, theirs: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     left, right = _scores(ours), _scores(theirs)
     if left.shape[1] != right.shape[1]:
-        raise UserError(f"scores of {left.shape[1]} tasks against scores of {right.shape[1]}; give both the same tasks")
+        raise UserError(f"scores of {left.shape[1]} tasks against scores of {right.shape[1]}; use the same tasks")
     return left, right
 
 
@@ -126,25 +120,16 @@ def _scores(values: ArrayLike) -> np.ndarray:
     scores = np.asarray(values, float)
     scores = scores[:, None] if scores.ndim == 1 else scores
     if scores.ndim != 2 or scores.size == 0:
-        raise UserError(f"scores of shape {list(np.shape(values))}; give [runs] or [runs, tasks] with at least one run")
+        raise UserError(f"scores of shape {list(np.shape(values))}; use [runs] or [runs, tasks] with at least one run")
     return _finite(scores)
-
-
-def _sample(values: ArrayLike) -> np.ndarray:
-    sample = np.asarray(values, float).ravel()
-    if sample.size == 0:
-        raise UserError("no values to average; give at least one")
-    return _finite(sample)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
     if not np.isfinite(values).all():
-        raise UserError(
-            f"{np.sum(~np.isfinite(values))} of {values.size} values are not finite; leave diverged runs out and say so"
-        )
+        raise UserError(f"{np.sum(~np.isfinite(values))} of {values.size} values are not finite; leave diverged runs out")
     return values
 
 
 def _check_level(level: float) -> None:
     if not 0 < level < 1:
-        raise UserError(f"a confidence level of {level}; give one between 0 and 1, such as 0.95")
+        raise UserError(f"a confidence level of {level}; use one between 0 and 1, such as 0.95")

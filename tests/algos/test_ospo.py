@@ -1,15 +1,13 @@
 """OSPO and GRPO: advantages by hand, policies that choose among items, and learning on problems with known answers."""
 
 import functools
-import itertools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
-from jax.sharding import PartitionSpec
+from devices import StubPolicy, on_one_device
 
 import marljax
 from marljax.algos import ippo, ospo
@@ -24,15 +22,8 @@ IN_GROUP = np.array([[[1, 1, 1, 0], [1, 0, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]]
 REWARD = np.array([[[1, 2, 6, 50], [4, 50, 8, 0]], [[3, 3, 5, 9], [50, 50, 50, 50]]], np.float32)
 
 
-def on_one_device(function, *arguments):
-    """Runs what uses the data axis."""
-    everywhere = PartitionSpec()
-    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    return jax.tree.map(np.asarray, jax.jit(program)(*arguments))
-
-
 def groups(normalize):
-    """Places [T, E, A] of each group."""
+    """Masks [T, E, A] of each group."""
     index = np.stack(np.meshgrid(*map(np.arange, IN_GROUP.shape), indexing="ij"), -1)
     name = {"step": index[..., 0] * 10 + index[..., 1], "buffer": 0 * index[..., 0], "agent": index[..., 2]}[normalize]
     return [IN_GROUP & (name == member) for member in np.unique(name)]
@@ -60,10 +51,11 @@ def test_values_are_compared_within_their_group(normalize, baseline):
     assert np.isfinite(found).all()
 
 
-@pytest.mark.parametrize("explore", ["softmax", "epsilon"])
-@pytest.mark.parametrize("waiting", ospo.WAITING)
-def test_who_is_in_the_group_and_who_in_the_loss(waiting, explore):
-    """Where a matching leaves most vehicles without an order, and where each asks for itself."""
+@pytest.mark.parametrize(
+    ("waiting", "explore"), [*((waiting, "softmax") for waiting in ospo.WAITING), ("ignored", "epsilon"), ("learnt", "epsilon")]
+)
+def test_agents_in_the_group_and_in_the_loss(waiting, explore):
+    """With samples of each agent, and with a matching that leaves most vehicles without an order."""
     env = marljax.make("ride_dispatch", preset="demo", vehicles=12, orders=16)
     env_params = env.default_params.replace(fleet=10, demand_scale=0.03)
     config = ospo.Config(**SMALL, waiting=waiting, explore=explore)
@@ -77,7 +69,7 @@ def test_who_is_in_the_group_and_who_in_the_loss(waiting, explore):
 
     sample, (in_group, in_loss), actors = on_one_device(once, KEY)
     mask, opened = actors.timestep.action_mask, actors.env_state.env.orders.open
-    able = mask[..., :-1].any(axis=-1) & (opened.sum(axis=1) > (waiting == "never"))[:, None]  # whoever has a choice
+    able = mask[..., :-1].any(axis=-1) & (opened.sum(axis=1) > (waiting == "never"))[:, None]  # agents with a choice
     asked = able & (sample[0] != env.noop)
     assert actors.timestep.alive.sum() == 40
     if explore == "softmax":
@@ -106,7 +98,7 @@ def test_rewards_to_go_stop_where_an_episode_or_an_agent_does():
     np.testing.assert_allclose(found, expected)
 
 
-def test_the_share_of_sums_that_the_end_of_a_rollout_cuts():
+def test_the_share_of_truncated_returns():
     cut = np.array([[True, False], [False, False]])  # 3 compared at its end, 4 and 3 in the other steps of IN_GROUP
     share = functools.partial(ospo.truncated_share, ospo.Config(advantage="to_go"))
     found = on_one_device(share, steps_of(REWARD, cut), jnp.array(IN_GROUP))
@@ -130,7 +122,7 @@ def test_grpo_sums_compared_rewards_and_to_go_compares_sums():
     np.testing.assert_allclose(sums[IN_GROUP], expected[IN_GROUP], rtol=1e-5)
 
 
-def test_the_penalty_is_what_a_step_adds_to_the_spread():
+def test_the_equity_penalty_is_the_growth_of_the_spread():
     present = np.array([[[1, 1, 1, 0]], [[0, 0, 0, 0]]], bool)
     returns = np.array([[[1, 2, 6, 50]], [[1, 2, 3, 4]]], np.float32)
     reward = np.array([[[0, 0, 3, 7]], [[1, 0, 0, 0]]], np.float32)
@@ -138,8 +130,8 @@ def test_the_penalty_is_what_a_step_adds_to_the_spread():
     np.testing.assert_allclose(found[:, 0, 0], [np.std([1, 2, 9]) - np.std([1, 2, 6]), 0.0], rtol=1e-6)
 
 
-def test_a_random_few_of_those_that_take_part():
-    """At most ``samples`` of a step, none that does not, and every field of the same agents."""
+def test_a_random_subset_of_the_agents_in_the_loss():
+    """At most ``samples`` of a step, none outside the loss, and every field of the same agents."""
     shape, number = (3, 2, 9), jnp.arange(54.0).reshape(3, 2, 9)
     mask = jnp.array(np.random.default_rng(0).random(shape) < 0.6)
     inputs = ospo.Inputs(number[..., None], (), (), (number > 20)[..., None])
@@ -166,21 +158,8 @@ def test_minibatches_hold_every_row_once():
         np.testing.assert_array_equal(leaf, batches.sample)
 
 
-class StubPolicy(NamedTuple):
-    """A distribution with given log-probabilities and entropies."""
-
-    log_probs: jax.Array
-    entropies: jax.Array
-
-    def log_prob(self, sample):
-        return self.log_probs
-
-    def entropy(self, key):
-        return self.entropies
-
-
 def random_batch():
-    """A batch, and what a policy says of it."""
+    """A batch, and a policy's outputs for it."""
     rng = np.random.default_rng(0)
     old, change, entropy, advantage = (jnp.asarray(rng.normal(size=(1, 40, 2)), jnp.float32) for _ in range(4))
     mask = jnp.asarray(rng.random((1, 40, 2)) < 0.6)
@@ -188,7 +167,7 @@ def random_batch():
 
 
 def surrogate_loss(config, pi, batch):
-    """``ospo_loss`` of a policy whose parameters are what it says, and the metrics."""
+    """``ospo_loss`` of a policy whose parameters are its outputs, and the metrics."""
     networks, params = ospo.Networks(None, lambda params, inputs: params.actor, None), ospo.Params(None, None, None)
     loss, (_, metrics) = ospo.ospo_loss(pi, config, networks, params, params, jnp.zeros(()), batch, KEY)
     return loss, metrics
@@ -209,7 +188,7 @@ def test_the_loss_equals_the_formula():
 
 
 def test_no_sample_overflows_in_the_gradient():
-    """A masked one may hold anything, and a policy may move far."""
+    """A masked one is arbitrary, and a policy may move far."""
     config, (batch, pi) = ospo.Config(), random_batch()
     gradient = functools.partial(on_one_device, jax.grad(lambda pi: surrogate_loss(config, pi, batch)[0]))
     for anything in (1e4, jnp.nan):
@@ -219,7 +198,7 @@ def test_no_sample_overflows_in_the_gradient():
         assert np.isfinite(gradient(pi._replace(log_probs=batch.log_prob + log_ratio)).log_probs).all()
 
 
-@pytest.mark.parametrize(("algorithm", "view"), [(ospo, "pairs"), (ippo, "candidates")])
+@pytest.mark.parametrize(("algorithm", "view"), [(ospo, "pairs"), pytest.param(ippo, "candidates", marks=pytest.mark.slow)])
 def test_fleets_and_demands_are_swept_in_one_program(algorithm, view):
     env = marljax.make("ride_dispatch", preset="demo", vehicles=8, orders=16, view=view, candidates=4)
     config = algorithm.Config(num_envs=4, rollout_length=31, hidden=(16,), num_minibatches=2, num_epochs=1, total_steps=248)
@@ -233,7 +212,7 @@ def test_fleets_and_demands_are_swept_in_one_program(algorithm, view):
 
 @pytest.mark.parametrize("advantage", ["one_step", "group", "to_go"])
 def test_discrete_policies_find_the_best_actions(advantage):
-    """Also: an agent that is absent half of the time earns garbage, which must not count."""
+    """Also: the arbitrary rewards of an agent that is absent half of the time have no effect."""
     config = ospo.Config(
         total_steps=40_000, num_envs=64, rollout_length=16, hidden=(32, 32), learning_rate=5e-3, advantage=advantage,
         normalize="buffer", gamma=0.9,
@@ -259,7 +238,7 @@ def test_continuous_policies_reach_their_targets():
 
 @pytest.fixture(scope="module")
 def dispatched():
-    """A policy for items after two updates, and what it scores in one state."""
+    """A policy for items after two updates."""
     env = marljax.make("ride_dispatch", preset="demo", vehicles=6, orders=8)
     config = ospo.Config(waiting="learnt", stay_near_best=True, samples=4, **SMALL)
     trainer = Trainer(ospo, env, config, mesh.make_mesh())
@@ -269,10 +248,10 @@ def dispatched():
     return env, config, jax.tree.map(lambda x: x[0], jax.device_get(members.state)), jax.device_get(metrics), first
 
 
-def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
+def test_greedy_agents_get_different_items(dispatched):
     env, config, state, _, _ = dispatched
     timestep, params = state.actors.timestep, state.learner.params
-    for waiting, weight in itertools.product(("never", "ignored", "compared", "learnt"), ("logit", "probability")):
+    for waiting, weight in (("never", "probability"), ("ignored", "logit"), ("compared", "probability"), ("learnt", "logit")):
         changed = config.replace(waiting=waiting, matching_weight=weight)
         act = functools.partial(ospo.act, env, changed, params, greedy=True)
         action = np.asarray(jax.vmap(lambda one, act=act: act(one, (), jax.random.key(0))[0])(timestep))
@@ -285,7 +264,7 @@ def test_whoever_acts_greedily_gets_what_it_asks_for(dispatched):
                 assert len(taken) == min(mask.any(1).sum(), mask.any(0).sum())
 
 
-def test_huge_weights_at_random_change_the_matching_as_often_as_asked(dispatched):
+def test_huge_weights_at_random_change_the_matching(dispatched):
     env, config, state, _, _ = dispatched
     pi = ospo.make_networks(env, config).policy(state.learner.params, ospo.get_inputs(env, state.actors.timestep))
     usual = ospo.choose_actions(env, config, pi, jax.random.key(0), greedy=True)
@@ -348,7 +327,7 @@ def test_the_penalty_keeps_a_policy_near_the_best(dispatched):
 @pytest.mark.slow
 @pytest.mark.parametrize("scorer", ["two_tower", "pair_mlp"])
 def test_ospo_learns_to_dispatch(scorer):
-    """It ends well above where it began, and above one-step matching's 800 or so."""
+    """It ends well above the untrained policy, and near one-step matching's 800 or so."""
     env = marljax.make("ride_dispatch", preset="demo")
     config = ospo.Config(total_steps=100 * 248, hidden=(64,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03)
     result = jax.jit(make_train(ospo, env, config))(jax.random.key(0))

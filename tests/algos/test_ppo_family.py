@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from devices import on_one_device
 from probes import CHOICE, Aim, Probe
 
 import marljax
@@ -17,7 +18,6 @@ from marljax.core.spaces import Box
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
 from marljax.learning.rollout import Inputs
-from marljax.nn.networks import initial_carry
 from marljax.testing import check_env
 from marljax.training import mesh
 from marljax.training.trainer import Trainer, make_train
@@ -46,7 +46,7 @@ def make_config(algorithm, core, **changes):
 
 
 class Trained(NamedTuple):
-    """What a training program found, with a leading axis of probe variants."""
+    """Results of a training program, with a leading axis of probe variants."""
 
     config: ppo.Config
     metrics: dict  # each [8, num_updates]
@@ -54,20 +54,14 @@ class Trained(NamedTuple):
     obs: jax.Array  # [8, E, A, O] they belong to
 
 
-NETWORKS = [
-    ("ppo", "mlp"),
-    ("ppo", "gru"),
-    ("ippo", "mlp"),
-    ("ippo", "gru"),
-    ("ippo", "gru", "share_body"),
-    ("mappo", "mlp"),
-    ("mappo", "gru"),
-]
+FAST = [("ppo", "mlp"), ("ippo", "gru", "share_body"), ("mappo", "mlp"), ("mappo", "gru")]
+SLOW = [("ppo", "gru"), ("ippo", "mlp"), ("ippo", "gru")]  # parts of the others
+NETWORKS = [*FAST, *(pytest.param(network, marks=pytest.mark.slow) for network in SLOW)]
 
 
 def test_values_stay_possible_where_the_limit_is_an_end():
-    """Of ``Drift``: the worst return is −28.25. Bootstrapped from final observations values pass all that any policy can earn, at
-    worst 1.25 / (1 − γ), and the run says so."""
+    """The worst return in ``Drift`` is −28.25. Bootstrapped from final observations, values exceed any policy's return, which is
+    at worst −1.25 / (1 − γ)."""
     usual = dict(total_steps=150_000, num_envs=32, rollout_length=25, num_minibatches=2, hidden=(32, 32), learning_rate=1e-3)
     metrics = {}
     for bootstrap_limit in (False, True):
@@ -79,7 +73,7 @@ def test_values_stay_possible_where_the_limit_is_an_end():
 
 
 class Fade(probes.Drift):
-    """``Drift`` without the time among what agents see, and each episode over after 25 steps because the task is that long."""
+    """``Drift`` without the time in observations, and with episodes of 25 steps because the task is that long."""
 
     limit_ends = True
     observation_space = Box((1,))
@@ -96,33 +90,27 @@ class Fade(probes.Drift):
         return 25
 
 
-def test_a_critic_that_sees_the_time_does_not_reward_its_passing():
-    """All that grows in an episode tells the time to a critic that does not see it: less is left to lose where x is large, and so
-    the policy walks away although that costs."""
+def test_a_critic_with_the_time_does_not_reward_its_passing():
+    """Without it, a critic reads the time from x, which grows in an episode: less is left to lose where x is large, and so the
+    policy walks away although that costs."""
     usual = dict(total_steps=150_000, num_envs=32, rollout_length=50, num_minibatches=2, hidden=(32, 32), learning_rate=3e-3)
     returns = {}
-    for sees in (True, False):
-        train = jax.jit(jax.vmap(make_train(ippo, Fade(), ippo.Config(**usual, time_for_critic=sees))))
+    for with_time in (True, False):
+        train = jax.jit(jax.vmap(make_train(ippo, Fade(), ippo.Config(**usual, time_for_critic=with_time))))
         metrics = train(jax.random.split(jax.random.key(0), 4)).metrics
-        returns[sees] = metrics["sum_return"][:, -10:].sum(1) / metrics["episodes"][:, -10:].sum(1)
+        returns[with_time] = metrics["sum_return"][:, -10:].sum(1) / metrics["episodes"][:, -10:].sum(1)
     assert (returns[True] > -25.3).all()
     assert (returns[False] < -27.0).any()
 
 
-@pytest.mark.parametrize("algorithm", [ppo, ippo, mappo], ids=["ppo", "ippo", "mappo"])
-def test_critics_see_the_time_where_the_limit_ends_episodes(algorithm):
-    """One input more than without, and the actor, which has to act where nobody counts, none."""
+@pytest.mark.parametrize("algorithm", [ppo, mappo], ids=["ppo", "mappo"])
+def test_the_time_is_a_critic_input_where_the_limit_ends_episodes(algorithm):
+    """One input more than without; none for the actor, which has to act where nobody measures the time."""
 
     def sizes(env, **changes):
         config = algorithm.Config(num_envs=4, rollout_length=8, hidden=(8,), **changes)
-        program = jax.shard_map(
-            lambda key: algorithm.init(env, None, config, key).learner.params,
-            mesh=mesh.make_mesh(),
-            in_specs=jax.sharding.PartitionSpec(),
-            out_specs=jax.sharding.PartitionSpec(),
-            check_vma=False,
-        )
-        params = jax.eval_shape(program, jax.random.key(0))
+        init = functools.partial(on_one_device, lambda key: algorithm.init(env, None, config, key).learner.params)
+        params = jax.eval_shape(init, jax.random.key(0))
         return [sum(leaf.size for leaf in jax.tree.leaves(part)) for part in (params.actor, params.critic)]
 
     actor, critic = sizes(Fade(), time_for_critic=False)
@@ -131,14 +119,14 @@ def test_critics_see_the_time_where_the_limit_ends_episodes(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", [ippo, mappo, ospo], ids=["ippo", "mappo", "ospo"])
-def test_the_first_rollout_only_tells_what_to_normalise_by(algorithm):
-    """The policy saw it as it was: gradients of it would be those of another input."""
+def test_the_first_rollout_only_initialises_the_statistics(algorithm):
+    """It was collected with unnormalised observations: gradients would be those of other inputs."""
     config = algorithm.Config(
         total_steps=320, num_envs=8, rollout_length=20, num_minibatches=2, hidden=(8,), normalize_observations=True
     )
     trainer = Trainer(algorithm, Probe(), config, mesh.make_mesh())
     members, found = trainer.init(jax.random.split(jax.random.key(0), 1), probes.ProbeParams(variant=CHOICE)), []
-    found.append(jax.tree.map(np.array, members.state.learner.params))  # a copy: a run is given its members away
+    found.append(jax.tree.map(np.array, members.state.learner.params))  # a copy: ``run`` donates its members
     for _ in range(2):
         members, _ = trainer.run(members, 1)
         found.append(jax.tree.map(np.array, members.state.learner.params))
@@ -156,14 +144,14 @@ def probe(algorithm):
 
 @pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
 def trained(request):
-    """Every probe trained in one vmapped program: the variant is a number of the environment."""
+    """Every probe trained in one vmapped program: the variant is an env param."""
     name, core, *switches = request.param
     algorithm, config = ALGORITHMS[name], make_config(ALGORITHMS[name], core, **dict.fromkeys(switches, True))
     train = make_train(algorithm, probe(algorithm), config)
     variants = jnp.arange(8)
     result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8), {"env.variant": variants})
-    look = jax.jit(jax.vmap(functools.partial(first_values, algorithm, config)))
-    return Trained(config, result.metrics, *look(result.state.learner.params, variants))
+    value = jax.jit(jax.vmap(functools.partial(first_values, algorithm, config)))
+    return Trained(config, result.metrics, *value(result.state.learner.params, variants))
 
 
 def first_values(algorithm, config, params, variant):
@@ -174,7 +162,7 @@ def first_values(algorithm, config, params, variant):
         inputs = mappo.get_inputs(env, config, env_params, env_state, timestep)
     else:
         inputs = ppo.get_inputs(env, config, env_params, timestep)
-    memory = initial_carry(config.core, config.hidden[-1], timestep.alive.shape)
+    memory = ppo.initial_carry(env, config, 64)
     networks = loop_of(algorithm).make_networks(env, config)
     _, value = policy_and_value(networks, params, inputs, ppo.Carry(memory, memory))
     return params.value_stats.denormalize(value[0]), timestep.obs
@@ -234,7 +222,7 @@ def test_continuous_actions_reach_their_targets(algorithm):
 
 
 def test_ppo_controls_one_agent():
-    with pytest.raises(UserError, match=r"ppo controls one agent, and Probe has 2; give marljax.joint\(env\)"):
+    with pytest.raises(UserError, match=r"one agent.*marljax\.joint\(env\)"):
         jax.eval_shape(make_train(ppo, Probe(), make_config(ppo, "mlp")), jax.random.key(0))
     assert ppo.present(Probe()) == marljax.joint(Probe())
     assert ppo.present(marljax.joint(Probe())) == marljax.joint(Probe())
@@ -252,11 +240,20 @@ def test_a_controller_without_a_choice_leaves_the_actors_loss(module):
     assert value_mask.all()
 
 
-@pytest.mark.parametrize("features", ["observation", "id", "both", "none"])
-def test_whatever_the_critic_sees_of_an_agent(features):
-    config = make_config(mappo, "gru", critic_features=features, agent_id=True, share_parameters=features == "none")
-    result = jax.eval_shape(make_train(mappo, Probe(), config), jax.random.key(0))
-    assert result.metrics["value_loss"].shape == (config.num_updates,)
+def test_the_features_of_the_central_critic():
+    """With the state [G = 4] and two agents: widths of the first layer's inputs."""
+    widths = {"observation": 4, "id": 2, "both": 4, "none": 0}
+    for features, width in widths.items():
+        config = make_config(mappo, "gru", critic_features=features, agent_id=True)
+        result = jax.eval_shape(make_train(mappo, Probe(), config), jax.random.key(0))
+        layers = result.state.learner.params.critic["params"]
+        shapes = [layers[name]["kernel"].shape for name in ("state", "features") if name in layers]
+        assert shapes == ([(4, 32), (width, 32)] if width else [(4, 32)])
+
+
+def test_a_shared_body_has_no_learning_rate_for_the_critic():
+    with pytest.raises(UserError, match="critic_learning_rate"):
+        ippo.Config(share_body=True, critic_learning_rate=1e-3)
 
 
 def test_every_named_output_is_finite(trained):
@@ -276,7 +273,7 @@ def test_absent_agents_never_reach_the_loss(algorithm):
 
 @pytest.mark.parametrize("network", NETWORKS, ids="-".join)
 def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkeypatch):
-    """FailureReplaySettings a rollout reproduces it, across episode boundaries and from a memory in mid-episode."""
+    """Replaying a rollout reproduces it, across episode boundaries and from recurrent states in mid-episode."""
     name, core, *switches = network
     algorithm, changes = ALGORITHMS[name], dict.fromkeys(switches, True)
     changes |= {"rollout_length": 11, "normalize_observations": True, "agent_id": True, "num_epochs": 1}
@@ -284,7 +281,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkey
     env, env_params = probe(algorithm), probes.ProbeParams(variant=probes.MEMORY)
 
     def measure(weights, config, networks, params, batch, carry, key):
-        """In place of the loss: how far the networks are from what they said in the rollout."""
+        """In place of the loss: the differences of the networks' outputs from those in the rollout."""
         pi, value = policy_and_value(networks, params._replace(**weights), batch.transition.inputs, carry)
         ratio = jnp.exp(pi.log_prob(batch.transition.sample) - batch.transition.log_prob)
         errors = {"ratio_error": ratio - 1.0, "value_error": value - batch.transition.value}
@@ -297,57 +294,42 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkey
         return metrics["ratio_error"], metrics["value_error"]
 
     monkeypatch.setattr(loop_of(algorithm), "ppo_loss", measure)
-    everywhere = jax.sharding.PartitionSpec()
-    program = jax.shard_map(replay, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    ratio_error, value_error = jax.jit(program)(jax.random.key(3))
+    ratio_error, value_error = on_one_device(replay, jax.random.key(3))
     np.testing.assert_allclose(ratio_error, 0.0, atol=1e-5)
     np.testing.assert_allclose(value_error, 0.0, atol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def short_runs():
+def test_a_batch_of_seeds_equals_single_runs_and_a_seed_itself():
     config = make_config(mappo, "gru", total_steps=3_072, share_parameters=False)
-    train = make_train(mappo, Probe(), config)
-    overrides = {"env.variant": CHOICE}
-    return config, jax.jit(functools.partial(train, overrides=overrides)), jax.random.split(jax.random.key(5), 3)
+    train = jax.jit(functools.partial(make_train(mappo, Probe(), config), overrides={"env.variant": CHOICE}))
+    keys = jax.random.split(jax.random.key(5), 2)
+    together, alone = jax.vmap(train)(keys), train(keys[1])
+    chex.assert_trees_all_equal(alone.metrics, train(keys[1]).metrics)
+    mine = jax.tree.map(lambda x: x[1], (together.state.learner.params, together.metrics))
+    chex.assert_trees_all_close(mine[0], alone.state.learner.params, atol=2e-4)
+    chex.assert_trees_all_close(mine[1], alone.metrics, rtol=1e-3, atol=1e-3)
 
 
-def test_same_seed_same_bits(short_runs):
-    _, train, keys = short_runs
-    chex.assert_trees_all_equal(train(keys[0]).metrics, train(keys[0]).metrics)
+@pytest.fixture(scope="module")
+def trainer():
+    return Trainer(ippo, Probe(), make_config(ippo, "mlp", total_steps=4_096), mesh.make_mesh())
 
 
-def test_a_batch_of_seeds_equals_single_runs(short_runs):
-    _, train, keys = short_runs
-    together = jax.vmap(train)(keys)
-    for i, key in enumerate(keys):
-        alone = train(key)
-        mine = jax.tree.map(lambda x, i=i: x[i], together)
-        chex.assert_trees_all_close(mine.state.learner.params, alone.state.learner.params, atol=2e-4)
-        chex.assert_trees_all_close(mine.metrics, alone.metrics, rtol=1e-3, atol=1e-3)
-
-
-def test_chunks_of_any_size_give_the_same_run():
-    config = make_config(ippo, "mlp", total_steps=4_096)
-    trainer = Trainer(ippo, Probe(), config, mesh.make_mesh())
-    keys = jax.random.split(jax.random.key(0), 2)
+def test_chunks_of_any_size_give_the_same_run(trainer):
     ends = []
     for chunks in ((2, 2), (1, 2, 1)):
-        members = trainer.init(keys, probes.ProbeParams(variant=CHOICE))
+        members = trainer.init(jax.random.split(jax.random.key(0), 2), probes.ProbeParams(variant=CHOICE))
         for size in chunks:
             members, _ = trainer.run(members, size)
         ends.append(members.state.learner.params)
     chex.assert_trees_all_equal(*ends)
 
 
-def test_only_the_diverged_member_freezes():
-    config = make_config(ippo, "mlp", total_steps=4_096)
-    trainer = Trainer(ippo, Probe(), config, mesh.make_mesh())
-    keys = jax.random.split(jax.random.key(0), 2)
-    rates = {"learning_rate": jnp.array([5e-3, 1e38])}
+def test_only_the_diverged_run_freezes(trainer):
+    keys, rates = jax.random.split(jax.random.key(0), 2), {"learning_rate": jnp.array([5e-3, 1e38])}
     members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=CHOICE), rates), 3)
     assert members.diverged_at.tolist() == [-1, 0]
-    assert trainer.quantities[int(members.diverged_in[1])] == "policy_loss"  # a loss is named before what follows from it
+    assert trainer.quantities[int(members.diverged_in[1])] == "policy_loss"  # a loss is named before its consequences
     assert np.isfinite(metrics["policy_loss"][0]).all()
     assert np.isnan(metrics["policy_loss"][1]).all()
     chex.assert_tree_all_finite(members.state.learner.params)

@@ -13,7 +13,7 @@ from marljax.errors import UserError
 from marljax.training import mesh
 from marljax.training.trainer import Trainer
 
-# Environments by name, and the words of a command line for a small one.
+# Environments by name, with the overrides of a small one.
 ENVIRONMENTS = {
     "merge": ("env=merge",),
     "smax": ("env=smax", "env.scenario=3m"),
@@ -48,7 +48,7 @@ PAIRS = list(itertools.product(ALGORITHMS, ENVIRONMENTS))
 
 
 def prepared(algo, env):
-    """The training program of a pair, keys and numbers."""
+    """The training program of a pair, keys and env params."""
     run = compose.compose(algo, [*ENVIRONMENTS[env], *SMALL, *ALGORITHMS[algo]])
     trainer = Trainer(run.algorithm, run.training_env, run.config, mesh.make_mesh())
     return trainer, jax.random.split(jax.random.key(0), 1), run.training_params
@@ -82,8 +82,8 @@ def test_two_updates_are_finite(algo, env):
     chex.assert_tree_all_finite((members.state.learner.params, metrics))
 
 
-def test_the_documentation_says_the_same():
-    """Its table has a row for every algorithm; a pair that is impossible has its reason there instead of a tick."""
+def test_the_documentation_lists_the_same():
+    """Its table has a row for every algorithm, with a tick for every possible pair."""
     text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
     table = text.split("<!-- every pair -->")[1].strip().split("\n\n")[0].splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
@@ -94,6 +94,6 @@ def test_the_documentation_says_the_same():
         assert ((algo, env) in IMPOSSIBLE) == (cell != "✓"), (algo, env)
 
 
-def test_one_controller_cannot_list_all_orders():
-    with pytest.raises(UserError, match=r"choose another view, such as env\.view=candidates"):
+def test_only_ospo_chooses_among_shared_items():
+    with pytest.raises(UserError, match=r"env\.view=candidates"):
         compose.compose("ppo", ["env=ride_dispatch", "env.preset=demo"])

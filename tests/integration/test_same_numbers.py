@@ -1,9 +1,7 @@
-"""Three updates of every algorithm on small settings give the numbers that were recorded before the code was reorganised.
+"""Three updates of every algorithm on small settings give the recorded metrics and parameters.
 
-For a change that is meant to change numbers ``python tests/integration/test_same_numbers.py`` records them again in
-``tests/data/three_updates.json``. Recorded at commit b444c89. There the PPO family and OSPO have the bits of d8dc036, but for
-``collective``, whose critics have seen the time since; QMIX's team reward was changed on purpose in between. Reordered sums, and
-other processors, round differently: hence the tolerance.
+After a change that is meant to change them, ``python tests/integration/test_same_numbers.py`` records them again in
+``tests/data/three_updates.json``. Reordered sums, and other processors, round differently: hence the tolerance.
 """
 
 import json
@@ -91,7 +89,7 @@ def three_updates(case):
 
 @pytest.mark.slow
 def test_three_updates_give_the_recorded_numbers():
-    # XLA's standard flags, with which the numbers were recorded: with those of conftest.py it rounds otherwise.
+    # XLA's standard flags, as recorded: with those of conftest.py it rounds differently.
     done = subprocess.run(
         [sys.executable, __file__, "--show"], env=os.environ | {"XLA_FLAGS": ""}, capture_output=True, text=True
     )

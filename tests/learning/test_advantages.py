@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.learning.advantages import gae, with_death_masking
-from marljax.learning.rollout import Step
+from marljax.learning import Step, gae
 
 
 def brute_force(step, values, last_value, gamma, gae_lambda, bootstrap_limit):
@@ -39,13 +38,13 @@ def test_gae_equals_the_sum_over_future_errors(bootstrap_limit):
     np.testing.assert_allclose(returns, advantages + values, atol=1e-6)
 
 
-def test_the_dead_share_what_their_team_earns_until_their_slot_is_taken():
+def test_the_dead_share_team_rewards_until_their_slot_is_taken():
     """Agents 0 and 1 are one team, 2 is another: 0 dies in the second of five steps, and a new agent takes it over in the fourth.
     Values are 0 and λ is 1, so that advantages are discounted sums of rewards."""
     alive = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]], bool)[:, None]
     reward = jnp.array([[1, 2, 100], [3, 4, 100], [0, 5, 100], [0, 6, 100], [7, 8, 100]], jnp.float32)[:, None]
     never = jnp.zeros((5, 1), bool)
-    masked = with_death_masking(Step(reward, alive[1:], never, never), alive[:-1], (0, 0, 1))
+    masked = Step(reward, alive[1:], never, never).with_death_masking(alive[:-1], (0, 0, 1))
     np.testing.assert_array_equal(masked.reward[:, 0, 0], [1, 3, 5, 6, 7])
     np.testing.assert_array_equal(masked.reward[..., 1:], reward[..., 1:])
     sums, _ = gae(masked, jnp.zeros((5, 1, 3)), jnp.zeros((1, 3)), 0.5, 1.0)

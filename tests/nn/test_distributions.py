@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from marljax.core.spaces import Box, Discrete, MultiDiscrete
-from marljax.nn.distributions import distribution, num_outputs
+from marljax.nn.distributions import distribution, has_choice, num_outputs
 
 MASK = jnp.array([True, False, True, False, True])
 
@@ -32,7 +32,7 @@ def test_a_row_with_nothing_available_stays_finite_and_without_gradient():
 
 @pytest.mark.parametrize("nvec", [(2, 3), (3, 3)], ids=["unequal", "equal"])
 def test_multi_categorical_is_independent_parts(nvec):
-    """Parts of one size are held as one array; both ways give the sums over the parts, gradients included."""
+    """Held as one array if all have one size; both ways equal the sums over the parts, with their gradients."""
     keys = jax.random.split(jax.random.key(0), 2)
     outputs, mask = jax.random.normal(keys[0], (sum(nvec),)), jnp.arange(sum(nvec)) != 1
 
@@ -74,7 +74,7 @@ def test_squashed_gaussian_density_integrates_to_one_and_matches_its_samples():
 
 
 def test_padding_is_in_no_probability_entropy_or_divergence():
-    """As the head of the numbers that an agent has, whatever the network says of the others."""
+    """As a narrower distribution without padding, whatever the network's outputs for it."""
     mask = jnp.array([[True, True, True], [True, False, True]])
     outputs, others = jax.random.normal(jax.random.key(0), (2, 2, 6))
     padded, other = (distribution(Box((3,), -1.0, 1.0), rows, mask) for rows in (outputs, others))
@@ -101,7 +101,7 @@ def test_padding_is_in_no_probability_entropy_or_divergence():
 
 @pytest.mark.parametrize("start", [-9.0, 5.0])
 def test_a_standard_deviation_out_of_bounds_learns_its_way_back(start):
-    """Towards samples of deviation 1; a gradient that leads further out does not pass, one inside is as it always was."""
+    """Towards samples of deviation 1. A gradient that leads further out does not pass, one inside is unchanged."""
     samples = jax.random.normal(jax.random.key(0), (256, 1))
 
     def loss(outputs, samples):
@@ -131,13 +131,19 @@ def test_saturated_actions_keep_their_log_probability():
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("space", "width"), [(Discrete(4), 4), (MultiDiscrete((2, 3)), 5), (Box((3,), -1.0, 1.0), 6)])
-def test_number_of_outputs(space, width):
+@pytest.mark.parametrize(
+    ("space", "width", "choice"),
+    [(Discrete(4), 4, [True, False]), (MultiDiscrete((1, 3)), 4, [True, False]), (Box((2,), -1.0, 1.0), 4, [True, True])],
+    ids=["discrete", "multi", "box"],
+)
+def test_outputs_and_choices_of_a_space(space, width, choice):
+    mask = jnp.array([[True, True, False, True], [True, False, False, isinstance(space, MultiDiscrete)]])
     assert num_outputs(space) == width
+    assert has_choice(space, mask).tolist() == choice
 
 
 def test_many_choices_are_drawn_by_their_probabilities():
-    """Beyond ``MANY`` choices samples come out of cumulated weights; a masked choice is never drawn, whatever the rounding."""
+    """Beyond ``MANY`` choices by cumulative sums; a masked choice is never drawn, whatever the rounding."""
     draw = np.random.default_rng(0)
     logits, mask = jnp.array(draw.normal(size=(3, 385)) * 3.0, jnp.float32), draw.random((3, 385)) < 0.3
     mask[2] = False

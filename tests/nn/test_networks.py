@@ -25,7 +25,7 @@ jax.block_until_ready(init(jax.random.split(jax.random.key(0), 4)))
 
 
 def test_initialising_many_seeds_in_one_program_does_not_hang():
-    """JAX 0.10 on CPU hangs for ever on several batched QR decompositions in one program; a hang raises TimeoutExpired."""
+    """JAX 0.10 on CPU hangs on several batched QR decompositions in one program; a hang raises TimeoutExpired."""
     done = subprocess.run([sys.executable, "-c", INITIALISE_MANY_SEEDS], timeout=300, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -54,7 +54,7 @@ def test_central_critic_is_a_layer_on_state_and_features_concatenated():
 
 
 @pytest.mark.parametrize("hidden", [(16,), (16, 8)], ids=str)
-def test_pair_scorer_is_an_mlp_of_agent_and_item_side_by_side(hidden):
+def test_pair_scorer_is_an_mlp_of_agent_and_item_concatenated(hidden):
     own, items = jax.random.normal(jax.random.key(0), (2, 4, 5)), jax.random.normal(jax.random.key(2), (2, 3, 7))
     module = PairScorer(Sizes("mlp", hidden, (), "relu"))
     params = module.init(jax.random.key(1), own, items)
@@ -97,7 +97,8 @@ def test_two_towers_meet_in_a_product():
     np.testing.assert_allclose(swapped, scores[:, ::-1][:, :, [2, 0, 1]], atol=1e-6)
 
 
-def _gru():
+@pytest.fixture(scope="module")
+def gru_core():
     model = Core(Sizes("gru", (8, 6), (), "tanh"))
     x = jax.random.normal(jax.random.key(0), (5, 1, 2, 3))
     alive = jnp.ones((5, 1, 2), bool)
@@ -107,8 +108,8 @@ def _gru():
     return model, params, carry, x, first, alive
 
 
-def test_gru_forgets_exactly_where_an_episode_starts():
-    model, params, carry, x, first, alive = _gru()
+def test_gru_is_reset_exactly_where_an_episode_starts(gru_core):
+    model, params, carry, x, first, alive = gru_core
     first = first.at[3].set(True)
     _, whole = model.apply(params, carry, x, first, alive)
     _, tail = model.apply(params, carry, x[3:], first[3:], alive[3:])
@@ -118,8 +119,8 @@ def test_gru_forgets_exactly_where_an_episode_starts():
     assert not np.allclose(whole[3:], unbroken[3:])
 
 
-def test_an_agent_that_does_not_exist_has_no_memory():
-    model, params, carry, x, first, alive = _gru()
+def test_gru_is_reset_while_an_agent_is_not_alive(gru_core):
+    model, params, carry, x, first, alive = gru_core
     alive = alive.at[1:3, :, 0].set(False)
     _, whole = model.apply(params, carry, x, first, alive)
     _, tail = model.apply(params, carry, x[3:], first[3:], alive[3:])
@@ -127,8 +128,8 @@ def test_an_agent_that_does_not_exist_has_no_memory():
     assert not np.allclose(whole[3:, :, 1], tail[:, :, 1])
 
 
-def test_sequence_equals_steps():
-    model, params, carry, x, first, alive = _gru()
+def test_sequence_equals_steps(gru_core):
+    model, params, carry, x, first, alive = gru_core
     _, whole = model.apply(params, carry, x, first, alive)
     for t in range(5):
         carry, step = model.apply(params, carry, x[t : t + 1], first[t : t + 1], alive[t : t + 1])
@@ -169,7 +170,7 @@ def test_gru_and_its_gradient_are_those_of_flax():
     jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5), ours, theirs)
 
 
-def test_a_body_for_both_serves_the_actor_alone():
+def test_an_actor_takes_the_parameters_of_a_shared_body():
     sizes = Sizes("gru", (8, 6), (5, 4), "relu")
     x, flags = jax.random.normal(jax.random.key(0), (2, 3, 5, 7)), jnp.ones((2, 3, 5), bool)
     carry = initial_carry("gru", 6, (3, 5))

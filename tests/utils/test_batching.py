@@ -9,7 +9,7 @@ KEY = jax.random.key(0)
 
 
 def spread(x, scale):
-    """For [N, …] and numbers [] with as many trailing axes: distances to the mean, and the index of the first."""
+    """Of [N, …] and params [] with as many trailing axes: distances to the mean, and the index of the smallest."""
     return {
         "far": (x - jnp.mean(x, axis=0)) * scale,
         "first": jnp.argmin(x, axis=0).astype(jnp.int32) + 0 * scale.astype(jnp.int32),
@@ -44,12 +44,12 @@ SCALES = {
 def test_batches_last_give_what_batches_first_give(name):
     shape, mapped = VMAPS[name]
     x, scale = jax.random.normal(KEY, shape), jax.random.uniform(KEY, SCALES.get(name, ()))
-    found, wanted = (jax.jit(mapped(f))(x, scale) for f in (batch_last(spread), plain))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, wanted)
-    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, wanted)
+    found, expected = (jax.jit(mapped(f))(x, scale) for f in (batch_last(spread), plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)
 
 
-def test_numbers_that_a_loop_holds_fixed_meet_arguments_mapped_in_parts():
+def test_constants_of_a_loop_with_partly_mapped_arguments():
     add = batch_last(lambda pair, number: {"moves": pair["moves"] + number, "stays": pair["stays"] * number})
 
     def run(moves):
@@ -60,7 +60,7 @@ def test_numbers_that_a_loop_holds_fixed_meet_arguments_mapped_in_parts():
 
 
 def test_instances_come_last_and_seeds_before():
-    seen = []
-    look = batch_last(lambda x: (seen.append(x.shape), x)[1])
-    jax.vmap(jax.vmap(look))(jnp.zeros((3, 7, 5)))
-    assert seen[-1] == (5, 3, 7)
+    shapes = []
+    record = batch_last(lambda x: (shapes.append(x.shape), x)[1])
+    jax.vmap(jax.vmap(record))(jnp.zeros((3, 7, 5)))
+    assert shapes[-1] == (5, 3, 7)

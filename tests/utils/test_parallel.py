@@ -1,4 +1,4 @@
-"""Eight devices do what one does: members side by side to the bit, the environments of one run to rounding and in what is learnt.
+"""Eight devices compute what one does: runs on devices of their own to the bit, sharded environments up to rounding.
 
 In processes of their own: the number of devices is fixed when JAX starts.
 """
@@ -52,7 +52,7 @@ def keys_of(count):
 
 
 def advanced(algorithm, seed, data, keys, updates=3):
-    """Members after some updates on a mesh, and their metrics."""
+    """The members of a mesh after some updates, and their metrics."""
     trainer = Trainer(algorithm, env_of(algorithm), CONFIGS[algorithm], make_mesh(seed, data))
     return trainer.run(trainer.init(keys, ENV_PARAMS), updates)
 
@@ -68,10 +68,9 @@ def member(tree, index):
 
 
 def check_members_on_devices_of_their_own(algorithm):
-    """(8, 1): every member has the bits of the single run of its seed, environments and replay included.
+    """(8, 1): every run has the bits of the single run of its seed, with environments and replay.
 
-    Not so with ``normalize_observations``: XLA compiles the moments of one device's program in another way, and they differ by a
-    last bit.
+    Not with ``normalize_observations``: XLA compiles the moments differently for one device, and they differ in the last bit.
     """
     keys = keys_of(8)
     together = numbers(advanced(algorithm, 8, 1, keys))
@@ -81,7 +80,7 @@ def check_members_on_devices_of_their_own(algorithm):
 
 
 def check_members_and_environments(algorithm):
-    """(4, 2): two members on each pair of devices have the bits that they have on a (1, 2) mesh."""
+    """(4, 2): two runs on each pair of devices have the bits of a (1, 2) mesh."""
     keys = keys_of(8)
     together, pair = numbers(advanced(algorithm, 4, 2, keys)), numbers(advanced(algorithm, 1, 2, keys[2:4]))
     for index in range(2):
@@ -89,7 +88,7 @@ def check_members_and_environments(algorithm):
 
 
 def check_shards_agree(algorithm):
-    """(1, 8): every device holds the same learner, and environments of its own."""
+    """(1, 8): every device has the same learner, and its own environments."""
     members, _ = advanced(algorithm, 1, 8, keys_of(1))
     for leaf in jax.tree.leaves((members.state.learner.params, members.state.learner.opt_state)):
         first, *others = (np.asarray(shard.data) for shard in leaf.addressable_shards)
@@ -110,7 +109,7 @@ def on_mesh(data, function, *specs_and_values):
 
 
 def rollout_of(algorithm, config, key):
-    """A state after its first update, and what ``collect`` returns in the next one, but with rewards that are anything."""
+    """A state after its first update, and the results of ``collect`` in the next one, with arbitrary rewards."""
     state, _ = algorithm.update(ENV, config, algorithm.init(ENV, ENV_PARAMS, config, key))
     found = []
 
@@ -136,7 +135,7 @@ def updated(algorithm, config, state, collected):
 
 
 def check_updates(algorithm, config):
-    """(1, 8): an update from the same rollout gives what it gives on (1, 1), to rounding."""
+    """(1, 8): an update from the same rollout equals that on (1, 1) up to rounding."""
     state, collected = on_mesh(1, functools.partial(rollout_of, algorithm, config), (EVERYWHERE, jax.random.key(0)))
     parts = (TrainState(EVERYWHERE, ENVS), state), ((ENVS, STEPS, STEPS, EVERYWHERE), collected)
     one, eight = (on_mesh(data, functools.partial(updated, algorithm, config), *parts) for data in (1, 8))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, mannwhitneyu, norm, ttest_1samp
+from scipy.stats import mannwhitneyu, norm, ttest_1samp
 
 from marljax.errors import UserError
 from marljax.utils import stats
@@ -11,16 +11,15 @@ OURS = np.random.default_rng(0).normal(1.0, 1.0, (10, 4))
 THEIRS = np.random.default_rng(1).normal(0.6, 2.0, (8, 4))
 
 
-@pytest.mark.parametrize(("successes", "count", "level"), [(0, 1000, 0.95), (3, 1000, 0.95), (17, 40, 0.9), (40, 40, 0.99)])
-def test_wilson_is_the_score_interval(successes, count, level):
-    rate, low, high = stats.wilson(successes, count, level)
-    expected = binomtest(successes, count).proportion_ci(level, method="wilson")
-    assert rate == successes / count
-    np.testing.assert_allclose((low, high), expected, atol=1e-12)
-
-
-def test_wilson_by_hand_and_without_trials():
+def test_wilson_is_the_score_interval():
+    """By hand for 1 of 10; exact at 0 and 1."""
     np.testing.assert_allclose(stats.wilson(1, 10), (0.1, 0.0178762, 0.4041500), atol=1e-6)
+    z = norm.ppf(0.95)
+    np.testing.assert_allclose(stats.wilson(0, 40, 0.9), (0.0, 0.0, z**2 / (40 + z**2)), atol=1e-12)
+    assert stats.wilson(40, 40, 0.99).high == 1.0
+
+
+def test_wilson_without_trials():
     assert np.isnan(stats.wilson(0, 0).value)
     assert stats.wilson(0, 0)[1:] == (0.0, 1.0)
 
@@ -73,14 +72,14 @@ def test_same_figures_as_rliable():
     np.testing.assert_allclose(mine[1:], np.ravel(bounds["pair"]), atol=0.03)
 
 
-def test_mistakes_are_one_line():
-    with pytest.raises(UserError, match="5 successes of 4 is no rate"):
+def test_user_errors():
+    with pytest.raises(UserError, match="5 successes of 4"):
         stats.wilson(5, 4)
     with pytest.raises(UserError, match="level of 95"):
         stats.wilson(1, 4, level=95)
-    with pytest.raises(UserError, match=r"1 of 2 values are not finite; leave diverged runs out"):
+    with pytest.raises(UserError, match="leave diverged runs out"):
         stats.iqm([1.0, float("nan")])
-    with pytest.raises(UserError, match="scores of 4 tasks against scores of 2"):
+    with pytest.raises(UserError, match="same tasks"):
         stats.probability_of_improvement(OURS, THEIRS[:, :2])
-    with pytest.raises(UserError, match="no values to average"):
+    with pytest.raises(UserError, match="no values"):
         stats.mean([])
