@@ -1,8 +1,7 @@
-"""The user's cache folder, and in it what scripted policies reached on frozen episodes, which every final report shows again.
+"""The user's cache folder, and in it the metrics of scripted policies on frozen episodes, which every final report shows.
 
-An entry's name is a digest of all that its figures depend on: the program that plays, with every constant in it, its inputs,
-versions and device. So whatever is changed in an environment, its numbers or a policy is played; tracing a program costs a small
-part of running it. What cannot be read is played again.
+An entry's name is a digest of everything that its metrics depend on: the program with its constants, its inputs, versions and
+device. Tracing the program for it takes a small part of the time of running it.
 """
 
 import hashlib
@@ -21,11 +20,11 @@ from marljax.io.files import replacing
 from marljax.utils.pytrees import named_leaves, to_host
 from marljax.version import __version__
 
-METRIC = "metric "  # before the names of arrays in an entry
+METRIC = "metric "  # prefix of the names of arrays in an entry
 
 
 def home() -> Path | None:
-    """``marljax`` in the user's cache folder; None where there is no home directory to have one in."""
+    """``marljax`` in the user's cache folder; None without a home directory."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marljax"
     except RuntimeError:
@@ -33,8 +32,10 @@ def home() -> Path | None:
 
 
 def entry_of(program: str, inputs: Any, *about: Any) -> Path | None:
-    """Where the figures are kept that a program gives for a pytree of inputs; ``about`` is what else they depend on, as plain
-    values. None without a cache folder."""
+    """Path of the metrics that a program computes from a pytree of inputs; None without a cache folder.
+
+    ``about`` are JSON values that they depend on, too.
+    """
     folder = home()
     if folder is None:
         return None
@@ -48,7 +49,7 @@ def entry_of(program: str, inputs: Any, *about: Any) -> Path | None:
 
 
 def load(entry: Path | None, episodes: int) -> dict[str, np.ndarray] | None:
-    """The metrics [episodes] that ``keep`` left; None where there are none, or the entry is damaged."""
+    """The metrics [episodes] that ``keep`` stored; None where there are none, or the entry is damaged."""
     if entry is None or not entry.is_file():
         return None
     try:
@@ -60,7 +61,7 @@ def load(entry: Path | None, episodes: int) -> dict[str, np.ndarray] | None:
 
 
 def keep(entry: Path | None, metrics: Mapping[str, np.ndarray]) -> None:
-    """Leaves metrics for later runs; a folder that cannot be written to keeps none."""
+    """Stores metrics for later runs, if the folder can be written to."""
     if entry is None:
         return
     try:
