@@ -92,8 +92,8 @@ def command_process() -> Iterator[None]:
 def signal_listener(callback: Callable[[int], None]) -> Iterator[None]:
     """Calls ``callback`` with the number of every signal that Python handles, at once and in a thread of its own.
 
-    Python's handlers run in the main thread between bytecodes, not while XLA computes, and once for several signals of one kind. To
-    be entered in the main thread.
+    Python's handlers run in the main thread between bytecodes, not while XLA computes, and once for several signals of one kind.
+    To be entered in the main thread.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -160,8 +160,8 @@ def matplotlib_home() -> Iterator[None]:
 
 
 def stop_at_once(number: int, frame: FrameType | None = None) -> NoReturn:
-    """Ends the process with one line. An exception could be raised inside an import, a callback or a library's threads, which swallow
-    it or print tracebacks of their own."""
+    """Ends the process with one line. An exception could be raised inside an import, a callback or a library's threads, which
+    swallow it or print tracebacks of their own."""
     del frame
     with _exit_lock:  # never released
         for draft in [*files.drafts]:
