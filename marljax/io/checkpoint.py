@@ -126,8 +126,8 @@ def _write_errors(path: Path) -> Iterator[None]:
 def restore(folder: Path, template: Any, purpose: Purpose, parts: Sequence[str] = ("",)) -> Restored:
     """The newest good checkpoint in ``folder``, with the shapes, dtypes and shardings of ``template``.
 
-    ``template`` holds arrays or ``jax.ShapeDtypeStruct``. Only arrays whose names begin with one of ``parts`` are read, others are
-    the template's. A damaged checkpoint is skipped with a warning. Raises ``UserError`` where there is none, where the newest
+    ``template`` holds arrays or ``jax.ShapeDtypeStruct``. Only arrays whose names begin with one of ``parts`` are read, the rest
+    is the template's. A damaged checkpoint is skipped with a warning. Raises ``UserError`` where there is none, where the newest
     has another purpose or structure, or where orbax cannot read its undamaged files.
     """
     found = checkpoints(folder)
