@@ -18,6 +18,7 @@ from marljax.errors import UserError, unknown
 from marljax.io import run_folder
 from marljax.reporting import report
 from marljax.training.best import best_or_last, best_updates, same_parameters
+from marljax.training.load import load_members
 from marljax.training.progress import say
 from marljax.training.runner import Run
 from marljax.utils import distributed, stats
@@ -52,8 +53,8 @@ def check_metric(settings: Settings) -> None:
 def judge(run: Run, console: Console) -> None:
     """Evaluates every member's best and last parameters on the final frozen episodes; writes ``results.json``.
 
-    Members that diverged are evaluated with their last good parameters. Every process plays and the first one writes, so that none
-    has to wait.
+    Members that diverged are evaluated with their last good parameters. Every process plays and the first one writes, so that
+    none has to wait.
     """
     settings = run.settings
     final, diverged = distributed.gathered(run.members.state.learner.params), run.diverged
@@ -76,8 +77,6 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
 
     ``settings`` are those of the sweep or of any of its batches.
     """
-    from marljax.training import load
-
     if not distributed.is_first():
         return
     settings = batch_of(settings, None, settings.run.search.batches)
@@ -92,7 +91,7 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
         say(console, line)
     if settings.run.render:
         _draw(settings, folder, ranks, references, console)
-        loaded = load.load_members(folder, "best", ranks[0].trial, trust=True)  # it was trained here
+        loaded = load_members(folder, "best", ranks[0].trial, trust=True)  # it was trained here
         index = loaded.index_of(None, folder)
         whose = f"trial {ranks[0].trial}, seed {loaded.settings.seeds[index]}"
         report.draw_episode(loaded.settings, jax.tree.map(lambda leaf: leaf[index], loaded.params), whose, folder, console)

@@ -1,4 +1,4 @@
-"""Runs of QMIX, whose replay is kept with them: announced, resumed to the same bits, left alone where only a policy is wanted."""
+"""Runs of QMIX, whose checkpoints hold a replay buffer: announced, resumed to the same bits, not read for a policy."""
 
 import json
 import os
@@ -11,10 +11,9 @@ import pytest
 from rich.console import Console
 
 import marljax
-from marljax import registry
 from marljax.config import compose
 from marljax.io import checkpoint
-from marljax.training import load, runner
+from marljax.training import resume, runner
 
 SMALL = [
     "env=corridor",
@@ -35,19 +34,12 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def corridor():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
-        yield
-
-
-def train(folder, *words, console=None):
-    return runner.train(compose.compose("qmix", [*SMALL, f"runs={folder}", *words]), console or Console(quiet=True))
+def train(folder, *arguments, console=None):
+    return runner.train(compose.compose("qmix", [*SMALL, f"runs={folder}", *arguments]), console or Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(toys, tmp_path_factory):
     """An uninterrupted run."""
     return train(tmp_path_factory.mktemp("finished"), "name=whole").run
 
@@ -60,7 +52,7 @@ def arrays(run):
 
 
 def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, monkeypatch):
-    """Also where a setting has come since, with which the run would have been the same."""
+    """Also where the checkpoint does not know a newer setting."""
     run_chunks = runner.run_chunks
 
     def interrupted(run, progress, record, stopper):
@@ -88,10 +80,10 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, m
         np.testing.assert_array_equal(mine[name], whole[name], err_msg=name)
 
 
-def test_a_run_says_what_its_replay_takes(tmp_path, capsys):
+def test_a_run_announces_the_size_of_its_replay_buffer(tmp_path, capsys):
     run = train(tmp_path, console=Console(width=200)).run
     kept = sum(leaf.nbytes for leaf in jax.tree.leaves(run.members.state.actors.carry.replay.value)) / 2
-    assert f"kept to be replayed: {kept / 1e3:.0f} kB per seed, in memory and in checkpoints" in capsys.readouterr().out
+    assert f"replay buffer: {kept / 1e3:.0f} kB per seed" in capsys.readouterr().out
 
 
 def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
@@ -103,11 +95,11 @@ def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
     assert not [name for name in names if "actors" in name or "opt_state" in name]
     params = finished.members.state.learner.params.agent
     chex.assert_trees_all_equal(policy.params.agent, jax.tree.map(lambda leaf: leaf[1], params))
-    template = load.saved_shapes(finished.trainer, finished.settings)
-    assert checkpoint.structure(template) == checkpoint.structure(runner.Saved(finished.members, finished.best))
+    template = resume.saved_shapes(finished.trainer, finished.settings)
+    assert checkpoint.structure(template) == checkpoint.structure(resume.Saved(finished.members, finished.best))
 
 
-@pytest.mark.parametrize(("words", "count"), [((), 1), (("checkpoint.minutes=0",), 10)])
-def test_large_checkpoints_are_minutes_apart(tmp_path, words, count):
-    folder = train(tmp_path, "checkpoint.keep=99", *words).run.folder
+@pytest.mark.parametrize(("arguments", "count"), [((), 1), (("checkpoint.minutes=0",), 10)])
+def test_large_checkpoints_are_minutes_apart(tmp_path, arguments, count):
+    folder = train(tmp_path, "checkpoint.keep=99", *arguments).run.folder
     assert len(checkpoint.checkpoints(folder / "checkpoints")) == count
