@@ -138,7 +138,7 @@ def test_foreign_and_empty_folders_are_refused(tmp_path):
     foreign = tmp_path / "00000001"
     foreign.mkdir()
     (foreign / "checkpoint").write_text("not ours")
-    with pytest.raises(UserError, match="no manifest.json"):
+    with pytest.raises(UserError, match=r"no manifest\.json"):
         checkpoint.restore(tmp_path, tree(), PURPOSE)
 
 
