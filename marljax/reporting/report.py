@@ -141,7 +141,7 @@ def compare(
 def learned(settings: Settings, params: Any, part: int, episodes: int) -> Metrics:
     """Metrics [S, episodes] of policies with parameters [S, …]."""
     evaluator = Evaluator(settings.env, min(episodes, PART_EPISODES))
-    return _concatenate([play_suite(settings, evaluator, params, each) for each in _parts(part, episodes)], episodes)
+    return _play_parts(lambda part: play_suite(settings, evaluator, params, part), part, episodes)
 
 
 def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], None]) -> Rows:
@@ -157,25 +157,22 @@ def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], 
 
 def _play_scripted(scripted: ScriptedPolicy, part: int, episodes: int) -> Metrics:
     evaluator = Evaluator(scripted.env, min(episodes, PART_EPISODES))
-    keys = [suite_key(each) for each in _parts(part, episodes)]
     policy, env_params, carry = scripted.policy, scripted.env_params, scripted.carry
-    program = evaluator.scripted_program(policy, env_params, keys[0], carry)
+    program = evaluator.scripted_program(policy, env_params, suite_key(part), carry)
     arguments = (policy.args, policy.keywords) if isinstance(policy, Partial) else ()
     entry = cache.entry_of(program, (arguments, env_params, carry), part, episodes, scripted.env.version)
     metrics = cache.load(entry, episodes)
     if metrics is None:
-        played = [jax.device_get(evaluator.scripted(policy, env_params, key, carry)) for key in keys]
-        metrics = _concatenate(played, episodes)
+        metrics = _play_parts(
+            lambda part: jax.device_get(evaluator.scripted(policy, env_params, suite_key(part), carry)), part, episodes
+        )
         cache.keep(entry, metrics)
     return metrics
 
 
-def _parts(first: int, episodes: int) -> range:
-    return range(first, first + -(-episodes // PART_EPISODES))
-
-
-def _concatenate(parts: list[Metrics], episodes: int) -> Metrics:
-    """Metrics [..., episodes]; the last part may hold a few more."""
+def _play_parts(play: Callable[[int], Metrics], first: int, episodes: int) -> Metrics:
+    """Metrics [..., episodes] of as many parts of the frozen episodes as are needed."""
+    parts = [play(part) for part in range(first, first + -(-episodes // PART_EPISODES))]
     return {name: np.concatenate([part[name] for part in parts], -1)[..., :episodes] for name in parts[0]}
 
 

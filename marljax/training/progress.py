@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -40,7 +41,7 @@ class LiveProgress:
         parts: dict[str, Any] = {
             "steps": f"{short(steps)}/{short(self._total)} steps",
             "speed": f"{short(speed)} steps/s{times}" if speed else "",
-            "left": f"{clock((self._total - steps) / speed)} left" if speed else "",
+            "left": f"{timedelta(seconds=round((self._total - steps) / speed))} left" if speed else "",
             "metrics": metrics,
         }
         self._bar.update(self._task, completed=steps, **parts)
@@ -66,12 +67,6 @@ def short(number: float) -> str:
         if number >= size:
             return f"{number / size:#.3g}".rstrip(".") + unit
     return f"{number:.0f}"
-
-
-def clock(seconds: float) -> str:
-    """``1:02:03`` or ``2:03``."""
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 def headline(

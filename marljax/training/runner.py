@@ -147,7 +147,8 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
             speed = count * steps_per_update / seconds
         compiled.add(count)
         display = trainer.env.display
-        progress.update(run.update * steps_per_update, speed, headline(mean_row(rows), display.metrics, display.units))
+        means = {name: float(np.mean([row[name] for row in rows if name in row])) for name in set().union(*rows)}  # over seeds
+        progress.update(run.update * steps_per_update, speed, headline(means, display.metrics, display.units))
 
         if run.diverged.all():
             save(run)  # the frozen members are the last good ones, and the run may have no checkpoint yet
@@ -363,12 +364,6 @@ def rows_of(run: Run, metrics: dict[str, np.ndarray], evaluated: dict[str, np.nd
             position = {"update": run.update, "env_steps": run.update * run.trainer.steps_per_update}
             rows.append(member.place | position | {"time": round(time.time(), 3)} | values)
     return rows
-
-
-def mean_row(rows: list[Row]) -> Row:
-    """Metrics averaged over seeds."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
 
 def report_divergence(run: Run, before: np.ndarray, log: Callable[[str], None]) -> None:

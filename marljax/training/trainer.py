@@ -209,7 +209,9 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
     state = jax.tree.map(lambda new, old: new.astype(old.dtype), strongly_typed(state), member.state)
     names = by_cause(metrics)
     values = jnp.stack([metrics[name] for name in names])
-    nonfinite = jnp.append(~jnp.isfinite(values), ~all_finite(state.learner.params))
+    floats = [leaf.ravel() for leaf in jax.tree.leaves(state.learner.params) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    bad_params = collectives.total(jnp.any(~jnp.isfinite(jnp.concatenate(floats))).astype(jnp.int32)) != 0  # in any shard
+    nonfinite = jnp.append(~jnp.isfinite(values), bad_params)
     fails = jnp.any(nonfinite) & (member.diverged_at < 0)
     frozen = fails | (member.diverged_at >= 0)
     # Persistent parts, such as a replay buffer, go on: choosing between two versions would copy them in every update.
@@ -228,13 +230,6 @@ def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> 
 def by_cause(names: Iterable[str]) -> list[str]:
     """Metrics in causal order: environment, losses, the rest."""
     return sorted(names, key=lambda name: (not name.startswith("sum_"), "loss" not in name, name))
-
-
-def all_finite(tree: Any) -> jax.Array:
-    """Whether every float of every shard is finite."""
-    leaves = [leaf.ravel() for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    bad = jnp.any(~jnp.isfinite(jnp.concatenate(leaves)))
-    return collectives.total(bad.astype(jnp.int32)) == 0
 
 
 def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params: EnvParams | None = None):

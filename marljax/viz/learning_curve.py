@@ -70,7 +70,12 @@ def learning_curve(
     for name, axes in zip(names, panels, strict=True):
         _panel(axes, rows, name, x, units.get(name, ""), references or {})
     figure.supxlabel(x.replace("_", " "), fontsize=9, color=INK)
-    _legend(figure, panels, title)
+    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if len(handles) > 1:  # next to the title, in as many columns as fit
+        room, widest = WIDTH - 0.1 * len(title), 0.5 + 0.06 * max(map(len, handles))  # inches
+        columns = int(np.clip(room // widest, 1, min(len(handles), 5)))
+        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
+        figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)
     with replacing(path, (".png", ".svg", ".pdf")) as draft:
         figure.savefig(draft)
     return figure
@@ -157,13 +162,3 @@ def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
     if title:
         figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     return figure, panels
-
-
-def _legend(figure: "Figure", panels: list["Axes"], title: str) -> None:
-    """Next to the title, in as many columns as fit."""
-    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if len(handles) > 1:
-        room, widest = WIDTH - 0.1 * len(title), 0.5 + 0.06 * max(map(len, handles))  # inches
-        columns = int(np.clip(room // widest, 1, min(len(handles), 5)))
-        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)

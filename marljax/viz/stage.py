@@ -38,7 +38,11 @@ class Stage:
 
         self._bounds: tuple[float, ...] = ()
         self._background: Any = None
-        width, height = _extent(np.asarray(scenes.bounds[0]))
+        x_min, x_max, y_min, y_max = map(float, scenes.bounds[0])
+        width, height = x_max - x_min, abs(y_max - y_min)
+        if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
+            given = f"({x_min:g}, {x_max:g}, {y_min:g}, {y_max:g})"
+            raise UserError(f"the scene's bounds {given} are not a view; give finite x_min < x_max, y_min < y_max")
         rows = panels(width, height)
         window = width / rows
         scale = min((WIDTH - 2 * MARGIN) / window, (MAX_HEIGHT - HEADER) / rows / height)
@@ -178,12 +182,3 @@ def circle_corners(circles: Circles) -> np.ndarray:
 def _visible(shapes: Segments | Boxes | Circles | Labels | Polygons) -> Any:
     shown = shapes.colour[:, 3] > 0
     return type(shapes)(*(field[shown] for field in shapes))
-
-
-def _extent(bounds: np.ndarray) -> tuple[float, float]:
-    """Width and height of the view."""
-    left, right, bottom, top = (float(bound) for bound in bounds)
-    if not (math.isfinite(right - left) and math.isfinite(top - bottom) and right > left and top != bottom):
-        given = f"({left:g}, {right:g}, {bottom:g}, {top:g})"
-        raise UserError(f"the scene's bounds {given} are not a view; give finite x_min < x_max, y_min < y_max")
-    return right - left, abs(top - bottom)

@@ -6,8 +6,8 @@ import signal
 
 import chex
 import jax
-import numpy as np
 import pytest
+from kill_and_corrupt import arrays, assert_same
 from rich.console import Console
 
 import marljax
@@ -15,23 +15,9 @@ from marljax.config import compose
 from marljax.io import checkpoint
 from marljax.training import resume, runner
 
-SMALL = [
-    "env=corridor",
-    "algo.total_steps=400",
-    "algo.num_envs=4",
-    "algo.rollout_length=5",
-    "algo.buffer_size=60",
-    "algo.batch_size=8",
-    "algo.learning_starts=0",
-    "algo.hidden=[8,8]",
-    "algo.core=gru",
-    "seeds=2",
-    "chunk=2",
-    "render=false",
-    "eval.every=0.5",
-    "eval.episodes=4",
-    "checkpoint.every=0.1",
-]
+SMALL = ["env=corridor", "algo.total_steps=400", "algo.num_envs=4", "algo.rollout_length=5", "algo.buffer_size=60"]
+SMALL += ["algo.batch_size=8", "algo.learning_starts=0", "algo.hidden=[8,8]", "algo.core=gru", "seeds=2", "chunk=2"]
+SMALL += ["render=false", "eval.every=0.5", "eval.episodes=4", "checkpoint.every=0.1"]
 
 
 def train(folder, *arguments, console=None):
@@ -42,13 +28,6 @@ def train(folder, *arguments, console=None):
 def finished(toys, tmp_path_factory):
     """An uninterrupted run."""
     return train(tmp_path_factory.mktemp("finished"), "name=whole").run
-
-
-def arrays(run):
-    """Every array of the newest checkpoint by name."""
-    path = checkpoint.checkpoints(run.folder / "checkpoints")[0]
-    shapes = checkpoint.read_manifest(path)["structure"]
-    return checkpoint.read_arrays(path / checkpoint.ARRAYS, [name for name, (shape, _) in shapes.items() if np.prod(shape)])
 
 
 def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, monkeypatch):
@@ -73,11 +52,8 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, m
     manifest.write_text(json.dumps(checkpoint.sealed(content)))
     resumed = runner.train(compose.compose("qmix", [f"resume={stopped.run.folder}"]), Console(quiet=True))
     assert resumed.status == "finished"
-    mine, whole = arrays(resumed.run), arrays(finished)
-    assert mine.keys() == whole.keys()
-    assert any("carry.replay.value.inputs" in name for name in whole)
-    for name in whole:
-        np.testing.assert_array_equal(mine[name], whole[name], err_msg=name)
+    assert any("carry.replay.value.inputs" in name for name in arrays(finished.folder))
+    assert_same(resumed.run.folder, finished.folder)
 
 
 def test_a_run_announces_the_size_of_its_replay_buffer(tmp_path, capsys):

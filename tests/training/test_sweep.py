@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from kill_and_corrupt import arrays
 from rich.console import Console
 
 import marljax
@@ -13,7 +14,7 @@ from marljax.cli import app, batches, plot
 from marljax.config import compose as settings
 from marljax.config import sweep
 from marljax.errors import UserError
-from marljax.io import checkpoint, metrics_log
+from marljax.io import metrics_log
 from marljax.reporting import ranking, report
 from marljax.training import load, runner
 from marljax.training.evaluation import Evaluator
@@ -33,12 +34,6 @@ def train(folder, *arguments):
 
 def resume(folder):
     return batches.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
-
-
-def arrays(folder):
-    path = checkpoint.checkpoints(folder / "checkpoints")[0]
-    shapes = checkpoint.read_manifest(path)["structure"]
-    return checkpoint.read_arrays(path / checkpoint.ARRAYS, [name for name, (shape, _) in shapes.items() if np.prod(shape)])
 
 
 @pytest.fixture(scope="module")
