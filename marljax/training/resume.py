@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds, and whether a run folder still is what it was when that was saved."""
+"""The arrays of a checkpoint, and checks that a run folder has not changed since it was saved."""
 
 from collections.abc import Sequence
 from pathlib import Path

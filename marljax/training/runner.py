@@ -337,7 +337,7 @@ def devices_of(trainer: Trainer) -> str:
 
 
 def announce(run: Run, console: Console) -> None:
-    """Prints what is going to be trained, where, and how far it is."""
+    """Prints the run's size, device, folder and progress."""
     settings, trainer = run.settings, run.trainer
     steps, requested = trainer.num_updates * trainer.steps_per_update, settings.config.total_steps
     rounded = f" (total_steps={requested:,} rounded up to whole updates)" if steps != requested else ""

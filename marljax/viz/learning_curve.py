@@ -28,7 +28,7 @@ LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", 
           "kl_coef", "cut_returns"}  # fmt: skip
 EVALUATED = "eval_"  # prefix of a greedy evaluation's metrics
 
-BAND_SEEDS = 5  # from which the interval of the mean is drawn; with fewer it is too wide to tell anything
+BAND_SEEDS = 5  # from which the interval of the mean is drawn; with fewer it is too wide to be of use
 ROOM = 0.05  # of a panel's height above and below its lines
 
 

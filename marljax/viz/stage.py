@@ -41,8 +41,8 @@ class Stage:
         x_min, x_max, y_min, y_max = map(float, scenes.bounds[0])
         width, height = x_max - x_min, abs(y_max - y_min)
         if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
-            given = f"({x_min:g}, {x_max:g}, {y_min:g}, {y_max:g})"
-            raise UserError(f"the scene's bounds {given} are not a view; give finite x_min < x_max, y_min < y_max")
+            bounds = f"({x_min:g}, {x_max:g}, {y_min:g}, {y_max:g})"
+            raise UserError(f"the scene's bounds {bounds} are not a view; give finite x_min < x_max, y_min < y_max")
         rows = panels(width, height)
         window = width / rows
         scale = min((WIDTH - 2 * MARGIN) / window, (MAX_HEIGHT - HEADER) / rows / height)
