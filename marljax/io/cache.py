@@ -4,10 +4,11 @@ An entry's name is a digest of everything that its metrics depend on: the progra
 device. Tracing the program for it takes a small part of the time of running it.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,42 +32,31 @@ def home() -> Path | None:
         return None
 
 
-def entry_of(program: str, inputs: Any, *about: Any) -> Path | None:
-    """Path of the metrics that a program computes from a pytree of inputs; None without a cache folder.
+def cached_metrics(
+    compute: Callable[[], dict[str, np.ndarray]], episodes: int, program: str, inputs: Any, *about: Any
+) -> dict[str, np.ndarray]:
+    """Metrics [episodes] from the cache, or from ``compute`` where it has none, an unreadable entry or no folder.
 
-    ``about`` are JSON values that they depend on, too.
+    They depend on ``program``, a pytree of ``inputs`` and ``about``, further JSON values.
     """
     folder = home()
     if folder is None:
-        return None
+        return compute()
     device, versions = jax.devices()[0], [__version__, *map(metadata.version, ("jax", "jaxlib"))]
     parts = [*about, versions, device.platform, device.device_kind, os.environ.get("XLA_FLAGS")]
     digest = hashlib.sha256(json.dumps(parts).encode() + program.encode())
     for name, leaf in named_leaves(inputs):
         array = to_host(leaf)
         digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
-    return folder / "policies" / f"{digest.hexdigest()}.npz"
-
-
-def load(entry: Path | None, episodes: int) -> dict[str, np.ndarray] | None:
-    """The metrics [episodes] that ``keep`` stored; None where there are none, or the entry is damaged."""
-    if entry is None or not entry.is_file():
-        return None
-    try:
-        with np.load(entry, allow_pickle=False) as file:
+    entry = folder / "policies" / f"{digest.hexdigest()}.npz"
+    if entry.is_file():
+        with contextlib.suppress(Exception), np.load(entry, allow_pickle=False) as file:  # of a damaged file many kinds
             metrics = {name.removeprefix(METRIC): file[name] for name in file.files}
-    except Exception:  # NumPy and its zip reader raise many kinds for a damaged file
-        return None
-    return metrics if metrics and all(values.shape == (episodes,) for values in metrics.values()) else None
-
-
-def keep(entry: Path | None, metrics: Mapping[str, np.ndarray]) -> None:
-    """Stores metrics for later runs, if the folder can be written to."""
-    if entry is None:
-        return
-    try:
+            if metrics and all(values.shape == (episodes,) for values in metrics.values()):
+                return metrics
+    metrics = compute()
+    with contextlib.suppress(OSError, UserError):  # a folder that cannot be written to
         entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as draft:
             np.savez(draft, **{METRIC + name: values for name, values in metrics.items()})  # type: ignore[arg-type]
-    except (OSError, UserError):
-        pass
+    return metrics

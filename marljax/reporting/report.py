@@ -1,5 +1,6 @@
 """The end of a run: the final evaluation as a table, a learning curve, an episode as an animation. Axis letter: S members."""
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -160,14 +161,13 @@ def _play_scripted(scripted: ScriptedPolicy, part: int, episodes: int) -> Metric
     policy, env_params, carry = scripted.policy, scripted.env_params, scripted.carry
     program = evaluator.scripted_program(policy, env_params, suite_key(part), carry)
     arguments = (policy.args, policy.keywords) if isinstance(policy, Partial) else ()
-    entry = cache.entry_of(program, (arguments, env_params, carry), part, episodes, scripted.env.version)
-    metrics = cache.load(entry, episodes)
-    if metrics is None:
-        metrics = _play_parts(
-            lambda part: jax.device_get(evaluator.scripted(policy, env_params, suite_key(part), carry)), part, episodes
-        )
-        cache.keep(entry, metrics)
-    return metrics
+
+    def play(part: int) -> Metrics:
+        return jax.device_get(evaluator.scripted(policy, env_params, suite_key(part), carry))
+
+    inputs = (arguments, env_params, carry)
+    compute = functools.partial(_play_parts, play, part, episodes)
+    return cache.cached_metrics(compute, episodes, program, inputs, part, episodes, scripted.env.version)
 
 
 def _play_parts(play: Callable[[int], Metrics], first: int, episodes: int) -> Metrics:
