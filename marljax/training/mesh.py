@@ -31,6 +31,6 @@ def layout(devices: int | None, seed: int | None, data: int | None, members: int
     if data is None:
         data = divide(devices or seed, seed, "devices", "parts of mesh.seed")
     if devices is not None and seed * data != devices:
-        raise UserError(f"mesh.seed={seed} × mesh.data={data} are not devices={devices}; leave one of the three out")
-    divide(members, seed, "members" if members > 1 else "member", "parts of mesh.seed")
+        raise UserError(f"mesh.seed={seed} × mesh.data={data} does not equal devices={devices}; leave one of the three out")
+    divide(members, seed, "runs" if members > 1 else "run", "parts of mesh.seed")
     return seed, data
