@@ -1,14 +1,14 @@
-"""The user's cache folder, and in it what scripted policies reached on frozen episodes, which every final report shows again.
+"""The user's cache folder, and in it the metrics of scripted policies on frozen episodes, which every final report shows.
 
-An entry's name is a digest of all that its figures depend on: the program that plays, with every constant in it, its inputs,
-versions and device. So whatever is changed in an environment, its numbers or a policy is played; tracing a program costs a small
-part of running it. What cannot be read is played again.
+An entry's name is a digest of everything that its metrics depend on: the program with its constants, its inputs, versions and
+device. Tracing the program for it takes a small part of the time of running it.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,51 +21,42 @@ from marljax.io.files import replacing
 from marljax.utils.pytrees import named_leaves, to_host
 from marljax.version import __version__
 
-METRIC = "metric "  # before the names of arrays in an entry
+METRIC = "metric "  # prefix of the names of arrays in an entry
 
 
 def home() -> Path | None:
-    """``marljax`` in the user's cache folder; None where there is no home directory to have one in."""
+    """``marljax`` in the user's cache folder; None without a home directory."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marljax"
     except RuntimeError:
         return None
 
 
-def entry_of(program: str, inputs: Any, *about: Any) -> Path | None:
-    """Where the figures are kept that a program gives for a pytree of inputs; ``about`` is what else they depend on, as plain
-    values. None without a cache folder."""
+def cached_metrics(
+    compute: Callable[[], dict[str, np.ndarray]], episodes: int, program: str, inputs: Any, *about: Any
+) -> dict[str, np.ndarray]:
+    """Metrics [episodes] from the cache, or from ``compute`` where it has none, an unreadable entry or no folder.
+
+    They depend on ``program``, a pytree of ``inputs`` and ``about``, further JSON values.
+    """
     folder = home()
     if folder is None:
-        return None
+        return compute()
     device, versions = jax.devices()[0], [__version__, *map(metadata.version, ("jax", "jaxlib"))]
     parts = [*about, versions, device.platform, device.device_kind, os.environ.get("XLA_FLAGS")]
     digest = hashlib.sha256(json.dumps(parts).encode() + program.encode())
     for name, leaf in named_leaves(inputs):
         array = to_host(leaf)
         digest.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
-    return folder / "policies" / f"{digest.hexdigest()}.npz"
-
-
-def load(entry: Path | None, episodes: int) -> dict[str, np.ndarray] | None:
-    """The metrics [episodes] that ``keep`` left; None where there are none, or the entry is damaged."""
-    if entry is None or not entry.is_file():
-        return None
-    try:
-        with np.load(entry, allow_pickle=False) as file:
+    entry = folder / "policies" / f"{digest.hexdigest()}.npz"
+    if entry.is_file():
+        with contextlib.suppress(Exception), np.load(entry, allow_pickle=False) as file:  # of a damaged file many kinds
             metrics = {name.removeprefix(METRIC): file[name] for name in file.files}
-    except Exception:  # NumPy and its zip reader raise many kinds for a damaged file
-        return None
-    return metrics if metrics and all(values.shape == (episodes,) for values in metrics.values()) else None
-
-
-def keep(entry: Path | None, metrics: Mapping[str, np.ndarray]) -> None:
-    """Leaves metrics for later runs; a folder that cannot be written to keeps none."""
-    if entry is None:
-        return
-    try:
+            if metrics and all(values.shape == (episodes,) for values in metrics.values()):
+                return metrics
+    metrics = compute()
+    with contextlib.suppress(OSError, UserError):  # a folder that cannot be written to
         entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as draft:
             np.savez(draft, **{METRIC + name: values for name, values in metrics.items()})  # type: ignore[arg-type]
-    except (OSError, UserError):
-        pass
+    return metrics

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and what stands in them as JSON."""
+"""Files that are written whole or not at all, and their JSON content."""
 
 import contextlib
 import errno
@@ -15,13 +15,13 @@ from typing import Any
 
 from marljax.errors import UserError
 
-DRAFT = ".writing-"  # how the names of unfinished files and folders begin; those of a process that was killed stay
-SEAL = "checksum"  # of all else that stands in a file, under this name in it
-drafts: set[Path] = set()  # files and folders that are being written; a process that ends at once removes them
+DRAFT = ".writing-"  # prefix of unfinished files and folders; a killed process leaves them behind
+CHECKSUM = "checksum"  # key under which a JSON file stores the checksum of everything else in it
+drafts: set[Path] = set()  # being written; a process that exits at once removes them
 
 
 def discard(path: Path) -> None:
-    """Removes a file or a folder, as far as that can be done."""
+    """Removes a file or a folder, as far as possible."""
     shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
@@ -29,53 +29,41 @@ def discard(path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``path`` when the block ends well and disappears when it does not.
+    """A path to write to that replaces ``path`` when the block succeeds, and is removed when it raises.
 
-    Raises ``UserError`` for a suffix other than ``suffixes`` (if any are given) and where the file cannot be written.
+    Raises ``UserError`` for a suffix other than ``suffixes`` (if there are any) and where the file cannot be written.
     """
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
         raise UserError(f"cannot write {path}: its name has to end in {' or '.join(suffixes)}")
     if "\0" in str(path):
-        raise UserError(f"cannot write {str(path)!r}: no file has such a name; choose another")
+        raise UserError(f"cannot write {str(path)!r}: the name holds a null byte; choose another")
     draft = path.with_name(f"{DRAFT}{secrets.token_hex(4)}-{path.name}")
     drafts.add(draft)
     try:
-        # A name that nobody can foresee, and a file that was not there: a link laid in its place would be followed.
+        # An unpredictable name and O_EXCL: otherwise somebody could place a link there, which would be followed.
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield draft
         os.replace(draft, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place or check the rights") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another path or check permissions") from error
     finally:
         drafts.discard(draft)
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
 
 
-def contents(path: Path) -> bytes:
-    """Everything in a regular file; ``OSError`` for anything else, since a device or a pipe may have no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-            raise OSError(number, os.strerror(number) if stat.S_ISDIR(mode) else "not a regular file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+def read_file(path: Path) -> bytes:
+    """The content of a regular file; ``OSError`` for anything else, since a device or a pipe may have no end."""
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()
 
 
 def as_json(tree: Any, indent: int | None = None) -> str:
-    """Plain values as JSON that every reader takes; numbers that are not finite, for which it has no word, as ``null``."""
+    """Builtin values as strict JSON, which has no NaN and no infinities: those become ``null``."""
     return json.dumps(_finite(tree), indent=indent, allow_nan=False)
-
-
-def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with the checksum of all of them: what was read and is not ``sealed`` again has changed since."""
-    content = {name: value for name, value in tree.items() if name != SEAL}
-    return content | {SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
 
 
 def _finite(tree: Any) -> Any:
@@ -84,3 +72,9 @@ def _finite(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [_finite(part) for part in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values with the checksum of all of them; a tree that differs from its ``sealed`` version has been changed."""
+    content = {name: value for name, value in tree.items() if name != CHECKSUM}
+    return content | {CHECKSUM: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}

@@ -1,4 +1,4 @@
-"""What a run writes while it goes on: rows of ``metrics.jsonl``, and Weights & Biases where it is asked for."""
+"""``metrics.jsonl``: the metrics of a run in progress, one row per chunk and seed."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import numpy as np
 
 from marljax.core.types import REPLAYED
 from marljax.errors import UserError
-from marljax.io.files import as_json, contents, replacing
+from marljax.io.files import as_json, read_file, replacing
 from marljax.io.run_folder import METRICS
 from marljax.utils import distributed
 
@@ -18,11 +18,11 @@ Row = dict[str, Any]
 
 
 def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
-    """One member's figures over the updates of a chunk, from metrics [S, num_updates].
+    """One run's metrics over the updates of a chunk, from metrics [S, num_updates].
 
-    Loss terms are averaged over updates; ``sum_<name>`` over the episodes that ended becomes the mean ``<name>`` per episode.
-    Where some did not start afresh, that is of those that did, and ``replayed`` is the share of the others among all.
-    Updates after a divergence are left out; where none is left, so is everything.
+    Loss terms are averaged over updates; ``sum_<name>`` over the episodes that ended becomes the mean ``<name>`` per episode that
+    was not replayed; ``replayed`` is the share of replayed episodes. Updates after a divergence are left out; a row without
+    updates is empty.
     """
     healthy = np.isfinite(np.stack([values[member] for values in metrics.values()])).all(0)
     if not healthy.any():
@@ -31,9 +31,9 @@ def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
     episodes = float(own["episodes"].sum())
     row: Row = {"episodes": int(episodes)}
     if f"sum_{REPLAYED}" in own:
-        others = float(own.pop(f"sum_{REPLAYED}").sum())
-        if episodes + others:
-            row[REPLAYED] = others / (episodes + others)
+        replayed = float(own.pop(f"sum_{REPLAYED}").sum())
+        if episodes + replayed:
+            row[REPLAYED] = replayed / (episodes + replayed)
     for name, values in own.items():
         if name.startswith("sum_"):
             if episodes:
@@ -44,73 +44,64 @@ def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
 
 
 class MetricsFile:
-    """``metrics.jsonl``: one row per chunk and seed, appended whole."""
+    """``metrics.jsonl`` of a run that trains; the first process writes."""
 
     def __init__(self, folder: Path, update: int) -> None:
-        """Opens the file to go on after ``update``: later rows, and a row cut in two by a kill, are dropped."""
+        """Continues the file after ``update``: drops later rows, and one that a kill has cut in two."""
         self._path = folder / METRICS
-        if not distributed.is_first():
-            return
-        rows = [row for row in read_rows(folder) if row["update"] <= update]
-        with replacing(self._path) as draft:
-            draft.write_text("".join(map(_line, rows)), encoding="utf-8")
+        if distributed.is_first():
+            rows = [row for row in read_rows(folder) if row["update"] <= update]
+            with replacing(self._path) as draft:
+                draft.write_text("".join(as_json(row) + "\n" for row in rows), encoding="utf-8")
 
     def append(self, rows: Sequence[Row]) -> None:
         if not distributed.is_first():
             return
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write("".join(map(_line, rows)))
+                file.write("".join(as_json(row) + "\n" for row in rows))
         except OSError as error:
-            raise UserError(f"cannot write {self._path}: {error.strerror}; free some space or check the rights") from error
+            raise UserError(f"cannot write {self._path}: {error.strerror}; free some space or check permissions") from error
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows of a run's ``metrics.jsonl``; lines that a kill has cut, or that are damaged, are left out."""
+    """The rows of a run's ``metrics.jsonl``; truncated and damaged lines are left out."""
     try:
-        lines = contents(folder / METRICS).split(b"\n")
+        lines = read_file(folder / METRICS).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(f"cannot read {folder / METRICS}: {error.strerror}; move it away or check its rights") from error
-    return [row for row in map(_row, lines) if row is not None]
+        raise UserError(f"cannot read {folder / METRICS}: {error.strerror}; move it away or check permissions") from error
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        complete = isinstance(row, dict) and all(type(row.get(name)) is int for name in ("update", "seed"))
+        if complete and all(value is None or isinstance(value, int | float) for value in row.values()):
+            rows.append(row)
+    return rows
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Of the rows written so far, for a checkpoint to hold."""
+    """Length and checksum of the rows so far, for a checkpoint."""
     try:
-        rows = contents(folder / METRICS)
+        rows = read_file(folder / METRICS)
     except OSError:
         rows = b""
     return {"bytes": len(rows), "sha256": hashlib.sha256(rows).hexdigest()}
 
 
-def altered(folder: Path, kept: Any, update: int) -> str | None:
-    """What to say where the rows up to a checkpoint are not those that stood there when it was saved.
-
-    ``kept`` is the ``fingerprint`` in the checkpoint; without one only a missing file is noticed.
-    """
+def altered(folder: Path, saved: Any, update: int) -> str | None:
+    """A warning where the rows up to a checkpoint have changed since; ``saved`` is its ``fingerprint``."""
     try:
-        rows = contents(folder / METRICS)
+        rows = read_file(folder / METRICS)
     except FileNotFoundError:
         return f"{folder / METRICS} is missing; the learning curve has nothing up to update {update}"
     except OSError:
-        return None  # whoever reads the rows says so
-    known = isinstance(kept, dict) and type(kept.get("bytes")) is int
-    if not known or hashlib.sha256(rows[: kept["bytes"]]).hexdigest() == kept.get("sha256"):
+        return None  # reading the rows raises
+    comparable = isinstance(saved, dict) and type(saved.get("bytes")) is int
+    if not comparable or hashlib.sha256(rows[: saved["bytes"]]).hexdigest() == saved.get("sha256"):
         return None
-    return f"{folder / METRICS} is not what it was at update {update}; its rows are taken as they stand"
-
-
-def _row(line: bytes) -> Row | None:
-    """What stands in a line, if it is a row: numbers by name, with its update and seed."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    whole = isinstance(row, dict) and all(type(row.get(name)) is int for name in ("update", "seed"))
-    return row if whole and all(value is None or isinstance(value, int | float) for value in row.values()) else None
-
-
-def _line(row: Row) -> str:
-    return as_json(row) + "\n"
+    return f"{folder / METRICS} is not what it was at update {update}; its rows are taken as they are"

@@ -1,4 +1,4 @@
-"""JAX's cache of compiled programs on the disk: where it lies, and what becomes of entries that cannot be read."""
+"""JAX's cache of compiled programs on the disk: its folder, and the replacement of unreadable entries."""
 
 import contextlib
 import functools
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What JAX warns of, each time a program is needed.
-_TROUBLE = re.compile(r"Error (reading|writing) persistent compilation cache entry for '([^']+)': (.*)", re.DOTALL)
+# JAX's warning, repeated whenever the program is needed
+_CACHE_ERROR = re.compile(r"Error (reading|writing) persistent compilation cache entry for '([^']+)': (.*)", re.DOTALL)
 
 
 def enable() -> None:
@@ -33,32 +33,32 @@ def enable() -> None:
         jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    if not isinstance(warnings.showwarning, functools.partial):  # once in a process
-        warnings.showwarning = functools.partial(_mend, Path(folder), set(), warnings.showwarning)
+    if not isinstance(warnings.showwarning, functools.partial):  # once per process
+        warnings.showwarning = functools.partial(_on_warning, Path(folder), set(), warnings.showwarning)
 
 
-def _mend(folder: Path, told: set[str], show: Callable[..., None], message: Any, *where: Any, **more: Any) -> None:
-    """``warnings.showwarning`` that removes entries which cannot be read: JAX compiles and writes such a program again, but only
-    where there is no entry. A cache that cannot be written is one line, once."""
-    trouble = _TROUBLE.match(str(message))
-    if trouble is None:
-        show(message, *where, **more)
+def _on_warning(folder: Path, reported: set[str], show: Callable[..., None], message: Any, *args: Any, **kwargs: Any) -> None:
+    """``warnings.showwarning`` that removes unreadable entries, since JAX writes an entry only where there is none. A cache that
+    cannot be written to is reported once."""
+    error = _CACHE_ERROR.match(str(message))
+    if error is None:
+        show(message, *args, **kwargs)
         return
-    kind, program, reason = trouble.groups()
+    kind, program, reason = error.groups()
     entries = list(folder.glob(f"{glob.escape(program)}-*-cache"))
-    damaged = [entry for entry in entries if not _is_whole(entry)]
+    damaged = [entry for entry in entries if not _is_intact(entry)]
     if kind == "reading" and not damaged:
-        damaged = entries  # packed by another library, or another JAX's
+        damaged = entries  # compressed by another library, or written by another JAX
     with contextlib.suppress(OSError):
         for entry in damaged:
             entry.unlink(missing_ok=True)
-    if kind == "writing" and kind not in told:
-        told.add(kind)
+    if kind == "writing" and kind not in reported:
+        reported.add(kind)
         print(f"warning: compiled programs cannot be kept in {folder}: {reason.splitlines()[0]}", file=sys.stderr)
 
 
-def _is_whole(entry: Path) -> bool:
-    """Whether an entry can be unpacked, as JAX packs it without zstandard."""
+def _is_intact(entry: Path) -> bool:
+    """Whether an entry decompresses, as JAX compresses it without zstandard."""
     try:
         zlib.decompress(entry.read_bytes())
     except (OSError, zlib.error):

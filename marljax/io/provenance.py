@@ -1,4 +1,4 @@
-"""Where a run folder comes from: ``run.json`` holds command, versions, device and time of every session that trained in it."""
+"""``run.json``: command, versions, device, commit and duration of every session that trained in a run folder."""
 
 import contextlib
 import dataclasses
@@ -18,19 +18,19 @@ from typing import Any
 import jax
 
 from marljax.errors import UserError
-from marljax.io.files import as_json, contents, replacing
+from marljax.io.files import as_json, read_file, replacing
 from marljax.io.run_folder import PROVENANCE
 from marljax.utils import distributed
 from marljax.version import __version__
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax")
-PACKAGE = Path(__file__).parents[1] / "__init__.py"  # which says what checkout all of marljax belongs to
+PACKAGE = Path(__file__).parents[1] / "__init__.py"
 GIT_TIMEOUT = 5.0  # seconds
 
 
 @dataclasses.dataclass
 class Session:
-    """How a session ends; whoever runs it says so. One that is killed stays ``running``."""
+    """The final status of a session, to be set by the caller; one that is killed stays ``running``."""
 
     status: str = "failed"
 
@@ -39,41 +39,41 @@ class Session:
 def recorded(folder: Path, sources: Mapping[str, Path] | None = None) -> Iterator[Session]:
     """Adds a session to ``run.json`` of a run folder, and its status and duration when the block ends.
 
-    ``sources`` are the files of a user's own modules, ``{"env.target": …}``, whose commits are noted. Only the first of several
-    processes writes. Raises ``UserError`` where the file cannot be written at the start.
+    ``sources`` are the files of a user's own modules, ``{"env.target": …}``, whose commits are recorded. Only the first process
+    writes. Raises ``UserError`` where the file cannot be written at the start.
     """
     session, start = Session(), time.monotonic()
     path = folder / PROVENANCE
-    sessions = [*_read(path), described(sources or {})]
+    sessions = [*_read(path), describe(sources or {})]
     distributed.first_writes(lambda: _write(path, sessions))
     try:
         yield session
     finally:
         seconds = round(time.monotonic() - start, 1)
         sessions[-1] |= {"status": session.status, "training_seconds": seconds, "seconds": seconds}
-        with contextlib.suppress(UserError):  # a full disk has been told of by what matters more
-            if distributed.is_first():
+        if distributed.is_first():
+            with contextlib.suppress(UserError):  # a full disk is reported by more important writes
                 _write(path, sessions)
 
 
 def note_whole(folder: Path, seconds: float) -> None:
-    """Notes how long the last session in ``run.json`` took in all, with what came before and after its training.
+    """Records the total duration of the last session in ``run.json``, with everything before and after its training.
 
-    Only the first of several processes writes; where that cannot be done, what stands there stays.
+    Only the first process writes; an unwritable file stays as it is.
     """
     sessions = _read(folder / PROVENANCE)
-    if not distributed.is_first() or not sessions or sessions[-1].get("status") == "running":  # another process's by now
+    if not distributed.is_first() or not sessions or sessions[-1].get("status") == "running":  # another process's session
         return
     sessions[-1]["seconds"] = round(seconds, 1)
     with contextlib.suppress(UserError):
         _write(folder / PROVENANCE, sessions)
 
 
-def described(sources: Mapping[str, Path]) -> dict[str, Any]:
+def describe(sources: Mapping[str, Path]) -> dict[str, Any]:
     """This session, as it starts."""
     device = jax.devices()[0]
     return {
-        "command": shlex.join(typed()),
+        "command": shlex.join(command_line()),
         "folder": os.getcwd(),
         "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "status": "running",
@@ -88,41 +88,36 @@ def described(sources: Mapping[str, Path]) -> dict[str, Any]:
     }
 
 
-def typed() -> list[str]:
+def command_line() -> list[str]:
     """The command as it was typed: a script by its path, an installed command by its name."""
-    script, words = sys.argv[0], sys.orig_argv[1:]  # a multirun changes the rest of sys.argv
-    if script.startswith("-") or script not in words:  # python -c, python -m
-        return ["python", *words]
-    words = words[words.index(script) + 1 :]
-    return ["python", script, *words] if script.endswith(".py") else [Path(script).name, *words]
+    script, arguments = sys.argv[0], sys.orig_argv[1:]  # a multirun changes the rest of sys.argv
+    if script.startswith("-") or script not in arguments:  # python -c, python -m
+        return ["python", *arguments]
+    arguments = arguments[arguments.index(script) + 1 :]
+    return ["python", script, *arguments] if script.endswith(".py") else [Path(script).name, *arguments]
 
 
 def git_state(file: Path) -> dict[str, Any] | None:
-    """The commit of the checkout that a source file belongs to and whether tracked files differ from it; None outside of one.
+    """The commit of the repository that tracks a source file, and whether tracked files differ from it; None outside of one."""
 
-    What is installed below somebody's own repository is not part of that.
-    """
-    folder = file.parent
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(file.parent), *arguments]
+        environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT, env=environment)
+        return done.stdout.strip()
+
     try:
-        if not _git(folder, "ls-files", "--", file.name):
+        if not git("ls-files", "--", file.name):  # installed inside somebody's repository
             return None
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that git does not trust
         return None
 
 
-def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
-    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT, env=environment)
-    return done.stdout.strip()
-
-
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The sessions so far; of a file that is missing or damaged none."""
+    """The sessions so far; none of a file that is missing or damaged."""
     try:
-        sessions = json.loads(contents(path))["sessions"]
+        sessions = json.loads(read_file(path))["sessions"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
     return [session for session in sessions if isinstance(session, dict)] if isinstance(sessions, list) else []

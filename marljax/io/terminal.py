@@ -1,4 +1,4 @@
-"""The process of a command: where its output goes, and how Ctrl-C ends it."""
+"""The process of a command: its output, and how Ctrl-C ends it."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ from rich.console import Console
 from marljax.errors import UserError
 from marljax.io import files
 
-NARROWEST = 40  # columns; in fewer no table can be drawn
-PATIENCE = 0.3  # seconds that the main thread has to answer a signal, before another thread does
-_ending = threading.RLock()  # of the thread that ends the process
+MIN_WIDTH = 40  # columns that a table needs
+PATIENCE = 0.3  # seconds for the main thread to handle a signal before another thread does
+_exit_lock = threading.RLock()
 
 
 class Output:
-    """A text stream to which writing never fails: after the first failure, kept in ``lost``, text goes nowhere.
+    """A text stream to which writing never fails: after the first failure, kept in ``lost``, text is discarded.
 
-    So a closed pipe or a full disk ends a run where the run chooses to, with a checkpoint. Characters that the stream has no code
-    for become question marks.
+    So a run can react to a closed pipe or a full disk with a checkpoint. Characters that the stream cannot encode become question
+    marks.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,30 +50,37 @@ class Output:
 
     def _lose(self, error: OSError) -> None:
         self.lost = self.lost or error
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())  # the stream still holds text, which it would try to write once more at exit
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())  # the stream's buffer would be flushed again at exit
+        os.close(null)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 def lost_output(stream: Any) -> OSError | None:
-    """Why text to a stream no longer arrives; None where it does, or where nobody keeps that."""
+    """The error that an ``Output`` met; None without one and for other streams."""
     return getattr(stream, "lost", None)
 
 
 @contextlib.contextmanager
 def command_process() -> Iterator[None]:
-    """For the length of a command: standard output becomes an ``Output``, and Ctrl-C ends the process at once."""
+    """During a command standard output is an ``Output``, and Ctrl-C ends the process at once."""
     before = sys.stdout
-    if before is not None:  # it is None where the process was started without one
+    if before is not None:  # the process has one
         sys.stdout = Output(before)  # type: ignore[assignment]
-    # a job in the background of a script ignores Ctrl-C
+    # a background job of a script ignores Ctrl-C
     handled = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
     interrupt = signal.signal(signal.SIGINT, stop_at_once) if handled else None
+
+    def stop_soon(number: int) -> None:
+        """For a Ctrl-C that the main thread does not get to."""
+        if number == signal.SIGINT and signal.getsignal(signal.SIGINT) is stop_at_once:
+            time.sleep(PATIENCE)
+            stop_at_once(number)
+
     try:
-        with heard(_stop_soon) if handled else contextlib.nullcontext():
+        with signal_listener(stop_soon) if handled else contextlib.nullcontext():
             yield
     finally:
         sys.stdout = before
@@ -82,11 +89,11 @@ def command_process() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def heard(hear: Callable[[int], None]) -> Iterator[None]:
-    """Calls ``hear`` with the number of every signal that Python handles as soon as it comes, in a thread of its own.
+def signal_listener(callback: Callable[[int], None]) -> Iterator[None]:
+    """Calls ``callback`` with the number of every signal that Python handles, at once and in a thread of its own.
 
-    The handlers themselves run in the main thread between two steps of Python, and only once for several signals of one kind:
-    while XLA computes, nothing happens. To be entered in the main thread.
+    Python's handlers run in the main thread between bytecodes, not while XLA computes, and once for several signals of one kind.
+    To be entered in the main thread.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -94,7 +101,7 @@ def heard(hear: Callable[[int], None]) -> Iterator[None]:
 
     def listen() -> None:
         while number := os.read(reader, 1):
-            hear(number[0])
+            callback(number[0])
 
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
@@ -107,16 +114,9 @@ def heard(hear: Callable[[int], None]) -> Iterator[None]:
         os.close(reader)
 
 
-def _stop_soon(number: int) -> None:
-    """Ends the process for a Ctrl-C that the main thread does not come to."""
-    if number == signal.SIGINT and signal.getsignal(signal.SIGINT) is stop_at_once:
-        time.sleep(PATIENCE)
-        stop_at_once(number)
-
-
 def in_utf8() -> None:
-    """Starts the command again in Python's UTF-8 mode where the locale has another encoding: JAX and orbax take no other names of
-    files. Raises ``UserError`` where that cannot be done, and for names that are not in UTF-8."""
+    """Restarts the command in Python's UTF-8 mode where the locale has another encoding: JAX and orbax require UTF-8 file names.
+    Raises ``UserError`` where that is not possible, and for names that are not in UTF-8."""
     encoding = sys.getfilesystemencoding()
     if encoding != "utf-8":
         again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
@@ -125,48 +125,45 @@ def in_utf8() -> None:
                 os.environ.setdefault("PYTHONIOENCODING", encoding)  # that of the terminal
             with contextlib.suppress(OSError):
                 os.execv(sys.executable, again)
-        raise UserError(f"names of files are in {encoding} here, and JAX takes UTF-8 only; set PYTHONUTF8=1")
+        raise UserError(f"file names are in {encoding} here, and JAX takes UTF-8 only; set PYTHONUTF8=1")
     for name in (os.getcwd(), *sys.argv):
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"{os.fsencode(name)!r} is not in UTF-8, and JAX takes no other names of files; rename it") from error
+            raise UserError(f"{os.fsencode(name)!r} is not in UTF-8, which JAX requires of file names; rename it") from error
 
 
 @contextlib.contextmanager
 def matplotlib_home() -> Iterator[None]:
-    """For the length of a command: where matplotlib could not write to the user's folders, and would warn of that, it gets a
-    temporary one."""
-    if "MPLCONFIGDIR" in os.environ or all(map(_writable, (("XDG_CONFIG_HOME", ".config"), ("XDG_CACHE_HOME", ".cache")))):
+    """During a command matplotlib has a temporary folder where it could not write to the user's, and would warn of that."""
+
+    def writable(variable: str, default: str) -> bool:
+        try:
+            folder = Path(os.environ.get(variable) or Path.home() / default) / "matplotlib"
+            existing = next(path for path in (folder, *folder.parents) if path.exists())
+            with tempfile.TemporaryDirectory(dir=existing):
+                return True
+        except (OSError, RuntimeError):  # RuntimeError: no home directory
+            return False
+
+    if "MPLCONFIGDIR" in os.environ or (writable("XDG_CONFIG_HOME", ".config") and writable("XDG_CACHE_HOME", ".cache")):
         yield
         return
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # there is no place for it either; matplotlib says so where it is needed
+        with contextlib.suppress(OSError):  # without a temporary folder either, matplotlib warns where it is used
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="marljax-", ignore_cleanup_errors=True))
             os.environ["MPLCONFIGDIR"] = folder
             stack.callback(os.environ.pop, "MPLCONFIGDIR", None)
-            files.drafts.add(Path(folder))  # which a process that ends at once removes
+            files.drafts.add(Path(folder))  # removed by a process that exits at once
             stack.callback(files.drafts.discard, Path(folder))
         yield
 
 
-def _writable(place: tuple[str, str]) -> bool:
-    """Whether matplotlib has or can make a folder in the one that a variable names, or else in this one at home."""
-    variable, default = place
-    try:
-        wanted = Path(os.environ.get(variable) or Path.home() / default) / "matplotlib"
-        there = next(folder for folder in (wanted, *wanted.parents) if folder.exists())
-        with tempfile.TemporaryDirectory(dir=there):
-            return True
-    except (OSError, RuntimeError):  # RuntimeError: no home directory
-        return False
-
-
 def stop_at_once(number: int, frame: FrameType | None = None) -> NoReturn:
-    """Ends the process with one line. An exception instead might come up in the middle of an import, of a callback or of another
-    library's threads, which swallow it or print tracebacks of their own."""
+    """Ends the process with one line. An exception could be raised inside an import, a callback or a library's threads, which
+    swallow it or print tracebacks of their own."""
     del frame
-    with _ending:  # another thread waits here for the end
+    with _exit_lock:  # never released
         for draft in [*files.drafts]:
             files.discard(draft)
         with contextlib.suppress(OSError):
@@ -175,7 +172,7 @@ def stop_at_once(number: int, frame: FrameType | None = None) -> NoReturn:
 
 
 def fail_at_once(line: str) -> NoReturn:
-    """Ends the process with one line on stderr and status 1, where an ordinary exit would wait for what does not come."""
+    """Ends the process with one line on stderr and status 1, where an ordinary exit would hang."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         os.write(2, f"error: {line}\n".encode())
@@ -183,7 +180,7 @@ def fail_at_once(line: str) -> NoReturn:
 
 
 def final_status(status: int) -> int:
-    """The exit status of a command, once all of its output is written; one line on stderr where that cannot be."""
+    """The exit status of a command, once all of its output is flushed; one line on stderr where that fails."""
     if sys.stdout is not None:
         sys.stdout.flush()
     lost = lost_output(sys.stdout)
@@ -196,13 +193,13 @@ def final_status(status: int) -> int:
 
 
 def unwritten(lost: OSError) -> str:
-    """What a user is told when output does not arrive."""
-    return f"cannot write to standard output: {lost.strerror or lost}; free some space or send it elsewhere"
+    """The message for an error of standard output."""
+    return f"cannot write to standard output: {lost.strerror or lost}; free some space or redirect it"
 
 
 def screen(quiet: bool = False) -> Console:
-    """A console on standard output, as wide as the terminal but never too narrow for a table."""
+    """A console on standard output, at least as wide as a table needs."""
     console = Console(quiet=quiet)
-    if console.width < NARROWEST:
-        console.width = NARROWEST
+    if console.width < MIN_WIDTH:
+        console.width = MIN_WIDTH
     return console

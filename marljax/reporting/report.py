@@ -1,5 +1,6 @@
-"""What a finished run leaves for a person: the final evaluation as a table, a learning curve, an episode as an animation."""
+"""The end of a run: the final evaluation as a table, a learning curve, an episode as an animation. Axis letter: S members."""
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -21,38 +22,59 @@ from marljax.io.files import replacing
 from marljax.io.metrics_log import Row, read_rows
 from marljax.reporting.tables import comparison, pooled
 from marljax.testing.static import own_code, rivals_of, scene_fault
+from marljax.training.best import best_or_last, best_updates, same_parameters
 from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, record, suite_key
 from marljax.training.progress import caveat, say
-from marljax.training.runner import Run, best_or_last, best_updates, play_suite, same_parameters
+from marljax.training.runner import Run, play_suite
 from marljax.utils import distributed
 
 Metrics = dict[str, np.ndarray]
-FINAL_PART = 1  # of the frozen suite, from which a run's last evaluation plays; part 0 is that of its training
-PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs meet the same episodes
+Rows = list[tuple[str, Metrics]]  # (policy, metrics [S, episodes] or [episodes])
+FINAL_PART = 1  # of the frozen episodes, with which a run's final evaluation begins; part 0 is that of training
+PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs play the same episodes
 RANDOM = "random"
-LISTED = 8  # members that a line names one by one
+LISTED = 8  # members that a line names
 
 
 def finish(run: Run, console: Console) -> None:
-    """Evaluates every seed's best and last parameters beside the scripted policies, and draws what there is to draw."""
+    """Evaluates every seed's best and last parameters and the scripted policies, and draws the pictures."""
     settings = run.settings
     last = distributed.gathered(run.members.state.learner.params)
     params = best_or_last(run.best, last)
     if not distributed.is_first():
         return
     episodes = settings.run.eval.final_episodes
-    # The learned rows are on disk before anything of a user's environment beside its episodes can raise.
-    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line), last, lambda rows: write(run, rows))
-    write(run, rows)
+    # The learned rows are written before scripted policies, which may be a user's code, can raise.
+    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line), last, lambda rows: _write(run, rows))
+    _write(run, rows)
     console.print(table(settings, rows, episodes, "frozen", console.width))
     for line in about_best(settings, best_updates(run.best, run.update)):
         say(console, line)
     if settings.run.render:
-        draw(run, params, rows, console)
+        references = {name: means(metrics) for name, metrics in rows if name not in (settings.algo, last_of(settings.algo))}
+        try:
+            draw_curve(settings, run.folder, console, references)
+        except UserError as error:  # without rows
+            say(console, f"no learning curve: {error}")
+        index = int(np.argmax(run.best.score))
+        draw_episode(settings, jax.tree.map(lambda leaf: leaf[index], params), run.names[index], run.folder, console)
     say(console, f"results: {run.folder}")
 
 
-def table(settings: Settings, rows: list[tuple[str, Metrics]], episodes: int, kind: str, width: int) -> Table:
+def _write(run: Run, rows: Rows) -> None:
+    """``results.json``: every policy's mean metrics, those of learned ones per seed, too."""
+    by_name, algo = dict(rows), run.settings.algo
+    best, last = by_name[algo], by_name.get(last_of(algo), by_name[algo])
+    updates = best_updates(run.best, run.update)
+    per_seed = {
+        seed: means(best, index) | {"update": int(updates[index]), "last": means(last, index) | {"update": run.update}}
+        for index, seed in enumerate(run.settings.seeds)
+    }
+    policies = {name: means(metrics) for name, metrics in rows}
+    run_folder.write_results(run.folder, {"policies": policies, "seeds": per_seed})
+
+
+def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) -> Table:
     """The rows of ``compare``, over that many ``kind`` episodes (frozen, fresh), for a screen of that width."""
     env, seeds = settings.env, len(settings.members)
     caption = caveat(seeds, env.competitive)
@@ -60,9 +82,9 @@ def table(settings: Settings, rows: list[tuple[str, Metrics]], episodes: int, ki
 
 
 def about_best(settings: Settings, updates: np.ndarray) -> list[str]:
-    """After which update each member's best parameters were taken, and a warning where that is the untrained network.
+    """Lines on the update after which each member's best parameters were taken, with a warning for untrained networks.
 
-    The best is the highest of some twenty evaluations of few episodes, and may be there by luck.
+    The best is the highest of about twenty evaluations of few episodes, and may be due to chance.
     """
     total, names = settings.config.num_updates, [member.name for member in settings.members]
     if len(names) <= LISTED:
@@ -72,15 +94,14 @@ def about_best(settings: Settings, updates: np.ndarray) -> list[str]:
     else:
         low, middle, high = np.quantile(updates, (0.0, 0.5, 1.0))
         lines = [f"best parameters: after updates {low:,.0f} to {high:,.0f} of {total:,}, median {middle:,.0f}"]
-    untrained = [name for name, update in zip(names, updates, strict=True) if update == 0]
-    if untrained:
-        whose = ", ".join(untrained) if len(untrained) <= LISTED else f"{len(untrained)} of {len(names)} members"
-        lines.append(f"warning: {whose}: no evaluation beat that of update 0; the best parameters are the untrained network's")
+    if untrained := [name for name, update in zip(names, updates, strict=True) if update == 0]:
+        which = ", ".join(untrained) if len(untrained) <= LISTED else f"{len(untrained)} of {len(names)} runs"
+        lines.append(f"warning: {which}: no evaluation beat that of update 0; the best parameters are the untrained network's")
     return lines
 
 
 def last_of(algo: str) -> str:
-    """What the row of an algorithm's last parameters is called; that of the best ones has its name alone."""
+    """Name of the row of an algorithm's last parameters; that of the best ones is the algorithm's name alone."""
     return f"{algo}, last"
 
 
@@ -89,74 +110,74 @@ def compare(
     params: Any,
     part: int,
     episodes: int,
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     last: Any = None,
-    keep: Callable[[list[tuple[str, Metrics]]], None] = lambda rows: None,
-) -> list[tuple[str, Metrics]]:
-    """(name, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes.
+    keep: Callable[[Rows], None] = lambda rows: None,
+) -> Rows:
+    """(policy, metrics) of the learned policies [S, episodes] and the scripted ones [episodes], on the same frozen episodes.
 
-    Those are the first ones of the suite from ``part`` on; they depend on nothing else. ``tell`` hears what goes on. ``last`` are
-    parameters [S, …] for a second learned row; where they are ``params``, or play as those do, there is none. ``keep`` is given
-    the learned rows as soon as they are there.
+    Args:
+        settings: of the run.
+        params: [S, …] of the learned policies.
+        part: first part of the frozen episodes, which depend on nothing else.
+        episodes: for each policy.
+        log: gets lines on the progress.
+        last: parameters [S, …] for a second learned row, unless they equal ``params`` or play exactly as those do.
+        keep: gets the learned rows as soon as they are computed.
     """
-    many = f" × {len(settings.members)} seeds" if len(settings.members) > 1 else ""
-    tell(f"evaluating {settings.algo} on {episodes:,} episodes{many}")
+    seeds = f" × {len(settings.members)} seeds" if len(settings.members) > 1 else ""
+    log(f"evaluating {settings.algo} on {episodes:,} episodes{seeds}")
     rows = [(settings.algo, learned(settings, params, part, episodes))]
     if last is not None and not same_parameters(params, last):
-        played_last = learned(settings, last, part, episodes)
-        same = all(np.array_equal(values, played_last[name], equal_nan=True) for name, values in rows[0][1].items())
-        rows += [] if same else [(last_of(settings.algo), played_last)]
+        played = learned(settings, last, part, episodes)
+        if not all(np.array_equal(values, played[name], equal_nan=True) for name, values in rows[0][1].items()):
+            rows.append((last_of(settings.algo), played))
     keep(rows)
-    rows += scripted(settings, part, episodes, tell)
+    rows += scripted(settings, part, episodes, log)
     for warning in display_warnings(settings.env, rows):
-        tell(f"warning: {warning}")
+        log(f"warning: {warning}")
     return rows
 
 
 def learned(settings: Settings, params: Any, part: int, episodes: int) -> Metrics:
     """Metrics [S, episodes] of policies with parameters [S, …]."""
-    evaluator = Evaluator(settings.env, _together(episodes))
-    return _joined([play_suite(settings, evaluator, params, each) for each in _parts(part, episodes)], episodes)
+    evaluator = Evaluator(settings.env, min(episodes, PART_EPISODES))
+    return _play_parts(lambda part: play_suite(settings, evaluator, params, part), part, episodes)
 
 
-def scripted(settings: Settings, part: int, episodes: int, tell: Callable[[str], None]) -> list[tuple[str, Metrics]]:
-    """(name, metrics [episodes]) of the scripted policies; those that the user's cache holds are not played again."""
-    rivals = scripted_policies(settings)
-    tell(f"evaluating what it is compared with: {', '.join(rivals)}")
+def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], None]) -> Rows:
+    """(policy, metrics [episodes]) of the scripted policies, from the user's cache where it has them."""
+    policies = scripted_policies(settings)
+    log(f"evaluating baselines: {', '.join(policies)}")
     rows = []
-    for name, rival in rivals.items():
+    for name, policy in policies.items():
         with own_code(type(settings.bare_env), f"the scripted policy '{name}'"):
-            rows.append((name, _of_rival(rival, part, episodes)))
+            rows.append((name, _play_scripted(policy, part, episodes)))
     return rows
 
 
-def _of_rival(rival: ScriptedPolicy, part: int, episodes: int) -> Metrics:
-    """Metrics [episodes] of a scripted policy, from the user's cache or played."""
-    evaluator = Evaluator(rival.env, _together(episodes))
-    keys = [suite_key(each) for each in _parts(part, episodes)]
-    program = evaluator.scripted_program(rival.policy, rival.env_params, keys[0], rival.carry)
-    numbers = (rival.policy.args, rival.policy.keywords) if isinstance(rival.policy, Partial) else ()
-    entry = cache.entry_of(program, (numbers, rival.env_params, rival.carry), part, episodes, rival.env.version)
-    kept = cache.load(entry, episodes)
-    if kept is not None:
-        return kept
-    played = [jax.device_get(evaluator.scripted(rival.policy, rival.env_params, key, rival.carry)) for key in keys]
-    metrics = _joined(played, episodes)
-    cache.keep(entry, metrics)
-    return metrics
+def _play_scripted(scripted: ScriptedPolicy, part: int, episodes: int) -> Metrics:
+    evaluator = Evaluator(scripted.env, min(episodes, PART_EPISODES))
+    policy, env_params, carry = scripted.policy, scripted.env_params, scripted.carry
+    program = evaluator.scripted_program(policy, env_params, suite_key(part), carry)
+    arguments = (policy.args, policy.keywords) if isinstance(policy, Partial) else ()
+
+    def play(part: int) -> Metrics:
+        return jax.device_get(evaluator.scripted(policy, env_params, suite_key(part), carry))
+
+    inputs = (arguments, env_params, carry)
+    compute = functools.partial(_play_parts, play, part, episodes)
+    return cache.cached_metrics(compute, episodes, program, inputs, part, episodes, scripted.env.version)
 
 
-def _parts(first: int, episodes: int) -> range:
-    return range(first, first + -(-episodes // PART_EPISODES))
+def _play_parts(play: Callable[[int], Metrics], first: int, episodes: int) -> Metrics:
+    """Metrics [..., episodes] of as many parts of the frozen episodes as are needed."""
+    parts = [play(part) for part in range(first, first + -(-episodes // PART_EPISODES))]
+    return {name: np.concatenate([part[name] for part in parts], -1)[..., :episodes] for name in parts[0]}
 
 
-def _together(episodes: int) -> int:
-    """The first few episodes of a part are the same however many are played."""
-    return min(episodes, PART_EPISODES)
-
-
-def display_warnings(env: Environment, rows: list[tuple[str, Metrics]]) -> list[str]:
-    """A line for each metric that should be 0 and is not, with the policy that it is largest for."""
+def display_warnings(env: Environment, rows: Rows) -> list[str]:
+    """A line for each metric that should be 0 and is not, with the policy for which it is largest."""
     lines = []
     for metric, meaning in env.display.warnings.items():
         reached = [(name, float(metrics[metric].mean())) for name, metrics in rows if metric in metrics]
@@ -167,11 +188,10 @@ def display_warnings(env: Environment, rows: list[tuple[str, Metrics]]) -> list[
 
 
 def scripted_policies(settings: Settings) -> dict[str, ScriptedPolicy]:
-    """What a learned policy is compared with: those of ``marljax.baselines.policies.<env>``, of the environment's own
-    class, and random actions where none of these are.
+    """The policies that a learned one is compared with, by name: those of ``marljax.baselines.policies.<env>``, of
+    ``Environment.scripted_policies``, and random actions if none of these are.
 
-    Such a module has ``scripted_policies(env, env_params)``, which gives a ``ScriptedPolicy`` by name; a class has
-    ``Environment.scripted_policies``.
+    Such a module has ``scripted_policies(env, env_params) -> {name: ScriptedPolicy}``.
     """
     env, env_params, found = settings.bare_env, settings.env_params, {}
     module = f"marljax.baselines.policies.{settings.env_name}"
@@ -184,38 +204,13 @@ def scripted_policies(settings: Settings) -> dict[str, ScriptedPolicy]:
     return found
 
 
-def write(run: Run, rows: list[tuple[str, Metrics]]) -> None:
-    """``results.json``: every policy's mean figures, the learned ones' per seed too."""
-    by_name = dict(rows)
-    best, last = by_name[run.settings.algo], by_name.get(last_of(run.settings.algo), by_name[run.settings.algo])
-    updates = best_updates(run.best, run.update)
-    per_seed = {
-        seed: means(best, index) | {"update": int(updates[index]), "last": means(last, index) | {"update": run.update}}
-        for index, seed in enumerate(run.settings.seeds)
-    }
-    policies = {name: means(metrics) for name, metrics in rows}
-    run_folder.write_results(run.folder, {"policies": policies, "seeds": per_seed})
-
-
 def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
-    """Over all episodes, or those of one seed."""
-    return {key: float(values[index].mean()) for key, values in metrics.items()}
-
-
-def draw(run: Run, params: Any, rows: list[tuple[str, Metrics]], console: Console) -> None:
-    """The learning curve, and an episode of the best seed; an environment without a scene has no episode to show."""
-    own = (run.settings.algo, last_of(run.settings.algo))
-    references = {name: means(metrics) for name, metrics in rows if name not in own}
-    try:
-        draw_curve(run.settings, run.folder, console, references)
-    except UserError as error:  # without rows
-        say(console, f"no learning curve: {error}")
-    index = int(np.argmax(run.best.score))
-    draw_episode(run.settings, jax.tree.map(lambda leaf: leaf[index], params), run.names[index], run.folder, console)
+    """Means over all episodes, or those of one seed."""
+    return {name: float(values[index].mean()) for name, values in metrics.items()}
 
 
 def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
-    """An episode as an animation in a run folder, and charts of it; the run has told before training where there is no scene."""
+    """An episode as an animation in a run folder, and its charts; the start of the run has reported where there is no scene."""
     path, charts = folder / run_folder.EPISODE, folder / run_folder.CHARTS
     has_scene = not scene_fault(settings.bare_env, settings.env_params)
     if has_scene:
@@ -224,7 +219,7 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
         return
     try:
         animate(settings, params, suite_key(FINAL_PART), path if has_scene else None, charts)
-    except (UserError, jax.errors.JaxRuntimeError) as error:  # a finished run is worth more than its picture
+    except (UserError, jax.errors.JaxRuntimeError) as error:  # must not fail a finished run
         say(console, f"no animation: {first_line(error)}")
     if charts.exists():
         say(console, f"charts of an episode: {charts}")
@@ -233,7 +228,7 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
 def draw_curve(
     settings: Settings, folder: Path, console: Console, references: Mapping[str, Mapping[str, float]] | None = None
 ) -> None:
-    """The learning curve of a run folder, from the rows that are there; ``settings`` are those of the whole run."""
+    """The learning curve of a run folder, from its rows so far; ``settings`` are those of the whole run."""
     from marljax.viz.learning_curve import learning_curve
 
     path = folder / run_folder.CURVE
@@ -243,64 +238,50 @@ def draw_curve(
 
 
 def curve_rows(settings: Settings, folder: Path) -> list[Row]:
-    """The rows of every batch of a run; the members of a sweep, which share seeds, have a ``seed`` of their own each."""
+    """The rows of every batch of a run; members of a sweep, which share seeds, get a ``seed`` of their own each."""
     batches = settings.run.search.batches or 1
     folders = [folder] if batches == 1 else [folder / run_folder.batch(index) for index in range(batches)]
     rows = [row for each in folders for row in read_rows(each)]
     if not settings.run.search.tried:
         return rows
-    place = tuple(settings.members[0].place)
-    figures = [{name: value for name, value in row.items() if not name.startswith(KEY)} for row in rows]
-    return [own | {"seed": str([row.get(name) for name in place])} for own, row in zip(figures, rows, strict=True)]
+    keys = tuple(settings.members[0].place)
+    metrics = [{name: value for name, value in row.items() if not name.startswith(KEY)} for row in rows]
+    return [own | {"seed": str([row.get(key) for key in keys])} for own, row in zip(metrics, rows, strict=True)]
 
 
 def played(folder: Path) -> dict[str, dict[str, float]]:
-    """What each policy reached in a run's final evaluation; nothing where there was none, or ``results.json`` is damaged
-    or was edited."""
+    """The mean metrics of each policy in a run's final evaluation; empty without an intact ``results.json``."""
     try:
         policies = run_folder.read_results(folder)["policies"]
         return {
-            name: {key: value for key, value in figures.items() if isinstance(value, int | float)}
-            for name, figures in policies.items()
+            name: {key: value for key, value in metrics.items() if isinstance(value, int | float)}
+            for name, metrics in policies.items()
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
 
 
 def animate(settings: Settings, params: Any, key: jax.Array, path: Path | None, charts: Path | None = None) -> dict[str, float]:
-    """Plays one greedy episode, writes it to ``path`` (GIF or MP4; None: nowhere) and returns its final metrics.
+    """Plays one greedy episode, the first that ``compare`` plays with this key, and returns its final metrics.
 
-    The episode is the first that ``compare`` plays with this key. Where the environment draws charts of an episode they go to
-    ``charts``. Raises ``UserError`` where a file cannot be written, there is no scene, or the environment's own code fails.
+    Writes it to ``path`` (GIF or MP4), and the environment's charts of it, if it has any, to ``charts``. Raises ``UserError``
+    where a file cannot be written, there is no scene, or the environment's own code fails.
     """
-    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
-    states, metrics = record(settings.env, settings.env_params, policy, policy.initial_carry(), key)
-    with own_code(type(settings.bare_env), "what draws an episode"):
-        if charts:
-            _draw_charts(settings, states, charts)
-        if path:
-            _draw_scenes(settings, states, path)
-    return metrics
-
-
-def _draw_charts(settings: Settings, states: Any, path: Path) -> None:
-    figure = settings.env.display.charts and settings.env.display.charts(*jax.device_get((states, settings.env_params)))
-    if figure is None:
-        return
-    with replacing(path) as draft:
-        figure.savefig(draft)
-
-
-def _draw_scenes(settings: Settings, states: Any, path: Path) -> None:
     from marljax.viz import animation
 
-    draw = jax.jit(jax.vmap(settings.env.scene, in_axes=(0, None)))
-    times = jax.jit(lambda *of: draw(*of).time)(states, settings.env_params)  # the compiler drops the shapes
-    shown, fps = animation.frames(np.asarray(times), settings.env.display.frames_per_second)
-    states = jax.tree.map(lambda leaf: leaf[shown], states)
-    animation.animate(settings.env, draw(states, settings.env_params), path, fps=fps)
-
-
-def _joined(parts: list[Metrics], episodes: int) -> Metrics:
-    """Metrics [..., episodes]; the last part may hold a few more."""
-    return {name: np.concatenate([part[name] for part in parts], -1)[..., :episodes] for name in parts[0]}
+    env, env_params = settings.env, settings.env_params
+    policy = LearnedPolicy(settings.algorithm, env, settings.config, params)
+    states, metrics = record(env, env_params, policy, policy.initial_carry(), key)
+    with own_code(type(settings.bare_env), "what draws an episode"):
+        if charts and env.display.charts:
+            figure = env.display.charts(*jax.device_get((states, env_params)))
+            if figure is not None:
+                with replacing(charts) as draft:
+                    figure.savefig(draft)
+        if path:
+            draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
+            times = jax.jit(lambda *inputs: draw(*inputs).time)(states, env_params)  # the compiler drops the shapes
+            shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
+            states = jax.tree.map(lambda leaf: leaf[shown], states)
+            animation.animate(env, draw(states, env_params), path, fps=fps)
+    return metrics

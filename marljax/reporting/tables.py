@@ -11,12 +11,12 @@ from rich.table import Table
 from marljax.training.progress import SHOWN
 from marljax.utils import stats
 
-COLUMNS = 7  # figures of a comparison
-POLICY_WIDTH = 16  # characters that a policy's name gets before it is broken into lines
+COLUMNS = 7  # metrics of a comparison
+POLICY_WIDTH = 16  # characters after which a policy's name may be wrapped
 
 
 def pooled(episodes: int, kind: str, seeds: int) -> str:
-    """The title of a comparison: what its means and intervals are taken over."""
+    """The title of a comparison: the samples of its means and intervals."""
     played = f"{episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
     return f"mean over {played}, 95 % interval over {'seeds' if seeds > 1 else 'episodes'}"
 
@@ -25,27 +25,31 @@ def comparison(
     title: str,
     rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
     width: int = 100,
-    figures: Sequence[str] = (),
+    metrics: Sequence[str] = (),
     units: Mapping[str, str] = MappingProxyType({}),
     caption: str | None = None,
 ) -> Table:
-    """A table with a row per policy: the means of the key figures, their 95 % intervals below.
+    """A table with a row per policy: the means of the most important metrics, their 95 % intervals below.
 
-    ``rows`` are (policy, metrics), each metric [S, episodes] of a policy that was trained with S seeds, or [episodes]. The
-    episodes of one seed share its parameters, so they are no independent runs: with two or more seeds the interval is Student's t
-    over the means of seeds, for what is in per cent cut off at 0 and 100; else it is over episodes. What is 0 or 1 per episode is
-    a rate in per cent, over episodes with Wilson's interval; a share that is merely always 1, and lies between for other
-    policies, is none.
-    Figures that find no room in ``width`` characters are left out, the least important first; ``figures`` names the most
-    important ones and ``units`` gives their units (an environment's ``figures`` and ``units``).
+    Episodes of one seed share its parameters and are not independent: with two or more seeds the interval is Student's t over the
+    means of seeds, clipped to 0 and 100 for percentages; else it is over episodes. A metric that is 0 or 1 in every episode of
+    every policy is a rate in per cent, over episodes with Wilson's interval.
+
+    Args:
+        title: of the table.
+        rows: (policy, metrics), metrics [S, episodes] of a policy that was trained with S seeds, or [episodes].
+        width: characters; the least important metrics that do not fit are left out.
+        metrics: the most important ones (``env.display.metrics``).
+        units: of metrics (``env.display.units``).
+        caption: below the table.
     """
     table = Table(title=title, title_justify="left", min_width=len(title), box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.caption, table.caption_justify = caption, "left"
     table.add_column("policy\n ", overflow="fold")
     columns: list[list[str]] = []
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
-    for name in key_figures([metrics for _, metrics in rows], figures):
-        values = [metrics.get(name) for _, metrics in rows]
+    for name in key_metrics([values for _, values in rows], metrics):
+        values = [each.get(name) for _, each in rows]
         rate = all(each is None or _is_rate(each) for each in values)
         unit = units.get(name) or ("%" if rate else "")
         cells = [_cell(each, unit, rate) for each in values]
@@ -59,21 +63,21 @@ def comparison(
     return table
 
 
-def key_figures(metrics: Sequence[Mapping[str, np.ndarray]], figures: Sequence[str] = (), count: int = COLUMNS) -> list[str]:
-    """Names for the columns of a comparison, at most ``count``: ``figures``, headline figures, then all others, the length last.
+def key_metrics(policies: Sequence[Mapping[str, np.ndarray]], first: Sequence[str] = (), count: int = COLUMNS) -> list[str]:
+    """Columns of a comparison, at most ``count``: ``first``, common metrics, then all others, the length last.
 
-    Left out are ``finished`` where every episode did, a figure that is 0 throughout unless it is the first of ``figures``, and
-    one that repeats an earlier one in every policy.
+    Left out are ``finished`` where it is 1 throughout, a metric that is 0 throughout unless it is the very first, and one that
+    repeats an earlier one for every policy.
     """
-    names = list(dict.fromkeys(name for policy in metrics for name in policy))
-    if all(np.all(policy.get("finished", 1) == 1) for policy in metrics):
+    names = list(dict.fromkeys(name for metrics in policies for name in metrics))
+    if all(np.all(metrics.get("finished", 1) == 1) for metrics in policies):
         names = [name for name in names if name != "finished"]
-    names = [name for name in names if name in figures[:1] or any(np.any(policy.get(name, 0)) for policy in metrics)] or names
-    order = list(dict.fromkeys([*figures, *(name for name in SHOWN if name != "length"), "finished"]))
+    names = [name for name in names if name in first[:1] or any(np.any(metrics.get(name, 0)) for metrics in policies)] or names
+    order = list(dict.fromkeys([*first, *(name for name in SHOWN if name != "length"), "finished"]))
     names.sort(key=lambda name: order.index(name) if name in order else len(order) + (name == "length"))
     kept: list[str] = []
     for name in names:
-        if not any(all(_same(policy, name, other) for policy in metrics) for other in kept):
+        if not any(all(_same(metrics, name, other) for metrics in policies) for other in kept):
             kept.append(name)
     return kept[:count]
 
@@ -89,10 +93,7 @@ def _is_rate(values: np.ndarray) -> bool:
 
 
 def _cell(values: np.ndarray | None, unit: str, rate: bool) -> str:
-    """A mean and its interval in the column's unit, which the header names; ``rate``: every policy has 0 or 1 there.
-
-    ``values`` are [S, episodes] or [episodes].
-    """
+    """A mean and its interval in the column's unit; ``values`` are [S, episodes] or [episodes], of a ``rate`` 0 or 1."""
     if values is None:
         return "–"
     values = np.asarray(values, np.float64)

@@ -1,4 +1,7 @@
-"""Playing policies, learned and scripted alike: frozen scenarios, one compiled program, one figure per episode."""
+"""Evaluation of learned and scripted policies on frozen episodes, in one compiled program.
+
+Axis letters: S members, A agents, T steps.
+"""
 
 import dataclasses
 import functools
@@ -19,9 +22,10 @@ from marljax.core.vector import VecState, vectorize
 from marljax.nn.distributions import MANY, Categorical, distribution
 from marljax.utils.random import flat
 
+EVALUATION_SEED = 1_000_003  # of the frozen episodes: the same for every run, algorithm and scripted policy
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
 SUITES = 2**32 // PARTS_PER_SUITE - 1
-MAX_STEPS = 10_000  # of an episode, a bound for environments whose episodes need not end
+MAX_STEPS = 10_000  # of an episode, for environments without a time limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,7 @@ class RandomPolicy:
 
 @dataclasses.dataclass(frozen=True)
 class LearnedPolicy:
-    """A network's policy through the same door as a scripted one; its parameters may be traced."""
+    """A learned policy with the interface of scripted ones; its parameters may be traced."""
 
     algorithm: ModuleType
     env: Environment
@@ -65,44 +69,37 @@ class LearnedPolicy:
 def play(
     env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, episodes: int, max_steps: int
 ) -> dict[str, jax.Array]:
-    """Final metrics [episodes] of one episode in each of ``episodes`` environments, whose scenarios ``key`` fixes.
+    """Final metrics [episodes] of one episode in each of ``episodes`` environments, whose scenarios ``key`` determines.
 
-    The first n scenarios are the same however many are asked for. ``carry`` is the policy's memory at the start of one
-    episode. An episode that outlasts ``max_steps`` reports its metrics so far and counts as unfinished (``finished`` 0).
+    The first n scenarios do not depend on ``episodes``. ``carry`` is the policy's initial carry of one episode. An episode that
+    exceeds ``max_steps`` reports its metrics so far, and 0 as ``finished``.
     """
     vec = vectorize(env, episodes)
     key_reset, key_steps = jax.random.split(key)
     state, timestep = vec.reset(key_reset, env_params)
     carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (episodes, *leaf.shape)), carry)
-    unfinished = jnp.ones(episodes, bool)
-    played = (state, timestep, carry, unfinished, timestep.metrics)
-    step = functools.partial(_play_step, vec, env_params, policy)
+    start = (jnp.zeros((), jnp.int32), state, timestep, carry, jnp.ones(episodes, bool), timestep.metrics)
 
-    def running(looped: tuple[jax.Array, Any]) -> jax.Array:
-        count, (_, _, _, unfinished, _) = looped
+    def running(loop: tuple) -> jax.Array:
+        count, _, _, _, unfinished, _ = loop
         return (count < max_steps) & jnp.any(unfinished)
 
-    def body(looped: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-        count, played = looped
-        return count + 1, step(jax.random.fold_in(key_steps, count), played)
+    def step(loop: tuple) -> tuple:
+        count, state, timestep, carry, unfinished, metrics = loop
+        key_policy, key_step = jax.random.split(jax.random.fold_in(key_steps, count))
+        keys = jax.random.split(key_policy, vec.num_envs)
+        action, carry = jax.vmap(policy)(keys, state.env, timestep, carry)
+        state, timestep = vec.step(key_step, state, action, env_params)
+        metrics = jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), timestep.metrics, metrics)
+        return count + 1, state, timestep, carry, unfinished & ~timestep.last, metrics
 
-    _, (_, _, _, unfinished, metrics) = jax.lax.while_loop(running, body, (jnp.zeros((), jnp.int32), played))
+    _, _, _, _, unfinished, metrics = jax.lax.while_loop(running, step, start)
     return metrics | {"finished": (~unfinished).astype(jnp.float32)}
-
-
-def _play_step(vec: Any, env_params: EnvParams, policy: Policy, key: jax.Array, played: tuple) -> tuple:
-    state, timestep, carry, unfinished, metrics = played
-    key_policy, key_step = jax.random.split(key)
-    keys = jax.random.split(key_policy, vec.num_envs)
-    action, carry = jax.vmap(policy)(keys, state.env, timestep, carry)
-    state, timestep = vec.step(key_step, state, action, env_params)
-    metrics = jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), timestep.metrics, metrics)
-    return state, timestep, carry, unfinished & ~timestep.last, metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Evaluation of policies on frozen scenarios: the same key gives every policy the same episodes to play."""
+    """Evaluates policies on frozen episodes: the same key gives every policy the same ones."""
 
     env: Environment
     episodes: int = 32
@@ -118,9 +115,9 @@ class Evaluator:
         greedy: bool = True,
         overrides: Overrides | None = None,
     ) -> dict[str, jax.Array]:
-        """Metrics [S, episodes] of the parameters of S members (leading [S] on every leaf of ``params``).
+        """Metrics [S, episodes] of parameters with a leading [S].
 
-        ``overrides`` are numbers [S] in which they differ, by name as ``make_train`` takes them.
+        ``overrides`` holds [S] values by name, as in ``make_train``.
         """
         return _evaluate_learned(self, algorithm, config, params, env_params, key, greedy, dict(overrides or {}))
 
@@ -129,7 +126,7 @@ class Evaluator:
         return _evaluate_scripted(self, _partial(policy), env_params, key, carry)
 
     def scripted_program(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> str:
-        """What ``scripted`` would compile, as text: alike where policy, environment and shapes of the inputs are."""
+        """The program of ``scripted`` as text: equal for equal policies, environments and shapes of inputs."""
         return _evaluate_scripted.trace(self, _partial(policy), env_params, key, carry).lower().as_text()
 
 
@@ -143,36 +140,46 @@ def _evaluate_learned(
     algorithm: ModuleType,
     config: Any,
     params: Any,
-    env_params,
-    key,
+    env_params: EnvParams,
+    key: jax.Array,
     greedy: bool,
     overrides: dict[str, Any],
-):
-    def member(given: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
-        params, overrides = given
-        own, own_params = overridden(config, env_params, overrides)
-        policy = LearnedPolicy(algorithm, evaluator.env, own, params, greedy)
+) -> dict[str, jax.Array]:
+    def evaluate_member(inputs: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
+        params, overrides = inputs
+        own_config, own_params = overridden(config, env_params, overrides)
+        policy = LearnedPolicy(algorithm, evaluator.env, own_config, params, greedy)
         return play(evaluator.env, own_params, policy, policy.initial_carry(), key, evaluator.episodes, evaluator.max_steps)
 
-    # One member after the other: their episodes differ in length, and under vmap all would wait for the longest.
-    return jax.lax.map(member, (params, overrides))
+    # One member after the other: under vmap all would wait for the longest episode.
+    return jax.lax.map(evaluate_member, (params, overrides))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _evaluate_scripted(evaluator: Evaluator, policy: Partial, env_params: EnvParams, key: jax.Array, carry: Any):
+def _evaluate_scripted(
+    evaluator: Evaluator, policy: Partial, env_params: EnvParams, key: jax.Array, carry: Any
+) -> dict[str, jax.Array]:
     return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
 
 
 def record(
     env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = MAX_STEPS
 ) -> tuple[Any, dict[str, float]]:
-    """The states of the first episode that ``play`` plays with this key, stacked [T + 1, …], and its final metrics.
+    """The states [T + 1, …] of the first episode that ``play`` plays with this key, and its final metrics.
 
-    T is the number of steps it lasted, at most ``max_steps``; ``finished`` among the metrics is 0 where that cut it off.
+    T is its length, at most ``max_steps``; ``finished`` among the metrics is 0 where that cut it off.
     """
     key_reset, key_steps = jax.random.split(key)
-    state, timestep = jax.jit(vectorize(env, 1).reset)(key_reset, env_params)
-    step = jax.jit(functools.partial(_record_step, env, policy))
+    vec = vectorize(env, 1)
+
+    @jax.jit
+    def step(key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params: EnvParams) -> tuple:
+        key_policy, key_step = jax.random.split(key)
+        env_state, first_timestep = jax.tree.map(lambda leaf: leaf[0], (state.env, timestep))
+        action, carry = policy(jax.random.split(key_policy, 1)[0], env_state, first_timestep, carry)
+        return *vec.step(key_step, state, action[None], env_params), carry
+
+    state, timestep = jax.jit(vec.reset)(key_reset, env_params)
     states = [state]
     for count in range(max_steps):
         state, timestep, carry = step(jax.random.fold_in(key_steps, count), state, timestep, carry, env_params)
@@ -184,27 +191,16 @@ def record(
     return stacked, {name: float(value[0]) for name, value in metrics.items()}
 
 
-def _record_step(env: Environment, policy: Policy, key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params):
-    key_policy, key_step = jax.random.split(key)
-    one_state, one_timestep = jax.tree.map(lambda leaf: leaf[0], (state.env, timestep))
-    action, carry = policy(jax.random.split(key_policy, 1)[0], one_state, one_timestep, carry)
-    state, timestep = vectorize(env, 1).step(key_step, state, action[None], env_params)
-    return state, timestep, carry
-
-
-EVALUATION_SEED = 1_000_003  # the frozen suite: the same episodes for every run, algorithm and scripted policy
-
-
 def suite_key(part: int) -> jax.Array:
-    """Keys of the frozen evaluation episodes: part 0 during training, 1, 2, … at the end, ``fresh_part`` … for other suites."""
+    """Key of the frozen episodes: part 0 during training, 1, 2, … in the final evaluation, ``fresh_part`` … in other suites."""
     return jax.random.fold_in(jax.random.key(EVALUATION_SEED), part)
 
 
 def fresh_part(suite: int) -> int:
-    """The first part of suite 0 … ``SUITES - 1``; no other suite has its parts, nor has training."""
+    """The first part of suite 0 … ``SUITES - 1``, which shares none with training and other suites."""
     return (suite + 1) * PARTS_PER_SUITE
 
 
 def score_of(results: dict[str, np.ndarray]) -> np.ndarray:
-    """The figure by which parameters are compared: the return, of the first team where teams compete."""
+    """The metric by which parameters are compared: the return, of the first team where teams compete."""
     return results["return"] if "return" in results else results["return_0"]

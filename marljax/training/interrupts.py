@@ -15,30 +15,32 @@ from marljax.utils import distributed
 
 
 class Stopper:
-    """Turns the first Ctrl-C or SIGTERM, or output that no longer arrives, into a request that is met after the chunk. A second
-    signal does what Ctrl-C did before: in a command it ends the process, in the middle of a chunk too; in Python it raises
-    ``KeyboardInterrupt`` when the chunk is done."""
+    """Turns the first Ctrl-C or SIGTERM, or lost output, into a request to stop after the chunk.
+
+    A second signal does what Ctrl-C did before: in a command it ends the process, even in the middle of a chunk; in Python it
+    raises ``KeyboardInterrupt`` after the chunk.
+    """
 
     def __init__(self, console: Console) -> None:
-        self.asked = 0  # the signal
         self._console = console
-        self._previous: dict[int, Any] = {}
-        self._heard = 0  # how many signals have come; Python merges those that come while XLA computes
-        self._met = threading.Event()  # the main thread knows of the second one
+        self._signal = 0  # that requests to stop
+        self._previous: dict[int, Any] = {}  # handlers
+        self._received = 0  # signals; Python merges those that arrive while XLA computes
+        self._second_handled = threading.Event()  # by the main thread
         self._stack = contextlib.ExitStack()
 
     def agreed(self) -> int:
-        """The signal, if any process has been asked; to be called by all of them."""
+        """The signal that any process received, 0 for none; to be called by all of them."""
         if lost_output(self._console.file) is not None:
-            self.asked = self.asked or signal.SIGPIPE
-        self.asked = distributed.largest(self.asked)
-        return self.asked
+            self._signal = self._signal or signal.SIGPIPE
+        self._signal = distributed.largest(self._signal)
+        return self._signal
 
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._ask)
-            self._stack.enter_context(terminal.heard(self._hear))
+                self._previous[number] = signal.signal(number, self._handle)
+            self._stack.enter_context(terminal.signal_listener(self._listen))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,25 +48,25 @@ class Stopper:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread."""
-        if self.asked:
-            self._met.set()
-            self._console.show_cursor()  # which the live bar hides
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """In the main thread, between bytecodes."""
+        if self._signal:
+            self._second_handled.set()
+            self._console.show_cursor()  # hidden by the live bar
             interrupt = self._previous[signal.SIGINT]
             (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
-        self.asked = number
+        self._signal = number
 
-    def _hear(self, number: int) -> None:
-        """In a thread, at once."""
+    def _listen(self, number: int) -> None:
+        """In another thread, at once."""
         if number not in self._previous:
             return
-        self._heard += 1
-        if self._heard == 1:
-            say(self._console, "stopping after this chunk, with a checkpoint; once more to stop at once")
-        if self._heard != 2 or self._met.wait(terminal.PATIENCE):
+        self._received += 1
+        if self._received == 1:
+            say(self._console, "saving a checkpoint and stopping after this chunk; press Ctrl-C again to abort")
+        if self._received != 2 or self._second_handled.wait(terminal.PATIENCE):
             return
-        signal.pthread_kill(threading.main_thread().ident or 0, number)  # the two were merged into one
-        if self._previous[signal.SIGINT] is terminal.stop_at_once and not self._met.wait(terminal.PATIENCE):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)  # in case the two were merged
+        if self._previous[signal.SIGINT] is terminal.stop_at_once and not self._second_handled.wait(terminal.PATIENCE):
             self._console.show_cursor()
             terminal.stop_at_once(number)

@@ -1,4 +1,4 @@
-"""Trained policies out of run folders."""
+"""Trained policies from run folders. Axis letter: S members."""
 
 import dataclasses
 import warnings
@@ -20,29 +20,20 @@ from marljax.core.types import EnvParams, TimeStep
 from marljax.errors import UserError, short_repr
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
+from marljax.training.best import Best, best_or_last, best_updates
 from marljax.training.evaluation import LearnedPolicy
 from marljax.training.mesh import make_mesh
-from marljax.training.runner import (
-    ENV_PARAMS,
-    Best,
-    ahead_of,
-    best_or_last,
-    best_updates,
-    changed,
-    edited,
-    purpose_of,
-    saved_shapes,
-)
+from marljax.training.resume import ENV_PARAMS, changed_settings, edited_params, lost_progress, purpose_of, saved_shapes
 from marljax.training.trainer import Trainer
 from marljax.utils.validation import is_integer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainedPolicy:
-    """A greedy policy with what it was trained for.
+    """A greedy policy with the environment and the configuration that it was trained with.
 
-    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment, as scripted policies do;
-    ``state`` is ignored, and ``carry`` starts as ``policy.initial_carry()``.
+    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment, with the interface of scripted
+    policies; ``state`` is ignored, and ``carry`` starts as ``policy.initial_carry()``.
     """
 
     algorithm: ModuleType
@@ -59,7 +50,7 @@ class TrainedPolicy:
         return self.algorithm.act(self.env, self.config, self.params, timestep, carry, key, True)
 
     def initial_carry(self) -> Any:
-        """The policy's memory at the start of an episode; ``()`` where it has none."""
+        """The carry at the start of an episode; ``()`` for a policy without memory."""
         return self.algorithm.initial_carry(self.env, self.config)
 
 
@@ -68,13 +59,19 @@ def load(
 ) -> TrainedPolicy:
     """The policy of a run folder: ``policy = marljax.load("runs/mappo_merge/…")``.
 
-    ``seed`` chooses among the seeds of the run, by default the one with the best evaluation; ``which`` is ``"best"`` (the
-    evaluated parameters with the highest return) or ``"last"`` (those of the newest checkpoint); ``trial`` is the number of a
-    setting of a sweep, by default the best. ``trust=True`` lets a run that was not trained on this machine by this user import
-    the ``env.target`` of its configuration, which may run any code. Raises ``UserError`` where the folder is not a run's, its
-    checkpoints are damaged, they were made for another version of the environment, or its configuration was edited. Warns of a
-    damaged checkpoint that is passed over, and where the best parameters are those of update 0, the untrained network's: no later
-    evaluation beat them.
+    Args:
+        run: the folder.
+        seed: of the run; by default the one with the best evaluation.
+        which: ``"best"``, the evaluated parameters with the highest return, or ``"last"``, those of the newest checkpoint.
+        trial: number of a setting of a sweep; by default the best.
+        trust: lets a run that was not trained on this machine by this user import the ``env.target`` of its configuration, which
+            may run any code.
+
+    Raises:
+        UserError: where the folder is not a run's, its checkpoints are damaged or of another version of the environment, or its
+            configuration was edited.
+
+    Warns of a damaged checkpoint that is skipped, and where the best parameters are those of the untrained network (update 0).
     """
     if not isinstance(run, str | Path):
         raise UserError(f"{short_repr(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
@@ -83,7 +80,6 @@ def load(
         warnings.warn(line, stacklevel=2)
     index = members.index_of(seed, Path(run))
     chosen, score = members.settings, members.best.score[index]
-    took_best = which == "best" and np.isfinite(score)
     update = members.update_of(index, which)
     if update == 0:
         advice = "which='last' gives the trained ones" if members.update else "the run has just begun"
@@ -96,89 +92,80 @@ def load(
         params=jax.tree.map(lambda leaf: leaf[index], members.params),
         seed=chosen.seeds[index],
         update=update,
-        score=float(score) if took_best else float("nan"),
+        score=float(score) if which == "best" and np.isfinite(score) else float("nan"),
     )
 
 
 class Loaded(NamedTuple):
-    """The members of one setting."""
+    """The trained members of one setting."""
 
     settings: Settings  # of these members alone
     params: Any  # [S, …]
     best: Best
     update: int  # of the newest checkpoint
-    warnings: tuple[str, ...] = ()  # a line for each checkpoint that was passed over, and for numbers that have changed
+    warnings: tuple[str, ...] = ()  # of damaged checkpoints and changed env_params
 
     def index_of(self, seed: int | None, folder: Path) -> int:
-        """Which member has the seed; for None the one with the best evaluation."""
+        """Index of the member with the seed; for None of the one with the best evaluation."""
         seeds = self.settings.seeds
         if seed is not None and not (is_integer(seed) and seed in seeds):
             raise UserError(f"{folder} has no seed {seed!r}; it trained {', '.join(map(str, seeds))}")
         return int(np.argmax(self.best.score)) if seed is None else seeds.index(seed)
 
     def update_of(self, index: int, which: Which) -> int:
-        """After which update a member's best or last parameters were taken; 0: they are the untrained network's."""
+        """The update after which a member's best or last parameters were taken; 0 for the untrained network."""
         return int(best_updates(self.best, self.update)[index]) if which == "best" else self.update
 
 
 def load_members(
     folder: Path, which: Which, trial: int | None = None, trust: bool = False, repeated: Mapping[str, Any] | None = None
 ) -> Loaded:
-    """Parameters of every seed of a run, of one setting where it is a sweep.
+    """Parameters of every seed of a run, or of one setting of a sweep.
 
-    A seed that was never evaluated has no best parameters; its last ones stand in. ``trust`` and ``repeated``, settings by key as
-    the user gave them, are for ``trust.read_config``.
+    The last parameters are used as the best of a seed that was never evaluated. ``trust`` and ``repeated``, settings by key from
+    the user, are arguments of ``trust.read_config``.
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
     whole = settings.from_tree(trusting.read_config(folder, repeated or {}, trust))
-    trial = chosen_trial(folder, whole, trial)
-    found = [_load_batch(place, part, trial) for place, part in batches(folder, whole) if part.has_trial(trial)]
+    trial = _choose_trial(folder, whole, trial)
+    search, parts = whole.run.search, [(folder, whole)]
+    if search.batches not in (None, 1) and search.batch is None:
+        indices = range(search.batches)
+        parts = [(folder / run_folder.batch(index), settings.batch_of(whole, index, search.batches)) for index in indices]
+    found = [_load_batch(path, part, trial) for path, part in parts if part.has_trial(trial)]
     if not found:
         raise UserError(f"{folder} has no trial {trial}: it is one of several batches, and others trained that")
     last, best = (jax.tree.map(lambda *leaves: np.concatenate(leaves), *side) for side in list(zip(*found, strict=True))[:2])
-    told = tuple(line for *_, lines in found for line in lines)
+    lines = tuple(line for *_, lines in found for line in lines)
     params = best_or_last(best, last) if which == "best" else last
-    return Loaded(of_trial(whole, trial), params, best, min(update for _, _, update, _ in found), told)
-
-
-def batches(folder: Path, whole: Settings) -> list[tuple[Path, Settings]]:
-    """The folders that hold checkpoints of a run, and the settings of each."""
-    search = whole.run.search
-    if search.batches in (None, 1) or search.batch is not None:
-        return [(folder, whole)]
-    count = search.batches
-    return [(folder / run_folder.batch(index), settings.batch_of(whole, index, count)) for index in range(count)]
+    return Loaded(_settings_of_trial(whole, trial), params, best, min(update for _, _, update, _ in found), lines)
 
 
 def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, int, list[str]]:
-    """Newest and best parameters of those members of a batch that are of one setting, the checkpoint's update, warnings.
+    """Newest and best parameters of the members of a batch that have a setting, the checkpoint's update, warnings.
 
-    Raises ``UserError`` where the settings are not those that were trained; numbers of the environment alone may differ, with a
-    warning, since they come from its code and may have other last digits on another machine.
+    Raises ``UserError`` where other settings were trained, but only warns of other env_params: they come from the environment's
+    code, and may differ in the last digits on another machine.
     """
     trainer = Trainer(part.algorithm, part.training_env, part.config, make_mesh())
-    parts = ("best", "members.state.learner.params")
     saved, shapes = folder / run_folder.CHECKPOINTS, saved_shapes(trainer, part)
     found = checkpoint.checkpoints(saved)
-    ahead = ahead_of(folder, part, shapes.members, found)
-    if ahead and not found:
-        raise UserError(f"{ahead}; put {saved} back")
-    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts)
-    lines = changed(folder, restored.notes, part)
+    lost = lost_progress(folder, part, shapes.members, found)
+    if lost and not found:
+        raise UserError(f"{lost}; put {saved} back")
+    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts=("best", "members.state.learner.params"))
+    lines = changed_settings(folder, restored.notes, part)
     refused = [line for name, line in lines.items() if not name.startswith(f"{ENV_PARAMS}.")]
-    for line in (*edited(restored.notes, part).values(), *refused):
+    for line in (*edited_params(restored.notes, part).values(), *refused):
         raise UserError(f"{folder}: {line}; set it back in {run_folder.CONFIG}")
-    mine = [index for index, member in enumerate(part.members) if member.trial == trial]
-    both = (restored.tree.members.state.learner.params, restored.tree.best)
-    return (
-        *jax.tree.map(lambda leaf: np.asarray(leaf)[mine], both),
-        restored.update,
-        [*restored.warnings, *([ahead] if ahead else []), *lines.values()],
-    )
+    own = [index for index, member in enumerate(part.members) if member.trial == trial]
+    params = (restored.tree.members.state.learner.params, restored.tree.best)
+    last, best = jax.tree.map(lambda leaf: np.asarray(leaf)[own], params)
+    return last, best, restored.update, [*restored.warnings, *([lost] if lost else []), *lines.values()]
 
 
-def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
+def _choose_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     """The number of a setting of a run: ``trial``, or the one that was ranked first."""
     count = len(whole.run.search.tried or ((),))
     if trial is not None and not (is_integer(trial) and trial in range(count)):
@@ -194,19 +181,19 @@ def chosen_trial(folder: Path, whole: Settings, trial: int | None) -> int:
         raise UserError(f"{folder} has not ranked its settings yet; choose one with trial=0 to {count - 1}") from error
 
 
-def of_trial(whole: Settings, trial: int) -> Settings:
-    """The settings of one setting's members alone, as runs of their own would have them; the environment as they are judged."""
-    mine = [index for index, member in enumerate(whole.members) if member.trial == trial]
-    values = {name: numbers[mine[0]] for name, numbers in whole.evaluation_overrides.items()}
+def _settings_of_trial(whole: Settings, trial: int) -> Settings:
+    """The settings of one setting's members, as a run of their own would have them; the environment is that of evaluations."""
+    own = [index for index, member in enumerate(whole.members) if member.trial == trial]
+    values = {name: column[own[0]] for name, column in whole.evaluation_overrides.items()}
     config, env_params = overridden(whole.config, whole.env_params, values)
-    numbers = {name.removeprefix(ENV): convert.to_builtin(value) for name, value in values.items() if name.startswith(ENV)}
-    tree = whole.tree | {"env": whole.tree["env"] | numbers}
-    members = tuple(whole.members[index]._replace(trial=0, values={}) for index in mine)
+    changes = {name.removeprefix(ENV): convert.to_builtin(value) for name, value in values.items() if name.startswith(ENV)}
+    tree = whole.tree | {"env": whole.tree["env"] | changes}
+    members = tuple(whole.members[index]._replace(trial=0, values={}) for index in own)
     return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, members=members)
 
 
 def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
-    """The settings of a run with other options or numbers of the environment: ``{"density": "easy"}``.
+    """The settings of a run with other options or params of the environment: ``{"density": "easy"}``.
 
     Raises ``UserError`` where the policies of the run cannot act in the changed environment.
     """
@@ -215,39 +202,24 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
     tree = dict(trained.tree["env"]) | dict(changes)
     bare_env, env_params = settings.build_env(trained.env_name, tree)
     env = settings.adapt_env(trained.algorithm, bare_env)
-    changed = dataclasses.replace(trained, env=env, bare_env=bare_env, env_params=env_params, tree=trained.tree | {"env": tree})
-    words = " ".join(f"env.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in changes.items())
-    before, after = _spaces(trained.env), _spaces(env)
-    for name, space in before.items():
-        if after[name] != space:
-            raise UserError(
-                f"the run's policies do not fit {words}: the {name} was {space} and becomes {after[name]}; leave it out"
-            )
-    try:
-        _act_on_shapes(trained, changed)
-    except Exception as error:  # whatever an algorithm's networks raise for sizes that do not fit
-        raise UserError(f"the run's policies do not fit {words}: their networks have other sizes; leave it out") from error
-    return changed
+    texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
+    refusal = f"the run's policies do not fit {' '.join(f'env.{key}={text}' for key, text in texts.items())}"
+    shapes = [str(jax.tree.map(lambda box: box.shape, each.observation_space)) for each in (trained.env, env)]
+    actions = [str(each.action_space) for each in (trained.env, env)]
+    for name, (before, after) in {"observation's shape": shapes, "action space": actions}.items():
+        if before != after:
+            raise UserError(f"{refusal}: the {name} was {before} and becomes {after}; leave it out")
 
-
-def _spaces(env: Environment) -> dict[str, str]:
-    return {
-        "observation's shape": str(jax.tree.map(lambda box: box.shape, env.observation_space)),
-        "action space": str(env.action_space),
-    }
-
-
-def _act_on_shapes(trained: Settings, changed: Settings) -> None:
-    """Traces one decision in the changed environment; the global state may differ there, because acting does not look at it."""
-
-    def decide(key: jax.Array) -> Any:
+    def act(key: jax.Array) -> Any:  # the global state may differ: acting does not use it
         learner = trained.algorithm.init(trained.env, trained.env_params, trained.config, key).learner
-        policy = LearnedPolicy(trained.algorithm, changed.env, trained.config, learner.params)
-        state, timestep = changed.env.reset(key, changed.env_params)
+        policy = LearnedPolicy(trained.algorithm, env, trained.config, learner.params)
+        state, timestep = env.reset(key, env_params)
         return policy(key, state, timestep, policy.initial_carry())
 
-    everywhere = PartitionSpec()
-    mesh = make_mesh()
-    jax.eval_shape(
-        jax.shard_map(decide, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False), jax.random.key(0)
-    )
+    try:
+        everywhere = PartitionSpec()
+        sharded = jax.shard_map(act, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+        jax.eval_shape(sharded, jax.random.key(0))
+    except Exception as error:  # networks raise many kinds for sizes that do not fit
+        raise UserError(f"{refusal}: their networks have other sizes; leave it out") from error
+    return dataclasses.replace(trained, env=env, bare_env=bare_env, env_params=env_params, tree=trained.tree | {"env": tree})

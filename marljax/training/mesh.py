@@ -1,4 +1,4 @@
-"""The mesh of devices."""
+"""The device mesh."""
 
 import math
 
@@ -16,12 +16,12 @@ def make_mesh(seed: int = 1, data: int = 1) -> jax.sharding.Mesh:
 
 
 def layout(devices: int | None, seed: int | None, data: int | None, members: int) -> tuple[int, int]:
-    """How so many devices are spread over the members of a batch and, what is left, over the environments of each.
+    """(seed, data): devices along the members of a batch and along the environments of each.
 
     Args:
-        devices: how many; None for those that ``seed`` and ``data`` say.
-        seed: devices along the axis of members; None for as many as divide them.
-        data: along the axis of environments; None for the rest.
+        devices: the total; None for ``seed × data``.
+        seed: None for the largest number that divides devices and members.
+        data: None for the rest.
         members: S.
     """
     if devices is None:
@@ -31,6 +31,6 @@ def layout(devices: int | None, seed: int | None, data: int | None, members: int
     if data is None:
         data = divide(devices or seed, seed, "devices", "parts of mesh.seed")
     if devices is not None and seed * data != devices:
-        raise UserError(f"mesh.seed={seed} × mesh.data={data} are not devices={devices}; leave one of the three out")
-    divide(members, seed, "members" if members > 1 else "member", "parts of mesh.seed")
+        raise UserError(f"mesh.seed={seed} × mesh.data={data} does not equal devices={devices}; leave one of the three out")
+    divide(members, seed, "runs" if members > 1 else "run", "parts of mesh.seed")
     return seed, data

@@ -1,8 +1,10 @@
-"""The compiled training programs: a whole run as one function, and the chunks that the command line drives.
+"""The compiled training programs: a whole run as one function, and the chunks of updates that the command line runs.
 
-Both run ``algorithm.update`` in a scan, inside ``shard_map`` over the mesh ("seed", "data") and, per device, ``vmap`` over
-members: the runs of one batch, which differ in their key and in traced hyperparameters. A member whose numbers are no longer
-finite is frozen as it was before that update, but for lasting parts (a replay), which nothing reads any more.
+Both loop over ``algorithm.update`` inside ``shard_map`` over the mesh ("seed", "data") and, on each device, ``vmap`` over the
+members of a batch: runs that differ in their key and in traced hyperparameters. A member whose loss or parameters become NaN or
+infinite is frozen in its state before that update, except for persistent parts (a replay buffer), which nothing reads after that.
+
+Axis letters: S members, E environments.
 """
 
 import contextlib
@@ -31,27 +33,27 @@ from marljax.utils import collectives, memory
 from marljax.utils.pytrees import first_nan, named_leaves, strongly_typed
 
 Metrics = dict[str, jax.Array]
-LONGEST = 64  # updates of a chunk; the host has to look now and then
+MAX_CHUNK = 64  # updates per compiled call
 
 
 class Result(NamedTuple):
-    """What ``train`` returns."""
+    """The result of ``train``."""
 
     state: TrainState
-    metrics: Metrics  # each [num_updates]; NaN after a member diverged
-    diverged_at: jax.Array  # int32 update in which a number stopped being finite; -1 if none did
+    metrics: Metrics  # each [num_updates]; NaN after a divergence
+    diverged_at: jax.Array  # int32 update in which a value was not finite; -1 if there was none
 
 
 class Members(struct.PyTreeNode):
     """The runs of one batch; every leaf has a leading [S]."""
 
     state: TrainState
-    config: Any  # its traced leaves, [S] each: members may differ
-    diverged_at: jax.Array  # [S] int32 update in which a number stopped being finite; -1 while healthy
-    diverged_in: jax.Array  # [S] int32 which quantity (index into ``Trainer.quantities``)
+    config: Any  # traced leaves [S]: members may differ
+    diverged_at: jax.Array  # [S] int32 update in which a value was not finite; -1 while healthy
+    diverged_in: jax.Array  # [S] int32 quantity that was not (index into ``Trainer.quantities``)
 
 
-# learner: replicated over data; actors: their leading [E] is sharded over data. One spec per field, a prefix of the tree.
+# The learner is replicated over "data", the actors' [E] is sharded over it. A spec per field, as a prefix of the tree.
 _MEMBER: Any = PartitionSpec(collectives.SEED)
 _STATE = TrainState(learner=_MEMBER, actors=PartitionSpec(collectives.SEED, collectives.DATA))  # type: ignore[arg-type]
 _MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_in=_MEMBER)
@@ -59,14 +61,11 @@ _MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_i
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """The compiled pieces of a batch of runs on a mesh.
-
-    ``init`` makes the members, ``run`` advances them by some updates and donates what it is given.
-    """
+    """The compiled programs of a batch of runs on a mesh: ``init`` creates the members, ``run`` advances (and donates) them."""
 
     algorithm: ModuleType
     env: Environment
-    config: Any  # its static fields shape the program; its traced leaves are the default of every member
+    config: Any  # static fields shape the program; traced leaves are the default of every member
     mesh: Mesh
 
     @property
@@ -78,7 +77,7 @@ class Trainer:
         return self.config.steps_per_update
 
     def init(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Members:
-        """Members for keys [S]: ``overrides`` are [S] by name, as ``make_train`` takes them; other numbers are shared by all."""
+        """Members for keys [S]; ``overrides`` holds [S] values by name, as in ``make_train``, all else is shared."""
         count = keys.shape[0]
         if count % self.mesh.shape[collectives.SEED]:
             raise UserError(f"{count} seeds do not divide over {self.mesh.shape[collectives.SEED]} devices along 'seed'")
@@ -86,40 +85,38 @@ class Trainer:
             return _init(self, keys, env_params, as_traced(self.config), dict(overrides or {}))
 
     def shapes(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Members:
-        """What ``init`` would return as ``jax.ShapeDtypeStruct``, with the places of its arrays."""
+        """The result of ``init`` as ``jax.ShapeDtypeStruct`` with shardings."""
         members = jax.eval_shape(self.init, keys, env_params, overrides)
 
-        def placed(spec: PartitionSpec, part: Any) -> Any:
+        def with_sharding(spec: PartitionSpec, part: Any) -> Any:
             sharding = NamedSharding(self.mesh, spec)
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
 
-        return jax.tree.map(placed, _MEMBERS, members, is_leaf=lambda part: isinstance(part, PartitionSpec))
+        return jax.tree.map(with_sharding, _MEMBERS, members, is_leaf=lambda part: isinstance(part, PartitionSpec))
 
     def run(self, members: Members, num_updates: int) -> tuple[Members, Metrics]:
-        """``num_updates`` more updates; metrics are [S, num_updates]. One program serves all numbers."""
+        """``num_updates`` more updates; metrics are [S, num_updates]. One program serves all values of ``num_updates``."""
         parts = []
         with lean_tracing():
-            for done in range(0, num_updates, LONGEST):
-                count = min(LONGEST, num_updates - done)
+            for done in range(0, num_updates, MAX_CHUNK):
+                count = min(MAX_CHUNK, num_updates - done)
                 members, metrics = _run(self, members, jnp.asarray(count, jnp.int32))
                 parts.append({name: values[:, :count] for name, values in metrics.items()})
         return members, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
 
     def needs(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
-        """Bytes of one memory (a GPU's, a CPU's) that ``run`` takes with such members, their arrays included.
-
-        The compiler reports it; a backend that says nothing leaves ``at_most``.
-        """
+        """Bytes that ``run`` takes in one memory (of a GPU, of all CPU devices), members included, as the compiler reports them;
+        ``at_most`` where it does not."""
         with lean_tracing():
             shapes = self.shapes(keys, env_params, overrides)
-            found = _run.lower(self, shapes, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
-        if found is None:
+            analysis = _run.lower(self, shapes, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
+        if analysis is None:
             return self.at_most(keys, env_params, overrides)
-        kept = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
-        return (kept + found.temp_size_in_bytes) * memory.sharing(self.mesh)
+        arrays = analysis.argument_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+        return (arrays + analysis.temp_size_in_bytes) * memory.sharing(self.mesh)
 
     def at_most(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
-        """Bytes of one memory that ``run`` would take if nothing in it were ever freed: quickly known, several times too much."""
+        """Upper bound of ``needs`` that compiles nothing: bytes if no intermediate array were freed, several times too many."""
         with lean_tracing():
             shapes = self.shapes(keys, env_params, overrides)
             program = jax.make_jaxpr(lambda members: self.run(members, 1))(shapes)
@@ -127,7 +124,7 @@ class Trainer:
 
     @functools.cached_property
     def quantities(self) -> tuple[str, ...]:
-        """What ``diverged_in`` counts: the named outputs of an update, then the parameters."""
+        """The names that ``diverged_in`` indexes: the metrics of an update, then the parameters."""
         keys = jax.random.split(jax.random.key(0), self.mesh.shape[collectives.SEED])
         members = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
         _, metrics = jax.eval_shape(lambda members: self.run(members, 1), members)
@@ -136,70 +133,66 @@ class Trainer:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any, overrides: dict[str, jax.Array]) -> Members:
-    def members(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Members:
-        def member(given: tuple[jax.Array, dict[str, jax.Array]]) -> Members:
-            key, overrides = given
-            own, own_params = overridden(config, env_params, overrides)
-            state = trainer.algorithm.init(trainer.env, own_params, own, key)
-            # A weakly typed leaf would become strong in the first chunk and trace the second one anew.
-            return strongly_typed(Members(state, own, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
+    def init(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Members:
+        def init_member(inputs: tuple[jax.Array, dict[str, jax.Array]]) -> Members:
+            key, overrides = inputs
+            own_config, own_params = overridden(config, env_params, overrides)
+            state = trainer.algorithm.init(trainer.env, own_params, own_config, key)
+            # A weakly typed leaf would become strongly typed in the first chunk, and the second chunk would be traced again.
+            return strongly_typed(Members(state, own_config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
 
-        return of_each(member)((keys, overrides))
+        return vmap_members(init_member)((keys, overrides))
 
-    return jax.shard_map(
-        members,
-        mesh=trainer.mesh,
-        in_specs=(_MEMBER, _MEMBER, PartitionSpec(), PartitionSpec()),
-        out_specs=_MEMBERS,
-        check_vma=False,
-    )(keys, overrides, config, env_params)
+    in_specs = (_MEMBER, _MEMBER, PartitionSpec(), PartitionSpec())
+    sharded = jax.shard_map(init, mesh=trainer.mesh, in_specs=in_specs, out_specs=_MEMBERS, check_vma=False)
+    return sharded(keys, overrides, config, env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _run(trainer: Trainer, members: Members, count: jax.Array) -> tuple[Members, Metrics]:
-    """``count`` more updates; metrics are [S, LONGEST], of which the first ``count`` count.
+    """``count`` more updates; metrics are [S, MAX_CHUNK], of which the first ``count`` are valid.
 
-    That number is an input, because for every length of a loop that it knows XLA may fuse, and so round, in another way: a run
-    would depend on how it was cut into chunks.
+    The length of the loop is an input: XLA fuses, and so rounds, loops of different known lengths differently, and a run would
+    depend on how it is cut into chunks.
     """
 
-    def chunk(members: Members, count: jax.Array) -> tuple[Members, Metrics]:
-        def member(member: Members) -> tuple[Members, Metrics]:
+    def run(members: Members, count: jax.Array) -> tuple[Members, Metrics]:
+        def run_member(member: Members) -> tuple[Members, Metrics]:
             step = jax.jit(functools.partial(guarded_update, trainer.algorithm, trainer.env))  # traced once, used twice
             _, shapes = jax.eval_shape(step, member)
-            kept = {name: jnp.zeros((LONGEST, *shape.shape), shape.dtype) for name, shape in shapes.items()}
+            log = {name: jnp.zeros((MAX_CHUNK, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
-            def one(number: jax.Array, carried: tuple[Members, Metrics]) -> tuple[Members, Metrics]:
-                member, kept = carried
+            def body(index: jax.Array, carry: tuple[Members, Metrics]) -> tuple[Members, Metrics]:
+                member, log = carry
                 member, metrics = step(member)
-                return member, {name: kept[name].at[number].set(value) for name, value in metrics.items()}
+                return member, {name: log[name].at[index].set(value) for name, value in metrics.items()}
 
-            return jax.lax.fori_loop(0, count, one, (member, kept))
+            return jax.lax.fori_loop(0, count, body, (member, log))
 
-        return of_each(member)(members)
+        return vmap_members(run_member)(members)
 
-    return jax.shard_map(
-        chunk, mesh=trainer.mesh, in_specs=(_MEMBERS, PartitionSpec()), out_specs=(_MEMBERS, _MEMBER), check_vma=False
-    )(members, count)
+    in_specs, out_specs = (_MEMBERS, PartitionSpec()), (_MEMBERS, _MEMBER)
+    sharded = jax.shard_map(run, mesh=trainer.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    return sharded(members, count)
 
 
 @contextlib.contextmanager
 def lean_tracing() -> Iterator[None]:
-    """Programs are traced and compiled faster without two things that help nobody here: looking for garbage among the objects of
-    tracing, all of which stay, and the Python traceback of every operation in the compiled program."""
-    collects, locations = gc.isenabled(), jax.config.jax_traceback_in_locations_limit  # type: ignore[attr-defined]
+    """Traces and compiles faster, without garbage collection (tracing frees next to nothing) and without a Python traceback for
+    every operation of the compiled program."""
+    enabled, limit = gc.isenabled(), jax.config.jax_traceback_in_locations_limit  # type: ignore[attr-defined]
     gc.disable()
     jax.config.update("jax_traceback_in_locations_limit", 0)
     try:
         yield
     finally:
-        jax.config.update("jax_traceback_in_locations_limit", locations)
-        if collects:
+        jax.config.update("jax_traceback_in_locations_limit", limit)
+        if enabled:
             gc.enable()
 
 
-def of_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``jax.vmap``, but a single member stays without it: a smaller program."""
+def vmap_members(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``jax.vmap``, except that a single member is not batched: a smaller program."""
 
     def apply(members: Any) -> Any:
         if jax.tree.leaves(members)[0].shape[0] > 1:
@@ -210,94 +203,83 @@ def of_each(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> tuple[Members, Metrics]:
-    """One update of one member, undone and remembered where a number stops being finite; a frozen member reports NaN."""
+    """One update of one member, undone and recorded where a value is not finite; a frozen member reports NaN."""
     state, metrics = algorithm.update(env, member.config, member.state)
     # The state keeps its dtypes; with JAX_ENABLE_X64 an update may mix 32 and 64 bits.
     state = jax.tree.map(lambda new, old: new.astype(old.dtype), strongly_typed(state), member.state)
     names = by_cause(metrics)
     values = jnp.stack([metrics[name] for name in names])
-    broken = jnp.append(~jnp.isfinite(values), ~all_finite(state.learner.params))
-    fails = jnp.any(broken) & (member.diverged_at < 0)
+    floats = [leaf.ravel() for leaf in jax.tree.leaves(state.learner.params) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    bad_params = collectives.total(jnp.any(~jnp.isfinite(jnp.concatenate(floats))).astype(jnp.int32)) != 0  # in any shard
+    nonfinite = jnp.append(~jnp.isfinite(values), bad_params)
+    fails = jnp.any(nonfinite) & (member.diverged_at < 0)
     frozen = fails | (member.diverged_at >= 0)
-    # What lasts, such as a replay, goes on: to choose between two of it would copy it in every update.
+    # Persistent parts, such as a replay buffer, go on: choosing between two versions would copy them in every update.
     chosen = jax.lax.cond(
         frozen, lambda new, old: old, lambda new, old: new, without_persistent(state), without_persistent(member.state)
     )
-    kept = Members(
+    updated = Members(
         state=with_persistent(chosen, state),
         config=member.config,
         diverged_at=jnp.where(fails, member.state.learner.updates, member.diverged_at),
-        diverged_in=jnp.where(fails, jnp.argmax(broken).astype(jnp.int32), member.diverged_in),
+        diverged_in=jnp.where(fails, jnp.argmax(nonfinite).astype(jnp.int32), member.diverged_in),
     )
-    return kept, dict(zip(names, jnp.where(frozen, jnp.nan, values), strict=True))
+    return updated, dict(zip(names, jnp.where(frozen, jnp.nan, values), strict=True))
 
 
 def by_cause(names: Iterable[str]) -> list[str]:
-    """Quantities in the order in which trouble spreads: what the environment reports, losses, then all that follows from them."""
+    """Metrics in causal order: environment, losses, the rest."""
     return sorted(names, key=lambda name: (not name.startswith("sum_"), "loss" not in name, name))
 
 
-def all_finite(tree: Any) -> jax.Array:
-    """Whether every number of every shard is finite."""
-    numbers = [leaf.ravel() for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    bad = jnp.any(~jnp.isfinite(jnp.concatenate(numbers)))
-    return collectives.total(bad.astype(jnp.int32)) == 0
-
-
 def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params: EnvParams | None = None):
-    """A whole run as one pure function ``train(key, overrides={}) -> Result``, to be jitted and vmapped at will.
+    """A whole run as one pure function ``train(key, overrides={}) -> Result``, to be jitted and vmapped.
 
-    ``overrides`` names traced leaves of the config (``{"learning_rate": 1e-3}``) and, with the prefix ``env.``, numbers of the
-    environment (``{"env.headway_weight": 2.0}``), also of one inside a wrapper;
-    ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program.
-    ``env_params`` are ``env.default_params`` where they are not given. ``make_train`` raises ``UserError`` where an argument is
-    another thing than it should be or the environment breaks its contract, ``train`` for what is no single key and for overrides
-    that do not exist or are out of range.
+    ``overrides`` sets traced fields of the config by name (``{"learning_rate": 1e-3}``) and, with the prefix ``env.``, params of
+    the environment or of the one inside a wrapper (``{"env.headway_weight": 2.0}``):
+    ``jax.vmap(train)(keys, {"learning_rate": rates})`` is a sweep in one program. ``env_params`` default to
+    ``env.default_params``.
 
     Example:
         train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
         results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
-    """
-    _check_given(algorithm, env, config)
-    mesh, numbers = make_mesh(), env.resolve_params(env_params)
-    check_known(numbers)
-    check_before_training(env, numbers)
 
-    def body(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
-        init = jax.jit(functools.partial(algorithm.init, env))  # traced once for its size and its arrays
+    Raises:
+        UserError: ``make_train`` for an argument of another type and an environment that breaks its contract; ``train`` for
+            anything but one key, and for overrides that do not exist or are out of range.
+    """
+    _check_arguments(algorithm, env, config)
+    mesh, base_params = make_mesh(), env.resolve_params(env_params)
+    _check_nan(base_params)
+    check_before_training(env, base_params)
+
+    def run(key: jax.Array, config: Any, env_params: EnvParams) -> Result:
+        init = jax.jit(functools.partial(algorithm.init, env))  # traced once for both uses
         size = memory.size(jax.eval_shape(init, env_params, config, key))
-        memory.check(size, "a run", "lower num_envs, or what is replayed (buffer_size)")
-        state = init(env_params, config, key)
-        member = Members(state, config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
+        memory.check(size, "a run", "lower num_envs, or the replay buffer's size (buffer_size)")
+        member = Members(init(env_params, config, key), config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
         step = functools.partial(guarded_update, algorithm, env)
         member, metrics = jax.lax.scan(lambda member, _: step(member), member, length=config.num_updates)
         return Result(member.state, metrics, member.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         _check_key(key)
-        changed, env_params = overridden(config, numbers, {} if overrides is None else overrides)
-        check_known(env_params)
+        own_config, env_params = overridden(config, base_params, {} if overrides is None else overrides)
+        _check_nan(env_params)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
-            with jax.ensure_compile_time_eval():  # under jax.jit what checks compute would be traced, too
+            with jax.ensure_compile_time_eval():  # jax.jit would trace the computations of the checks, too
                 env.check_params(jax.device_get(env_params))
-        everywhere = PartitionSpec()
-        return jax.shard_map(body, mesh=mesh, in_specs=(everywhere,) * 3, out_specs=everywhere, check_vma=False)(
-            key, as_traced(changed), as_traced_params(env_params)
-        )
+        sharded = jax.shard_map(run, mesh=mesh, in_specs=(PartitionSpec(),) * 3, out_specs=PartitionSpec(), check_vma=False)
+        return sharded(key, as_traced(own_config), jax.tree.map(jnp.asarray, env_params))
 
     return train
 
 
-def check_known(env_params: EnvParams) -> None:
-    """Raises ``UserError`` for NaN among those numbers that are not traced."""
-    known = [(name, leaf) for name, leaf in named_leaves(env_params) if not isinstance(leaf, jax.core.Tracer)]
-    if unknown := first_nan(dict(known)):
-        raise UserError(f"env_params hold NaN in {unknown}; give a number")
-
-
-def as_traced_params(env_params: EnvParams) -> EnvParams:
-    """env_params as arrays, so that Python numbers do not become part of the program."""
-    return jax.tree.map(jnp.asarray, env_params)
+def _check_nan(env_params: EnvParams) -> None:
+    """Raises ``UserError`` for NaN in params that are not traced."""
+    concrete = {name: leaf for name, leaf in named_leaves(env_params) if not isinstance(leaf, jax.core.Tracer)}
+    if name := first_nan(concrete):
+        raise UserError(f"env_params hold NaN in {name}; give a number")
 
 
 def _check_key(key: Any) -> None:
@@ -305,22 +287,20 @@ def _check_key(key: Any) -> None:
     is_array = isinstance(key, jax.Array | np.ndarray)
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not is_array or not (typed or key.dtype == np.uint32) or key.ndim != (0 if typed else 1):
-        given = f"{key.dtype}{list(key.shape)}" if is_array else short_repr(key)
-        raise UserError(f"train got {given}; give one key, such as jax.random.key(0), and jax.vmap(train) for several")
+        value = f"{key.dtype}{list(key.shape)}" if is_array else short_repr(key)
+        raise UserError(f"train got {value}; give one key, such as jax.random.key(0), and jax.vmap(train) for several")
 
 
-def _check_given(algorithm: ModuleType, env: Environment, config: Any) -> None:
-    """Raises ``UserError`` where an argument of ``make_train`` is another thing than it should be."""
-    needs = [name for name in ("Config", "init", "update") if not hasattr(algorithm, name)]
-    if needs:
-        raise UserError(
-            f"{short_repr(algorithm)} is no algorithm; give its module, such as mappo after: from marljax.algos import mappo"
-        )
+def _check_arguments(algorithm: ModuleType, env: Environment, config: Any) -> None:
+    """Raises ``UserError`` where an argument of ``make_train`` has the wrong type."""
+    if not all(hasattr(algorithm, name) for name in ("Config", "init", "update")):
+        advice = "give its module, such as mappo after: from marljax.algos import mappo"
+        raise UserError(f"{short_repr(algorithm)} is not an algorithm; {advice}")
     if not isinstance(env, Environment):
-        raise UserError(f"{short_repr(env)} is no environment; make one, such as marljax.make('merge')")
+        raise UserError(f"{short_repr(env)} is not an environment; create one, such as marljax.make('merge')")
     if not isinstance(config, algorithm.Config):
-        given = f"{type(config).__module__}.{type(config).__qualname__}"
-        raise UserError(f"config is a {given}; give a {algorithm.__name__}.Config")
+        kind = f"{type(config).__module__}.{type(config).__qualname__}"
+        raise UserError(f"config is a {kind}; give a {algorithm.__name__}.Config")
     for field in dataclasses.fields(config):
         if not is_static(field):
             check_single(field.name, getattr(config, field.name))

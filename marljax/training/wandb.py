@@ -1,7 +1,8 @@
 """Runs on Weights & Biases."""
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,76 +15,75 @@ WANDB_TIMEOUT = 30  # seconds to wait for the service
 
 
 class WandbRuns:
-    """One Weights & Biases run per member, grouped; nothing at all where ``wandb.mode=disabled``."""
+    """One Weights & Biases run per member, grouped; none with ``wandb.mode=disabled``."""
 
-    def __init__(self, settings: Settings, folder: Path, tell: Callable[[str], None]) -> None:
-        """Starts the runs; one clear ``UserError`` where the service cannot be reached or wandb is not logged in.
+    def __init__(self, settings: Settings, folder: Path, log: Callable[[str], None]) -> None:
+        """Starts the runs; raises ``UserError`` where the service cannot be reached or wandb is not logged in.
 
-        Trouble later on costs no training: ``tell`` gets one line, and the rows stand in ``metrics.jsonl`` anyway.
+        Later failures do not stop training: ``log`` gets one line, and ``metrics.jsonl`` has all rows.
         """
-        self._runs: dict[tuple[Any, ...], Any] = {}  # by place
-        self._place = tuple(settings.members[0].place)
-        self._tell = tell
-        wanted = settings.run.wandb
-        if wanted.mode == "disabled" or not distributed.is_first():
+        self._runs: dict[tuple[Any, ...], Any] = {}
+        self._keys = tuple(settings.members[0].place)  # of a row, which identify the member
+        self._log = log
+        options = settings.run.wandb
+        if options.mode == "disabled" or not distributed.is_first():
             return
         try:
             import wandb
 
             wandb.setup(wandb.Settings(silent=True))
             quiet = wandb.Settings(silent=True, console="off", init_timeout=WANDB_TIMEOUT)
-            called = folder.name if settings.run.search.batch is None else folder.parent.name  # of the whole, not of a batch
+            title = folder.name if settings.run.search.batch is None else folder.parent.name  # of the whole, not of a batch
             for member in settings.members:
                 trial = f"trial{member.trial}_" if member.values else ""
-                name = f"{called}_{trial}{member.name.replace('seed ', 'seed').replace(' ', '_')}"
-                run = self._runs[self._of(member.place)] = wandb.init(
-                    mode=wanted.mode,
-                    project=wanted.project,
-                    entity=wanted.entity,
-                    group=wanted.group or f"{settings.title}/{called}",
+                name = f"{title}_{trial}{member.name.replace('seed ', 'seed').replace(' ', '_')}"
+                run = self._runs[tuple(member.place.values())] = wandb.init(
+                    mode=options.mode,
+                    project=options.project,
+                    entity=options.entity,
+                    group=options.group or f"{settings.title}/{title}",
                     name=name,
                     id=re.sub(r"[^\w.-]", "_", f"{settings.title}_{name}"),
                     resume="allow",
-                    tags=list(wanted.tags),
+                    tags=list(options.tags),
                     config=settings.tree | member.place,
                     dir=str(folder),
                     reinit="create_new",
                     settings=quiet,
                 )
                 run.define_metric("*", step_metric="env_steps")
-        except Exception as error:  # wandb has many kinds of errors for a missing network, login or rights
+        except Exception as error:  # wandb raises many kinds for a missing network, login or permission
             self.finish()
             advice = "use wandb.mode=offline or wandb.mode=disabled"
-            raise UserError(f"wandb.mode={wanted.mode} does not work here: {first_line(error)}; {advice}") from error
+            raise UserError(f"wandb.mode={options.mode} does not work here: {first_line(error)}; {advice}") from error
 
     def append(self, rows: Sequence[Row]) -> None:
-        try:
-            for row in rows:
-                if run := self._runs.get(self._of(row)):
-                    run.log({key: value for key, value in row.items() if key not in self._place})
-        except Exception as error:
-            self._give_up(error)
+        """Logs rows of ``metrics.jsonl``."""
+        with self._failures():
+            for run, metrics in self._by_run(rows):
+                run.log(metrics)
 
     def conclude(self, rows: Sequence[Row]) -> None:
-        """Puts figures of members beside each run's last ones, where the service's tables show them."""
-        try:
-            for row in rows:
-                if run := self._runs.get(self._of(row)):
-                    run.summary.update({key: value for key, value in row.items() if key not in self._place})
-        except Exception as error:
-            self._give_up(error)
-
-    def _of(self, row: Row) -> tuple[Any, ...]:
-        return tuple(row[key] for key in self._place)
+        """Adds metrics to the summary of each run, which the service's tables show."""
+        with self._failures():
+            for run, metrics in self._by_run(rows):
+                run.summary.update(metrics)
 
     def finish(self) -> None:
         runs, self._runs = self._runs, {}
-        try:
+        with self._failures():
             for run in runs.values():
                 run.finish()
-        except Exception as error:
-            self._give_up(error)
 
-    def _give_up(self, error: Exception) -> None:
-        self._runs = {}
-        self._tell(f"warning: wandb stopped working ({first_line(error)}); going on without it, metrics.jsonl has every row")
+    def _by_run(self, rows: Sequence[Row]) -> Iterator[tuple[Any, Row]]:
+        for row in rows:
+            if run := self._runs.get(tuple(row[key] for key in self._keys)):
+                yield run, {name: value for name, value in row.items() if name not in self._keys}
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._runs = {}
+            self._log(f"warning: wandb stopped working ({first_line(error)}); going on without it, metrics.jsonl has every row")

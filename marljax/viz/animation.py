@@ -1,4 +1,4 @@
-"""GIF and MP4 files of episodes."""
+"""GIF and MP4 files of episodes. Axis letters: T frames, K shapes of a kind."""
 
 import itertools
 import os
@@ -13,20 +13,27 @@ from marljax.core.environment import Environment
 from marljax.core.scene import Scene, Segments, kinds
 from marljax.errors import UserError
 from marljax.io.files import replacing
-from marljax.viz.stage import DPI, FPS, MAX_FRAMES, MAX_FRAMES_PACED, OWN_COLOURS, PAUSE, UNCHANGED, Stage
+from marljax.viz.stage import DPI, Stage
 
 if TYPE_CHECKING:
     import PIL.Image
+
+PAUSE = 1.5  # seconds that the last frame stays
+FPS = 10.0  # frames per second where the environment gives none
+MAX_FRAMES = 1000  # a longer episode is shown in larger steps
+MAX_FRAMES_REAL_TIME = 300  # of an animation in real time; a longer episode is shown in larger steps, at fewer frames per second
+UNCHANGED = 255  # palette index of a GIF's pixels that are the same as in the frame before
+SHAPE_COLOURS = 128  # of the palette's 255 other colours, at most this many are shapes' own
 
 
 def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float | None = None) -> Path:
     """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
 
     Args:
-        env: gives the legend and the units (``env.display``).
+        env: its ``display`` has legend, units and frames per second.
         scenes: stacked scenes, every leaf [T, …], as ``jax.vmap(env.scene, (0, None))(states, env_params)`` gives them.
         path: file to write; it is complete or, after an error, absent.
-        fps: frames per second, one for each scene; None: what ``frames`` chooses by ``env.display.frames_per_second``.
+        fps: frames per second, one for each scene; None: scenes and speed as ``frames`` chooses them.
 
     Raises:
         UserError: for another suffix, no frames, no ffmpeg, or a path that cannot be written.
@@ -54,108 +61,81 @@ def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
 
 
 def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, float]:
-    """Which of an episode's states an animation shows, the last one among them, and how many frames a second.
+    """Indices of the scenes that an animation shows, the last one included, and its frames per second.
 
     Args:
         times: [T] of the scenes.
-        frames_per_second: of an animation in real time; 0: each state is a frame, unless they are too many.
+        frames_per_second: of an animation in real time; 0 for a frame per scene, unless they are too many.
     """
     steps = len(times) - 1
     seconds = float(times[-1] - times[0]) / max(steps, 1)
-    paced = frames_per_second > 0 and seconds > 0
-    stride = -(-steps // (MAX_FRAMES_PACED if paced else MAX_FRAMES))
-    if paced:
+    real_time = frames_per_second > 0 and seconds > 0
+    stride = -(-steps // (MAX_FRAMES_REAL_TIME if real_time else MAX_FRAMES))
+    if real_time:
         stride = max(stride, round(1 / (frames_per_second * seconds)))
     stride = max(stride, 1)
-    return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if paced else FPS
+    return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if real_time else FPS
 
 
 def trail_lines(scenes: Scene, index: int) -> Segments | None:
-    """What the points of stacked scenes have drawn behind them until the scene ``index``, the older the fainter.
-
-    A point's lines take the colour that it has now.
-    """
+    """The trails of stacked scenes up to ``index``, in the current colours of their points, fading with age."""
     if not scenes.trails:
         return None
     age = scenes.time[index] - scenes.time[: index + 1]
     gone = np.flatnonzero((age < 0) | (age > np.max(scenes.trails.lasts[index], initial=0.0)))
     recent = slice(gone[-1] + 1 if len(gone) else 0, index + 1)
     position, width, lasts, colour = (field[recent] for field in scenes.trails)
-    left = np.clip(1 - age[recent][:-1, None] / np.maximum(lasts[-1], 1e-9), 0.0, 1.0)  # [F, K] of the older end
-    there = (colour[:-1, :, 3] > 0) & (colour[1:, :, 3] > 0)
-    shade: Any = np.tile(colour[-1], (len(left), 1, 1))
-    shade[..., 3] *= left * there
-    return Segments(position[:-1].reshape(-1, 2), position[1:].reshape(-1, 2), width[1:].reshape(-1), shade.reshape(-1, 4))
+    fade = np.clip(1 - age[recent][:-1, None] / np.maximum(lasts[-1], 1e-9), 0.0, 1.0)  # [T - 1, K] of the older end
+    present = (colour[:-1, :, 3] > 0) & (colour[1:, :, 3] > 0)
+    rgba: Any = np.tile(colour[-1], (len(fade), 1, 1))
+    rgba[..., 3] *= fade * present
+    return Segments(position[:-1].reshape(-1, 2), position[1:].reshape(-1, 2), width[1:].reshape(-1), rgba.reshape(-1, 4))
 
 
 def _frame(scenes: Scene, index: int) -> Scene:
     return jax.tree.map(lambda leaf: leaf[index], scenes)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
 def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
     from PIL import Image
 
-    count = len(scenes.time)
-    palette = _shared_palette(stage, scenes)
-
-    def images() -> Iterator["PIL.Image.Image"]:
-        for index in range(count):
+    def images(indices: Any) -> Iterator["PIL.Image.Image"]:
+        for index in indices:
             stage.show(_frame(scenes, index), trail_lines(scenes, index))
-            yield stage.image().quantize(palette=palette, dither=Image.Dither.NONE)
+            yield stage.image()
 
-    def changes() -> Iterator["PIL.Image.Image"]:
-        """The first image, then what of each is not as it was, which takes a fraction of the space."""
-        before = None
-        for image in images():
-            now = np.asarray(image) % UNCHANGED
-            drawn = now if before is None else np.where(now == before, UNCHANGED, now)
-            before = now
-            yield _indexed(drawn, palette)
-
-    drawn = changes()
-    tick = max(20, 10 * round(100 / fps))  # the format counts hundredths of a second, and viewers slow down what is faster
+    count = len(scenes.time)
+    samples = [np.asarray(image) for image in images(np.unique(np.linspace(0, count - 1, 6).astype(int)))]
+    palette = _palette(scenes, Image.fromarray(np.concatenate(samples)))
+    drawn = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images(range(count)))
+    tick = max(20, 10 * round(100 / fps))  # ms; the format has hundredths of a second, and viewers slow down less than 2
     durations = [tick] * (count - 1) + [round(1000 * PAUSE)]
-    style = {"save_all": True, "duration": durations, "loop": 0, "optimize": False, "transparency": UNCHANGED, "disposal": 1}
+    # ``optimize`` and ``transparency``: each frame holds only the pixels that change.
+    style = {"save_all": True, "duration": durations, "loop": 0, "optimize": True, "transparency": UNCHANGED, "disposal": 1}
     next(drawn).save(path, format="GIF", append_images=drawn, **style)
 
 
-def _indexed(colours: np.ndarray, palette: "PIL.Image.Image") -> "PIL.Image.Image":
-    """An image of colours [height, width] that are numbers of a palette."""
+def _palette(scenes: Scene, samples: "PIL.Image.Image") -> "PIL.Image.Image":
+    """A palette for all frames: the shapes' own colours, so that rare ones (a crash) are kept, and the samples' other colours."""
     from PIL import Image
 
-    image = Image.fromarray(colours.astype(np.uint8))
-    image.putpalette(palette.getpalette() or [])
-    return image
-
-
-def _shared_palette(stage: Stage, scenes: Scene) -> "PIL.Image.Image":
-    """One palette for all frames: the shapes' own colours, so that rare ones (a crash) survive, and what else a few need."""
-    from PIL import Image
-
-    samples = []
-    for index in np.unique(np.linspace(0, len(scenes.time) - 1, 6).astype(int)):
-        stage.show(_frame(scenes, int(index)), trail_lines(scenes, int(index)))
-        samples.append(np.asarray(stage.image()))
-    own = _own_colours(scenes)
-    strip = Image.fromarray(np.concatenate(samples)).quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
+    own = _shape_colours(scenes)
+    strip = samples.quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
     mixed = np.array(strip.getpalette(), np.uint8).reshape(-1, 3)
     palette = np.concatenate([own, mixed])[:UNCHANGED]
-    palette[palette.min(1) >= 246] = 255  # colours are looked up in steps of 4: these would be taken for a white background
-    palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)  # no entry but these
+    palette[palette.min(1) >= 246] = 255  # Pillow looks colours up in steps of 4 and would take these for a white background
+    palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)
     strip.putpalette(palette.ravel().tolist())
     return strip
 
 
-def _own_colours(scenes: Scene) -> np.ndarray:
-    """[K, 3] bytes: white and the shapes' colours on white; where they are more than ``OWN_COLOURS``, similar ones are one."""
+def _shape_colours(scenes: Scene) -> np.ndarray:
+    """[K, 3] bytes: white and the shapes' colours on white; similar ones are merged down to ``SHAPE_COLOURS``."""
     colours = np.concatenate([shapes.colour.reshape(-1, 4) for shapes in kinds(scenes)])
     visible = np.unique(np.round(colours[colours[:, 3] > 0], 2), axis=0)
     opaque = np.append(1 - visible[:, 3:] * (1 - visible[:, :3]), np.ones((1, 3)), axis=0)
     distinct, step = np.unique(np.round(255 * opaque), axis=0), 1
-    while len(distinct) > OWN_COLOURS:
+    while len(distinct) > SHAPE_COLOURS:
         step *= 2
         _, first = np.unique(distinct // step, axis=0, return_index=True)
         distinct = distinct[first]
@@ -163,7 +143,7 @@ def _own_colours(scenes: Scene) -> np.ndarray:
 
 
 def check_ffmpeg() -> None:
-    """Raises ``UserError`` where no MP4 can be written; to be called before an episode is played for one."""
+    """Raises ``UserError`` where no MP4 can be written."""
     from matplotlib.animation import FFMpegWriter
 
     if not FFMpegWriter.isAvailable():

@@ -14,6 +14,7 @@ import numpy as np
 from marljax.core.style import BLUE, COLUMNS, INK, ORANGE, REFERENCES, WIDTH, blank, plain
 from marljax.errors import UserError
 from marljax.io.files import replacing
+from marljax.utils import stats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-# where a row stands and what algorithms report of themselves: no panel unless asked for
-PLACE = {"seed", "update", "env_steps", "steps", "time", "episodes", "steps_per_second", "learning_rate"}
+# columns that are no metrics of the environment, and get no panel by default
+POSITION = {"seed", "update", "env_steps", "steps", "time", "episodes", "steps_per_second", "learning_rate"}
 LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "kl_to_best",
           "kl_coef", "cut_returns"}  # fmt: skip
-EVALUATED = "eval_"  # rows hold a greedy evaluation's figures under this prefix
+EVALUATED = "eval_"  # prefix of a greedy evaluation's metrics
 
-
-BAND_SEEDS = 5  # from which the interval of the mean is drawn; of fewer it says next to nothing
+BAND_SEEDS = 5  # from which the interval of the mean is drawn; with fewer it is too wide to be of use
 ROOM = 0.05  # of a panel's height above and below its lines
 
 
@@ -42,24 +42,23 @@ def learning_curve(
     title: str = "",
     units: Mapping[str, str] = MappingProxyType({}),
 ) -> "Figure":
-    """Draws how the metrics of a run grew: each seed as a thin line, their mean, and from five seeds on its 95 % t interval.
+    """Draws the metrics of a run: each seed as a thin line, their mean, and with five seeds or more its 95 % t interval.
 
     Args:
-        records: one row per chunk and seed, with ``x``, ``seed`` and figures by name; a figure may be missing from a row. Figures
-            named ``eval_<metric>`` are drawn beside ``<metric>``, as the greedy evaluation.
+        records: one row per chunk and seed, with ``x``, ``seed`` and metrics by name, which need not be in every row.
+            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the greedy evaluation.
         path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
-        metrics: what to draw, the first one large; by default the return, then all that the environment reports and that is not
-            the same throughout.
+        metrics: to draw, the first one large; by default the return, then all metrics of the environment that change.
         references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
         x: name of the horizontal axis in the rows.
         title: above the figure.
-        units: of metrics, for the headings; what is in "%" is shown so, from 0 to 1 in the rows (``env.display.units``).
+        units: of metrics, for the headings; "%" multiplies the values by 100 (``env.display.units``).
 
     Returns:
-        the figure that was written.
+        The figure that was written.
 
     Raises:
-        UserError: where there is nothing to draw, for a metric that no row has, or a path that cannot be written.
+        UserError: for no rows, a metric that no row has, or a path that cannot be written.
     """
     rows = [row for row in records if x in row and "seed" in row]
     names = list(metrics) or own_metrics(rows)
@@ -69,33 +68,34 @@ def learning_curve(
         raise UserError(f"no rows to draw {', '.join(missing) or 'a curve'} from; they hold {found}")
     figure, panels = _layout(len(names), title)
     for name, axes in zip(names, panels, strict=True):
-        scale = _panel(axes, rows, name, x, units.get(name, ""))
-        _reference_lines(axes, name, references or {}, scale)
-        _limit(axes, scale)
+        _panel(axes, rows, name, x, units.get(name, ""), references or {})
     figure.supxlabel(x.replace("_", " "), fontsize=9, color=INK)
-    _legend(figure, panels, title)
+    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if len(handles) > 1:  # next to the title, in as many columns as fit
+        room, widest = WIDTH - 0.1 * len(title), 0.5 + 0.06 * max(map(len, handles))  # inches
+        columns = int(np.clip(room // widest, 1, min(len(handles), 5)))
+        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
+        figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)
     with replacing(path, (".png", ".svg", ".pdf")) as draft:
         figure.savefig(draft)
     return figure
 
 
 def own_metrics(rows: Iterable[Row]) -> list[str]:
-    """The names in the rows that the environment reports, returns first.
+    """The environment's metrics in the rows, returns first: those that were evaluated, else all but positions and loss terms.
 
-    Those are what is evaluated; where nothing is, all but the places and the loss terms. Left out is what never changes, unless
-    nothing does.
+    Metrics that never change are left out, unless all are such.
     """
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row)
     evaluated = [name.removeprefix(EVALUATED) for name in names if name.startswith(EVALUATED)]
-    own = evaluated or [name for name in names if name not in PLACE | LOSSES]
-    own = [name for name in own if _varies(rows, name)] or own
-    return sorted(own, key=lambda name: not name.startswith("return"))
+    own = evaluated or [name for name in names if name not in POSITION | LOSSES]
 
+    def varies(name: str) -> bool:
+        columns = [{row[key] for row in rows if _is_number(row.get(key))} for key in (name, EVALUATED + name)]
+        return any(len(values) > 1 for values in columns)
 
-def _varies(rows: Sequence[Row], name: str) -> bool:
-    """Whether a figure takes more than one value, in training or in evaluation."""
-    return any(len({row[key] for row in rows if _is_number(row.get(key))}) > 1 for key in (name, EVALUATED + name))
+    return sorted([name for name in own if varies(name)] or own, key=lambda name: not name.startswith("return"))
 
 
 def _is_number(value: Any) -> bool:
@@ -103,64 +103,47 @@ def _is_number(value: Any) -> bool:
 
 
 def curve(rows: Iterable[Row], name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
-    """A figure along the run: places [X] and values [S, X], NaN where a seed has none."""
-    points = {}
-    for row in rows:
-        if _is_number(row.get(name)):
-            points[row["seed"], row[x]] = float(row[name])
+    """A metric along the run: positions [X] and values [S, X], NaN where a seed has none."""
+    points = {(row["seed"], row[x]): float(row[name]) for row in rows if _is_number(row.get(name))}
     seeds = sorted({seed for seed, _ in points}, key=str)
-    places = sorted({place for _, place in points})
-    values = [[points.get((seed, place), np.nan) for place in places] for seed in seeds]
-    return np.array(places, float), np.array(values, float).reshape(len(seeds), len(places))
+    positions = sorted({position for _, position in points})
+    values = [[points.get((seed, position), np.nan) for position in positions] for seed in seeds]
+    return np.array(positions, float), np.array(values, float).reshape(len(seeds), len(positions))
 
 
-def _panel(axes: "Axes", rows: list[Row], name: str, x: str, unit: str) -> float:
-    """Draws a figure's training and evaluation; returns by what the rows' numbers are multiplied."""
+def _panel(axes: "Axes", rows: list[Row], name: str, x: str, unit: str, references: Mapping[str, Mapping[str, float]]) -> None:
+    """Draws a metric of training and evaluation, and its references."""
     scale = 100.0 if unit == "%" else 1.0
     axes.set_title(name.replace("_", " ") + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
     for key, colour, label in ((name, BLUE, "training"), (EVALUATED + name, ORANGE, "greedy evaluation")):
-        places, values = curve(rows, key, x)
-        _series(axes, places, scale * values, colour, label)
-    return scale
+        positions, values = curve(rows, key, x)
+        if len(positions):
+            _series(axes, positions, scale * values, colour, label)
+    for index, (policy, metrics) in enumerate(references.items()):
+        if name in metrics:
+            colour = REFERENCES[index % len(REFERENCES)]
+            axes.axhline(scale * metrics[name], color=colour, linewidth=1.2, linestyle=(0, (4, 2)), label=policy)
+    # The lines set the height, not the band; of a rate it stays near 0 to 1.
+    heights = [float(height) for line in axes.get_lines() for height in np.asarray(line.get_ydata(), float)]
+    low, high = min(heights, default=0.0), max(heights, default=0.0)
+    if room := ROOM * (high - low):
+        lowest, highest = (-0.02 * scale, 1.02 * scale) if low >= 0 and high <= scale else (-np.inf, np.inf)
+        axes.set_ylim(max(low - room, lowest), min(high + room, highest))
 
 
-def _series(axes: "Axes", places: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """The seeds, their mean, and of many its interval; a place where some seed is silent counts those that speak."""
-    from marljax.utils import stats  # SciPy's statistics take a second to import, and environments take their colours from here
-
-    if not len(places):
-        return
-    dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(places) < 40 else {}
+def _series(axes: "Axes", positions: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """The seeds, their mean, and of many its interval; missing values of a seed are ignored."""
+    dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(positions) < 40 else {}
     many = len(values) >= BAND_SEEDS
     for seed in values if len(values) > 1 else ():
-        spoken = np.isfinite(seed)
-        axes.plot(places[spoken], seed[spoken], color=colour, alpha=0.25 if many else 0.5, linewidth=0.7)
+        known = np.isfinite(seed)
+        axes.plot(positions[known], seed[known], color=colour, alpha=0.25 if many else 0.5, linewidth=0.7)
     if many:
         estimates = [stats.mean(column[np.isfinite(column)]) for column in values.T]
         low, high = np.array([(each.low, each.high) for each in estimates]).T
         known = np.isfinite(low)
-        axes.fill_between(places[known], low[known], high[known], color=colour, alpha=0.15, linewidth=0)
-    axes.plot(places, np.nanmean(values, axis=0), color=colour, linewidth=1.8, label=label, **dots)
-
-
-def _limit(axes: "Axes", scale: float) -> None:
-    """The lines set the height of a panel, not the band; rates stay within 0 and 1."""
-    heights = [float(height) for line in axes.get_lines() for height in np.asarray(line.get_ydata(), float)]
-    low, high = min(heights, default=0.0), max(heights, default=0.0)
-    room = ROOM * (high - low)
-    if not room:
-        return
-    if low >= 0 and high <= scale:  # a little more than a rate can be, so that a line at its bound is seen whole
-        axes.set_ylim(max(low - room, -0.02 * scale), min(high + room, 1.02 * scale))
-    else:
-        axes.set_ylim(low - room, high + room)
-
-
-def _reference_lines(axes: "Axes", name: str, references: Mapping[str, Mapping[str, float]], scale: float) -> None:
-    for index, (policy, figures) in enumerate(references.items()):
-        if name in figures:
-            colour = REFERENCES[index % len(REFERENCES)]
-            axes.axhline(scale * figures[name], color=colour, linewidth=1.2, linestyle=(0, (4, 2)), label=policy)
+        axes.fill_between(positions[known], low[known], high[known], color=colour, alpha=0.15, linewidth=0)
+    axes.plot(positions, np.nanmean(values, axis=0), color=colour, linewidth=1.8, label=label, **dots)
 
 
 def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
@@ -179,13 +162,3 @@ def _layout(count: int, title: str) -> tuple["Figure", list["Axes"]]:
     if title:
         figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     return figure, panels
-
-
-def _legend(figure: "Figure", panels: list["Axes"], title: str) -> None:
-    """Beside the title, in as many columns as there is room for."""
-    handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if len(handles) > 1:
-        room, widest = WIDTH - 0.1 * len(title), 0.5 + 0.06 * max(map(len, handles))  # inches
-        columns = int(np.clip(room // widest, 1, min(len(handles), 5)))
-        style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
-        figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)

@@ -1,4 +1,4 @@
-"""The settings of a sweep beside each other: what each value of each swept number reached."""
+"""The settings of a sweep: their ranking, and the score along each swept value."""
 
 import math
 import os
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BARS = 24  # settings that get a line of their own in the first panel
-WIDE = 8.0  # largest over smallest value, from which an axis is logarithmic
+BARS = 24  # settings of the first panel
+LOG_RATIO = 8.0  # of the largest to the smallest value, from which an axis is logarithmic
 
 
 def sweep_picture(
     ranks: Sequence[Ranked], path: str | os.PathLike, metric: str, references: Mapping[str, float], title: str = ""
 ) -> "Figure":
-    """Draws the ranking, best first, and the score along each swept number.
+    """Draws the ranking, best first, and the score along each swept value.
 
     Args:
         ranks: the settings, best first.
         path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
-        metric: what scores are of.
-        references: levels to draw, by name.
+        metric: name of the score.
+        references: scores of other policies, by name.
         title: above the figure.
     """
     names = list(ranks[0].values)
@@ -48,13 +48,14 @@ def sweep_picture(
 
 
 def _ranking(axes: "Axes", shown: Sequence[Ranked], count: int, metric: str, references: Mapping[str, float]) -> None:
-    """A line per setting: each seed, the interquartile mean, its interval."""
-    for place, rank in enumerate(shown):
-        axes.plot(rank.scores, [place] * len(rank.scores), "o", color=FAINT, markersize=4, label="a seed" if not place else None)
+    """A row per setting: each seed, the interquartile mean, its interval."""
+    for row, rank in enumerate(shown):
+        seed, interval, mean = ("a seed", "95 % interval", "interquartile mean") if row == 0 else (None, None, None)
+        axes.plot(rank.scores, [row] * len(rank.scores), "o", color=FAINT, markersize=4, label=seed)
         if np.isfinite(rank.score.low):
-            axes.plot([rank.score.low, rank.score.high], [place, place], color=BLUE, linewidth=2.5, solid_capstyle="butt",
-                      label="95 % interval" if not place else None)  # fmt: skip
-        axes.plot(rank.score.value, place, "o", color=ORANGE, markersize=5, label="interquartile mean" if not place else None)
+            ends = [rank.score.low, rank.score.high]
+            axes.plot(ends, [row, row], color=BLUE, linewidth=2.5, solid_capstyle="butt", label=interval)
+        axes.plot(rank.score.value, row, "o", color=ORANGE, markersize=5, label=mean)
     for index, (name, level) in enumerate(references.items()):
         axes.axvline(level, color=REFERENCES[index % len(REFERENCES)], linewidth=1.2, linestyle=(0, (4, 2)), label=name)
     plain(axes)
@@ -67,7 +68,7 @@ def _ranking(axes: "Axes", shown: Sequence[Ranked], count: int, metric: str, ref
 
 
 def _along(axes: "Axes", ranks: Sequence[Ranked], name: str, metric: str, references: Mapping[str, float]) -> None:
-    """The scores of all settings over the values of one number; where values repeat, the best setting of each as a line."""
+    """The scores of all settings over one swept value; where values repeat, a line joins the best setting of each."""
     values = np.array([rank.values[name] for rank in ranks])
     scores = np.array([rank.score.value for rank in ranks])
     for rank in ranks:
@@ -79,7 +80,7 @@ def _along(axes: "Axes", ranks: Sequence[Ranked], name: str, metric: str, refere
         axes.plot(different, best, color=BLUE, linewidth=1.5, zorder=2, label="best setting with each value")
         axes.legend(loc="best", frameon=False, fontsize=7, labelcolor=INK)
     plain(axes)
-    if different[0] > 0 and different[-1] / different[0] >= WIDE:
+    if different[0] > 0 and different[-1] / different[0] >= LOG_RATIO:
         axes.set_xscale("log")
     axes.set_title(name, fontsize=10, loc="left", color=INK)
     axes.set_ylabel(metric, fontsize=8, color=INK)

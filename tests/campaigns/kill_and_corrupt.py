@@ -1,4 +1,4 @@
-"""Kills runs of every algorithm at random moments and damages checkpoints; all have to end with the bits of an undisturbed run.
+"""Kills runs of every algorithm at random times and damages checkpoints; all have to end with the bits of an undisturbed run.
 
     python tests/campaigns/kill_and_corrupt.py                              # 50 kills, 20 damaged checkpoints: minutes
     python tests/campaigns/kill_and_corrupt.py kills=5 damages=4 seed=1
@@ -28,24 +28,12 @@ from marljax.io import checkpoint, metrics_log
 SUPPORT = Path(__file__).parents[1] / "support"
 ALGORITHMS = ("ppo", "ippo", "mappo", "qmix", "ospo")
 KILLS_PER_RUN = 5
-TRAINING = 0.9  # the chance that a kill comes after an update; else while the command starts
-CHUNK, EVERY = 5, 10  # updates between two looks of the host, and between two checkpoints
+TRAINING = 0.9  # probability that a kill comes after an update; else while the command starts
+CHUNK, EVERY = 5, 10  # updates per chunk, and between two checkpoints
 UPDATES = 400
-SMALL = [
-    "env=corridor",
-    "algo.num_envs=8",
-    "algo.rollout_length=8",
-    f"algo.total_steps={UPDATES * 64}",
-    "algo.hidden=[8,8]",
-    "seeds=2",
-    "render=false",
-    f"chunk={CHUNK}",
-    "eval.every=0.1",
-    "eval.episodes=4",
-    "eval.final_episodes=8",
-    f"checkpoint.every={EVERY / UPDATES}",
-    "checkpoint.minutes=0",
-]
+SMALL = ["env=corridor", "algo.num_envs=8", "algo.rollout_length=8", f"algo.total_steps={UPDATES * 64}", "algo.hidden=[8,8]"]
+SMALL += ["seeds=2", "render=false", f"chunk={CHUNK}", "eval.every=0.1", "eval.episodes=4", "eval.final_episodes=8"]
+SMALL += [f"checkpoint.every={EVERY / UPDATES}", "checkpoint.minutes=0"]
 OWN = {
     "qmix": ["algo.buffer_size=2048", "algo.learning_starts=256", "algo.batch_size=8", "algo.core=gru"],
     **{algo: ["algo.num_epochs=2", "algo.num_minibatches=2"] for algo in ("ppo", "ippo", "mappo")},
@@ -55,31 +43,31 @@ OWN = {
 
 @dataclasses.dataclass
 class Campaign:
-    """Where it happens, its chances, and what has happened."""
+    """Its folder, random numbers and counts."""
 
     folder: Path
-    chance: random.Random
+    rng: random.Random
     kills: int = 0
-    while_training: int = 0  # further than the run had ever been; the others while it starts or repeats what was lost
+    while_training: int = 0  # kills further than the run had ever been; the others while it starts or repeats lost updates
     before_any: int = 0  # kills before the first checkpoint
     in_a_checkpoint: int = 0  # while one was being written
     most_lost: int = 0  # updates between the last row of a killed run and its newest checkpoint
     damages: int = 0
 
-    def start(self, algo: str, *words: str) -> subprocess.Popen:
+    def start(self, algo: str, *arguments: str) -> subprocess.Popen:
         environment = os.environ | {"XDG_CACHE_HOME": str(self.folder / "cache"), "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, str(SUPPORT / "toy_command.py"), algo, *words]
+        command = [sys.executable, str(SUPPORT / "toy_command.py"), algo, *arguments]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    def run(self, algo: str, *words: str) -> str:
-        """What a command prints, which has to come to a good end."""
-        process = self.start(algo, *words)
+    def run(self, algo: str, *arguments: str) -> str:
+        """The output of a command, which has to succeed."""
+        process = self.start(algo, *arguments)
         output, _ = process.communicate()
         assert process.returncode == 0, output
         return output
 
     def new(self, algo: str, name: str) -> tuple[Path, list[str]]:
-        """A run's folder, and the words that start it."""
+        """A run's folder, and the arguments that start it."""
         return self.folder / f"{algo}_corridor" / name, [*SMALL, *OWN[algo], f"runs={self.folder}", f"name={name}"]
 
 
@@ -110,7 +98,7 @@ def assert_same(run: Path, whole: Path) -> None:
 
 
 def timeless(run: Path) -> list[metrics_log.Row]:
-    """Its rows without when they were written."""
+    """Its rows without their times."""
     return [{key: value for key, value in row.items() if key != "time"} for row in metrics_log.read_rows(run)]
 
 
@@ -121,15 +109,15 @@ class Seconds(NamedTuple):
     trains: float
 
 
-def killed_again_and_again(campaign: Campaign, algo: str, name: str, kills: int, takes: Seconds) -> Path:
-    """A run that is killed up to so often, at any moment, mostly while it trains, and then comes to its end."""
-    run, words = campaign.new(algo, name)
+def run_with_kills(campaign: Campaign, algo: str, name: str, kills: int, takes: Seconds) -> Path:
+    """A run that is killed up to ``kills`` times, mostly while it trains, and then finishes."""
+    run, arguments = campaign.new(algo, name)
     for _ in range(kills):
-        begins, rows, process = newest(run), last_row(run), campaign.start(algo, *going_on(run, words))
-        trains = campaign.chance.random() < TRAINING
+        begins, rows, process = newest(run), last_row(run), campaign.start(algo, *resume_or_start(run, arguments))
+        trains = campaign.rng.random() < TRAINING
         while trains and last_row(run) == rows and process.poll() is None:
             time.sleep(0.01)
-        time.sleep(campaign.chance.uniform(0, takes.trains * (1 - rows / UPDATES) if trains else takes.starts))
+        time.sleep(campaign.rng.uniform(0, takes.trains * (1 - rows / UPDATES) if trains else takes.starts))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         if process.returncode != -signal.SIGKILL:
@@ -143,50 +131,50 @@ def killed_again_and_again(campaign: Campaign, algo: str, name: str, kills: int,
         campaign.in_a_checkpoint += any((run / "checkpoints").glob(".*"))
         campaign.most_lost = max(campaign.most_lost, lost)
     begins = newest(run)
-    output = campaign.run(algo, *going_on(run, words))
+    output = campaign.run(algo, *resume_or_start(run, arguments))
     assert not begins or f"{begins} updates done already" in output, output
     return run
 
 
-def going_on(run: Path, words: list[str]) -> list[str]:
-    """The words that continue a run, or begin it, where it was killed before it had written what it was."""
+def resume_or_start(run: Path, arguments: list[str]) -> list[str]:
+    """The arguments that resume a run, or start it again where it was killed before it had written its configuration."""
     if (run / "config.yaml").exists():
         return [f"resume={run}"]
     shutil.rmtree(run, ignore_errors=True)
-    return words
+    return arguments
 
 
-def flipped(path: Path, chance: random.Random) -> None:
+def flip_a_bit(path: Path, rng: random.Random) -> None:
     content = bytearray(path.read_bytes())
-    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
 
 
-def cut_short(path: Path, chance: random.Random) -> None:
-    os.truncate(path, chance.randrange(path.stat().st_size))
+def truncate(path: Path, rng: random.Random) -> None:
+    os.truncate(path, rng.randrange(path.stat().st_size))
 
 
-def lost(path: Path, chance: random.Random) -> None:
-    del chance
+def delete(path: Path, rng: random.Random) -> None:
+    del rng
     path.unlink()
 
 
-DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (flipped, cut_short, lost)
+DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (flip_a_bit, truncate, delete)
 
 
-def damaged(campaign: Campaign, algo: str, whole: Path, damage: Callable[[Path, random.Random], None], name: str) -> None:
-    """The newest checkpoint of an unfinished run is damaged: it is said, the one before it is taken, and the end is the same."""
+def run_damaged(campaign: Campaign, algo: str, whole: Path, damage: Callable[[Path, random.Random], None], name: str) -> None:
+    """Damages the newest checkpoint of an unfinished run: it is reported, the one before is used, and the end is the same."""
     run = whole.with_name(name)
     shutil.copytree(whole.with_name("half"), run)
     config = (run / "config.yaml").read_text(encoding="utf-8")
     (run / "config.yaml").write_text(re.sub(r"(?m)^name: .*$", f"name: {name}", config), encoding="utf-8")
     found = checkpoint.checkpoints(run / "checkpoints")
     files = [path for path in found[0].rglob("*") if path.is_file() and path.stat().st_size]
-    file = campaign.chance.choice(files)
-    damage(file, campaign.chance)
+    file = campaign.rng.choice(files)
+    damage(file, campaign.rng)
     output = campaign.run(algo, f"resume={run}")
-    told = f"{found[0].name} is damaged" in output and f"going on from {found[1].name}" in output
-    assert told, f"{file}, {damage.__name__}: {output}"
+    reported = f"{found[0].name} is damaged" in output and f"going on from {found[1].name}" in output
+    assert reported, f"{file}, {damage.__name__}: {output}"
     assert f"{int(found[1].name)} updates done already" in output, output
     assert_same(run, whole)
     campaign.damages += 1
@@ -194,8 +182,8 @@ def damaged(campaign: Campaign, algo: str, whole: Path, damage: Callable[[Path, 
 
 def half_done(campaign: Campaign, algo: str) -> None:
     """A run that was asked to stop in the middle, with two checkpoints."""
-    run, words = campaign.new(algo, "half")
-    process = campaign.start(algo, *words)
+    run, arguments = campaign.new(algo, "half")
+    process = campaign.start(algo, *arguments)
     while len(checkpoint.checkpoints(run / "checkpoints")) < 2 and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
@@ -206,40 +194,40 @@ def half_done(campaign: Campaign, algo: str) -> None:
 
 
 def campaign_of(folder: Path, kills: int, damages: int, seed: int, algorithms: tuple[str, ...] = ALGORITHMS) -> Campaign:
-    """So many kills and damaged checkpoints, spread over the algorithms."""
+    """Kills and damaged checkpoints, spread over the algorithms."""
     campaign = Campaign(folder, random.Random(seed))
     for index, algo in enumerate(algorithms):
-        whole, words = campaign.new(algo, "whole")
-        campaign.run(algo, *words, "name=warm")  # compiles
+        whole, arguments = campaign.new(algo, "whole")
+        campaign.run(algo, *arguments, "name=warm")  # compiles
         begun = time.time()
-        campaign.run(algo, *words)
+        campaign.run(algo, *arguments)
         rows = metrics_log.read_rows(whole)
         takes = Seconds(rows[0]["time"] - begun, rows[-1]["time"] - rows[0]["time"])
         mine, number = campaign.kills + len(range(index, kills, len(algorithms))), 0
         while campaign.kills < mine:
             count = min(KILLS_PER_RUN, mine - campaign.kills)
-            assert_same(killed_again_and_again(campaign, algo, f"killed_{number}", count, takes), whole)
+            assert_same(run_with_kills(campaign, algo, f"killed_{number}", count, takes), whole)
             number += 1
         if index < damages:
             half_done(campaign, algo)
         for number in range(index, damages, len(algorithms)):
-            damaged(campaign, algo, whole, DAMAGES[number % len(DAMAGES)], f"damaged_{number}")
+            run_damaged(campaign, algo, whole, DAMAGES[number % len(DAMAGES)], f"damaged_{number}")
         print(f"{algo}: {number} runs that train for {takes.trains:.1f} s, {campaign.kills} kills so far", flush=True)
     return campaign
 
 
-def main(words: list[str]) -> None:
-    given = {"kills": 50, "damages": 20, "seed": 0}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in given or not value.isdigit():
-            sys.exit(f"error: cannot read '{word}'; write {' '.join(f'{name}={value}' for name, value in given.items())}")
-        given[key] = int(value)
+def main(arguments: list[str]) -> None:
+    options = {"kills": 50, "damages": 20, "seed": 0}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key not in options or not value.isdigit():
+            sys.exit(f"error: cannot read '{argument}'; write {' '.join(f'{name}={value}' for name, value in options.items())}")
+        options[key] = int(value)
     with tempfile.TemporaryDirectory() as folder:
-        done = campaign_of(Path(folder), **given)
+        done = campaign_of(Path(folder), **options)
     facts = {name: value for name, value in vars(done).items() if isinstance(value, int)}
     print(json.dumps(facts))
-    print("every run ended with the bits of the undisturbed one, every damaged checkpoint was told and passed over")
+    print("every run ended with the bits of the undisturbed one, every damaged checkpoint was reported and skipped")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A mistake on the command line costs no import that its check does not need: heavy libraries are not there yet when told."""
+"""Errors on the command line are reported before heavy libraries are imported."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ print(status, *(name for name in {HEAVY} if name in sys.modules))
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["train", "mappo", "env=merg"],
         ["train", "mappo", "env=merge", "algo.learning_rat=1"],
@@ -28,8 +28,8 @@ print(status, *(name for name in {HEAVY} if name in sys.modules))
         ["evaluate", "nowhere"],
     ],
 )
-def test_a_mistake_is_told_before_heavy_imports(words):
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True)
+def test_an_error_is_reported_before_heavy_imports(arguments):
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True)
     assert done.stderr.startswith("error: "), done.stderr
     status, *imported = done.stdout.split()
     assert (status, imported) == ("2", [])

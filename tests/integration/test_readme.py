@@ -1,4 +1,4 @@
-"""What README and docs claim stands in the pages of results that commands have written."""
+"""Figures of README and docs are those of the results pages, which commands write."""
 
 import re
 from pathlib import Path

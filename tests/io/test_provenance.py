@@ -1,4 +1,4 @@
-"""What ``run.json`` says of where a run comes from."""
+"""``run.json``: command, commits and status of sessions."""
 
 import json
 import subprocess
@@ -9,9 +9,9 @@ import pytest
 from marljax.io import provenance, run_folder
 
 
-def git(folder, *words):
+def git(folder, *arguments):
     identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
-    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def test_the_commit_is_that_of_the_checkout_which_holds_the_package(tmp_path):
@@ -28,19 +28,9 @@ def test_the_commit_is_that_of_the_checkout_which_holds_the_package(tmp_path):
     git(tmp_path, "commit", "-m", "both")
     state = provenance.git_state(package)
     assert (len(state["commit"]), state["dirty"]) == (40, False)
+    assert provenance.describe({"env.target": package})["own_code"] == {"env.target": state}
     package.write_text("changed = True")
     assert provenance.git_state(package)["dirty"]
-
-
-def test_a_session_names_the_commit_of_the_users_own_code(tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text("")
-    git(tmp_path, "init")
-    git(tmp_path, "add", "own.py")
-    git(tmp_path, "commit", "-m", "own")
-    session = provenance.described({"env.target": own})
-    assert session["own_code"] == {"env.target": provenance.git_state(own)}
-    assert not session["own_code"]["env.target"]["dirty"]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +45,7 @@ def test_a_session_names_the_commit_of_the_users_own_code(tmp_path):
 def test_the_command_is_what_was_typed(monkeypatch, argv, orig_argv, command):
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(sys, "orig_argv", orig_argv)
-    assert " ".join(provenance.typed()) == command
+    assert " ".join(provenance.command_line()) == command
 
 
 def test_the_whole_time_is_noted_of_a_session_that_has_ended(tmp_path):

@@ -1,4 +1,4 @@
-"""What a learned policy is compared with, and that it is not played again for every report."""
+"""Scripted policies of a report, and their cache."""
 
 import jax
 import numpy as np
@@ -46,15 +46,15 @@ def names(monkeypatch, tmp_path):
 
 @pytest.fixture
 def played(monkeypatch):
-    """How often a scripted policy has played a part of the suite."""
+    """A call for each part of the episodes that a scripted policy has played."""
     calls = []
-    scripted = Evaluator.scripted
-    monkeypatch.setattr(Evaluator, "scripted", lambda *given: calls.append(given) or scripted(*given))
+    play = Evaluator.scripted
+    monkeypatch.setattr(Evaluator, "scripted", lambda *inputs: calls.append(inputs) or play(*inputs))
     return calls
 
 
-def figures(*words, env="corridor", episodes=EPISODES):
-    return dict(report.scripted(compose.compose("tiny", [f"env={env}", *words]), 1, episodes, lambda line: None))
+def scripted(*arguments, env="corridor", episodes=EPISODES):
+    return dict(report.scripted(compose.compose("tiny", [f"env={env}", *arguments]), 1, episodes, lambda line: None))
 
 
 def assert_same(one, other):
@@ -64,26 +64,26 @@ def assert_same(one, other):
             np.testing.assert_array_equal(values, other[name][metric], err_msg=metric)
 
 
-def test_a_second_report_plays_nothing_again_until_something_changes(played, tmp_path):
-    first = figures()
+def test_a_second_report_plays_nothing_again_until_something_changes(played):
+    first = scripted()
     assert len(played) == 2
-    assert_same(figures(), first)
+    assert_same(scripted(), first)
     assert len(played) == 2
-    slipping = figures("env.slip=0.5")
+    slipping = scripted("env.slip=0.5")
     assert len(played) == 4
     assert not np.array_equal(slipping["random"]["return"], first["random"]["return"])
-    figures("env.length=5")
+    scripted("env.length=5")
     assert len(played) == 6
-    assert figures(episodes=8)["random"]["return"].shape == (8,)
+    assert scripted(episodes=8)["random"]["return"].shape == (8,)
     assert len(played) == 7
 
 
 def test_code_that_changed_is_played(played, monkeypatch):
-    first = figures()
+    first = scripted()
     observe = toys.Corridor.observe
     jax.clear_caches()  # as in another process
-    monkeypatch.setattr(toys.Corridor, "observe", lambda self, *given: observe(self, *given)._replace(metrics={}))
-    assert figures()["random"].keys() < first["random"].keys()
+    monkeypatch.setattr(toys.Corridor, "observe", lambda self, *inputs: observe(self, *inputs)._replace(metrics={}))
+    assert scripted()["random"].keys() < first["random"].keys()
     assert len(played) == 4
     monkeypatch.undo()
     jax.clear_caches()
@@ -91,26 +91,26 @@ def test_code_that_changed_is_played(played, monkeypatch):
 
 @pytest.mark.parametrize("damage", [b"", b"PK", None])
 def test_a_damaged_entry_is_played_and_written_again(played, tmp_path, damage):
-    first = figures()
+    first = scripted()
     (entry,) = (tmp_path / "marljax" / "policies").iterdir()
     whole = entry.read_bytes()
     entry.write_bytes(whole[: len(whole) // 2] + b"!" + whole[len(whole) // 2 + 1 :] if damage is None else damage)
-    assert_same(figures(), first)
+    assert_same(scripted(), first)
     assert len(played) == 4
     assert entry.read_bytes() == whole
 
 
 def test_without_a_cache_folder_everything_is_played(played, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    first = figures()
+    first = scripted()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(cache.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
-    assert_same(figures(), first)
+    assert_same(scripted(), first)
     assert len(played) == 4
 
 
 def test_every_environment_is_compared_with_random_actions_and_its_own_policies():
-    found = figures(env="guided", episodes=8)
+    found = scripted(env="guided", episodes=8)
     assert list(found) == ["walker", "random"]
     assert found["walker"]["return"].mean() > found["random"]["return"].mean()
     suite = compose.compose("ppo", ["env=gymnax/CartPole-v1"])
@@ -121,6 +121,6 @@ def test_every_environment_is_compared_with_random_actions_and_its_own_policies(
 
 
 def test_a_policy_that_does_not_run_is_one_line():
-    with pytest.raises(UserError, match=r"^Misguided: the scripted policy 'broken' cannot be compiled: ") as refused:
-        figures(env="misguided", episodes=8)
+    with pytest.raises(UserError, match=r"^Misguided: .*'broken'") as refused:
+        scripted(env="misguided", episodes=8)
     assert "\n" not in str(refused.value)

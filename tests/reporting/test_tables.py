@@ -12,7 +12,7 @@ from marljax.training import progress
 
 
 def played(*shape):
-    """Figures as merge reports them."""
+    """Metrics as merge reports them."""
     draw = np.random.default_rng(0).random(shape)
     figures = {"crash": 1.0 * (draw < 0.03), "crashed_cavs": 0.04 * draw, "speed": 20 + draw, "throughput": 0.8 * draw}
     figures |= {"merged": draw**2, "min_ttc": 10 * draw, "intervened": 0 * draw, "own_return": 100 * draw}
@@ -20,7 +20,7 @@ def played(*shape):
 
 
 @pytest.mark.parametrize(("width", "count"), [(80, 5), (100, 7)])
-def test_every_figure_stands_whole_in_its_column(width, count):
+def test_every_metric_fits_its_column(width, count):
     rows = [("mappo", played(4, 320)), ("human drivers (IDM + MOBIL)", played(320)), ("random, supervised", played(320))]
     screen = io.StringIO()
     Console(file=screen, width=width).print(tables.comparison(tables.pooled(320, "frozen", 4), rows, width))
@@ -35,7 +35,7 @@ def test_every_figure_stands_whole_in_its_column(width, count):
     np.testing.assert_allclose([float(word) for word in learned[1:]], [figures[name] for name in names], rtol=0.02)
 
 
-def test_all_of_a_column_stands_in_the_unit_that_its_header_names():
+def test_a_column_has_the_unit_of_its_header():
     """A rate that is 0 or 1 per episode for one policy and a fraction for the other is one rate."""
     units = {"crashed_cavs": "%", "merged": "%", "speed": "m/s"}
     ones, other = played(320), played(320)
@@ -53,7 +53,7 @@ def test_all_of_a_column_stands_in_the_unit_that_its_header_names():
     assert intervals[-3] == "44.6–55.4"
 
 
-def test_a_share_that_is_always_1_is_no_rate():
+def test_a_share_that_is_always_1_is_not_a_rate():
     rows = [("ospo", {"service": np.ones(16)}), ("random", {"service": np.linspace(0.9, 1.0, 16)})]
     screen = io.StringIO()
     Console(file=screen, width=60).print(tables.comparison("t", rows, 60, ["service"], {"service": "%"}))
@@ -71,7 +71,7 @@ def cells_of(rows, name, units=None):
 
 
 def test_an_interval_over_seeds_is_students_over_their_means():
-    """Seeds at 62.0 and 58.1, each sure of itself: their 640 episodes are no 640 independent runs."""
+    """Seeds at 62.0 and 58.1, each with a narrow interval: their 640 episodes are not independent."""
     reached = np.array([62.0, 58.1])[:, None] + np.tile([-1.0, 1.0], 160)
     expected = ttest_1samp([62.0, 58.1], 0.0).confidence_interval(0.95)
     assert cells_of([("mappo", {"return": reached})], "return") == ["60.1", f"{expected.high - 60.05:.2g}"]
@@ -104,13 +104,13 @@ def test_the_headline_gives_units():
     assert progress.headline(figures, ["speed"], {"speed": "m/s"}, count=1) == "speed 24.3 m/s"
 
 
-def test_a_figure_is_left_out_only_if_it_says_nothing_for_any_policy():
+def test_a_metric_is_left_out_only_if_it_is_redundant_for_every_policy():
     one, other = played(8), played(8)
-    assert "finished" not in tables.key_figures([one, other])
-    assert "own_return" not in tables.key_figures([one, other], count=20)
-    assert tables.key_figures([one, other], ["own_return"])[0] == "own_return"
+    assert "finished" not in tables.key_metrics([one, other])
+    assert "own_return" not in tables.key_metrics([one, other], count=20)
+    assert tables.key_metrics([one, other], ["own_return"])[0] == "own_return"
     never = {"won": np.zeros(8), "lost": np.zeros(8)}
-    assert tables.key_figures([one | never, other | never], ["won", "lost"])[:2] == ["won", "return"]
+    assert tables.key_metrics([one | never, other | never], ["won", "lost"])[:2] == ["won", "return"]
     cut = other | {"finished": np.zeros(8), "own_return": np.ones(8)}
-    assert tables.key_figures([one, cut])[:3] == ["return", "crash", "finished"]
-    assert "own_return" in tables.key_figures([one, cut], count=20)
+    assert tables.key_metrics([one, cut])[:3] == ["return", "crash", "finished"]
+    assert "own_return" in tables.key_metrics([one, cut], count=20)

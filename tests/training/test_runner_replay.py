@@ -1,4 +1,4 @@
-"""Runs of QMIX, whose replay is kept with them: announced, resumed to the same bits, left alone where only a policy is wanted."""
+"""Runs of QMIX, whose checkpoints hold a replay buffer: announced, resumed to the same bits, not read for a policy."""
 
 import json
 import os
@@ -6,61 +6,32 @@ import signal
 
 import chex
 import jax
-import numpy as np
 import pytest
+from kill_and_corrupt import arrays, assert_same
 from rich.console import Console
 
 import marljax
-from marljax import registry
 from marljax.config import compose
 from marljax.io import checkpoint
-from marljax.training import load, runner
+from marljax.training import resume, runner
 
-SMALL = [
-    "env=corridor",
-    "algo.total_steps=400",
-    "algo.num_envs=4",
-    "algo.rollout_length=5",
-    "algo.buffer_size=60",
-    "algo.batch_size=8",
-    "algo.learning_starts=0",
-    "algo.hidden=[8,8]",
-    "algo.core=gru",
-    "seeds=2",
-    "chunk=2",
-    "render=false",
-    "eval.every=0.5",
-    "eval.episodes=4",
-    "checkpoint.every=0.1",
-]
+SMALL = ["env=corridor", "algo.total_steps=400", "algo.num_envs=4", "algo.rollout_length=5", "algo.buffer_size=60"]
+SMALL += ["algo.batch_size=8", "algo.learning_starts=0", "algo.hidden=[8,8]", "algo.core=gru", "seeds=2", "chunk=2"]
+SMALL += ["render=false", "eval.every=0.5", "eval.episodes=4", "checkpoint.every=0.1"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def corridor():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
-        yield
-
-
-def train(folder, *words, console=None):
-    return runner.train(compose.compose("qmix", [*SMALL, f"runs={folder}", *words]), console or Console(quiet=True))
+def train(folder, *arguments, console=None):
+    return runner.train(compose.compose("qmix", [*SMALL, f"runs={folder}", *arguments]), console or Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(toys, tmp_path_factory):
     """An uninterrupted run."""
     return train(tmp_path_factory.mktemp("finished"), "name=whole").run
 
 
-def arrays(run):
-    """Every array of the newest checkpoint by name."""
-    path = checkpoint.checkpoints(run.folder / "checkpoints")[0]
-    shapes = checkpoint.read_manifest(path)["structure"]
-    return checkpoint.read_arrays(path / checkpoint.ARRAYS, [name for name, (shape, _) in shapes.items() if np.prod(shape)])
-
-
 def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, monkeypatch):
-    """Also where a setting has come since, with which the run would have been the same."""
+    """Also where the checkpoint does not know a newer setting."""
     run_chunks = runner.run_chunks
 
     def interrupted(run, progress, record, stopper):
@@ -81,17 +52,14 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, m
     manifest.write_text(json.dumps(checkpoint.sealed(content)))
     resumed = runner.train(compose.compose("qmix", [f"resume={stopped.run.folder}"]), Console(quiet=True))
     assert resumed.status == "finished"
-    mine, whole = arrays(resumed.run), arrays(finished)
-    assert mine.keys() == whole.keys()
-    assert any("carry.replay.value.inputs" in name for name in whole)
-    for name in whole:
-        np.testing.assert_array_equal(mine[name], whole[name], err_msg=name)
+    assert any("carry.replay.value.inputs" in name for name in arrays(finished.folder))
+    assert_same(resumed.run.folder, finished.folder)
 
 
-def test_a_run_says_what_its_replay_takes(tmp_path, capsys):
+def test_a_run_announces_the_size_of_its_replay_buffer(tmp_path, capsys):
     run = train(tmp_path, console=Console(width=200)).run
     kept = sum(leaf.nbytes for leaf in jax.tree.leaves(run.members.state.actors.carry.replay.value)) / 2
-    assert f"kept to be replayed: {kept / 1e3:.0f} kB per seed, in memory and in checkpoints" in capsys.readouterr().out
+    assert f"replay buffer: {kept / 1e3:.0f} kB per seed" in capsys.readouterr().out
 
 
 def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
@@ -103,11 +71,11 @@ def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
     assert not [name for name in names if "actors" in name or "opt_state" in name]
     params = finished.members.state.learner.params.agent
     chex.assert_trees_all_equal(policy.params.agent, jax.tree.map(lambda leaf: leaf[1], params))
-    template = load.saved_shapes(finished.trainer, finished.settings)
-    assert checkpoint.structure(template) == checkpoint.structure(runner.Saved(finished.members, finished.best))
+    template = resume.saved_shapes(finished.trainer, finished.settings)
+    assert checkpoint.structure(template) == checkpoint.structure(resume.Saved(finished.members, finished.best))
 
 
-@pytest.mark.parametrize(("words", "count"), [((), 1), (("checkpoint.minutes=0",), 10)])
-def test_large_checkpoints_are_minutes_apart(tmp_path, words, count):
-    folder = train(tmp_path, "checkpoint.keep=99", *words).run.folder
+@pytest.mark.parametrize(("arguments", "count"), [((), 1), (("checkpoint.minutes=0",), 10)])
+def test_large_checkpoints_are_minutes_apart(tmp_path, arguments, count):
+    folder = train(tmp_path, "checkpoint.keep=99", *arguments).run.folder
     assert len(checkpoint.checkpoints(folder / "checkpoints")) == count

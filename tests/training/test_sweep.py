@@ -1,4 +1,4 @@
-"""Sweeps: which settings are tried, that members are the runs they stand for, batches, ranking, what is loaded again."""
+"""Sweeps: the settings that are tried, members that equal single runs, batches, ranking, loading."""
 
 import dataclasses
 import json
@@ -6,15 +6,15 @@ import json
 import jax
 import numpy as np
 import pytest
+from kill_and_corrupt import arrays
 from rich.console import Console
 
 import marljax
-from marljax import registry
 from marljax.cli import app, batches, plot
 from marljax.config import compose as settings
 from marljax.config import sweep
 from marljax.errors import UserError
-from marljax.io import checkpoint, metrics_log
+from marljax.io import metrics_log
 from marljax.reporting import ranking, report
 from marljax.training import load, runner
 from marljax.training.evaluation import Evaluator
@@ -24,30 +24,20 @@ SMALL = ["env=corridor", "algo.total_steps=800", "render=false", "eval.episodes=
 GRID = ["seeds=2", "sweep.learning_rate=[0.1,0.2]", "sweep.env.slip=[0,0.1,0.2]"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def toys():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
-        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
-        yield
+def compose(folder, *arguments):
+    return settings.compose("tiny", [*SMALL, f"runs={folder}", "name=run", *arguments])
 
 
-def compose(folder, *words, name="run"):
-    return settings.compose("tiny", [*SMALL, f"runs={folder}", f"name={name}", *words])
+def train(folder, *arguments):
+    return batches.train(compose(folder, *arguments), Console(quiet=True))
 
 
-def train(folder, *words, name="run"):
-    return batches.train(compose(folder, *words, name=name), Console(quiet=True))
-
-
-def arrays(folder):
-    path = checkpoint.checkpoints(folder / "checkpoints")[0]
-    shapes = checkpoint.read_manifest(path)["structure"]
-    return checkpoint.read_arrays(path / checkpoint.ARRAYS, [name for name, (shape, _) in shapes.items() if np.prod(shape)])
+def resume(folder):
+    return batches.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(toys, tmp_path_factory):
     """A grid of six settings with two seeds each, in one program."""
     ended = train(tmp_path_factory.mktemp("whole"), *GRID)
     ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
@@ -81,9 +71,7 @@ def test_no_setting_is_drawn_twice_and_integers_are_whole():
         assert {tuple(trial.values()) for trial in drawn} == {(a, b) for a in (1, 2, 3) for b in (4, 5)}
         whole = [trial["a"] for trial in sweep.trials({"a": "tag(log,int(interval(2,9)))"}, method, 8, 0)]
         assert sorted(whole) == list(range(2, 10))
-    with pytest.raises(
-        UserError, match=r"search.trials=7 is more than the 6 settings that there are; search.method=grid has all"
-    ):
+    with pytest.raises(UserError, match=r"search.trials=7 .* search.method=grid"):
         sweep.trials(lists, "random", 7, 0)
 
 
@@ -95,15 +83,12 @@ def test_a_member_is_the_run_of_its_seed_and_setting(whole, tmp_path):
     alone = train(tmp_path, "seed=1", "algo.learning_rate=0.1", "env.slip=0.2").run
     params, same = whole.run.members.state.learner.params["w"][5], alone.members.state.learner.params["w"][0]
     np.testing.assert_array_equal(params, same)
-    rows = [
-        row for row in metrics_log.read_rows(whole.folder) if (row["sweep.learning_rate"], row["sweep.env.slip"]) == (0.1, 0.2)
-    ]
-    mine = [{key: row[key] for key in row if key != "time" and "sweep" not in key} for row in rows if row["seed"] == 1]
-    theirs = [{key: row[key] for key in row if key != "time"} for row in metrics_log.read_rows(alone.folder)]
-    for row, other in zip(mine, theirs, strict=True):
-        assert {key: value for key, value in row.items() if not key.startswith("eval")} == {
-            key: value for key, value in other.items() if not key.startswith("eval")
-        }
+
+    def rows(folder, place):  # but for evaluations, which play in the sweep's own environment
+        found = [row for row in metrics_log.read_rows(folder) if place.items() <= row.items()]
+        return [{key: row[key] for key in row if not key.startswith(("time", "sweep", "eval"))} for row in found]
+
+    assert rows(whole.folder, members[5].place) == rows(alone.folder, {})
 
 
 @pytest.mark.parametrize("judge", ["standard", "own"])
@@ -113,72 +98,67 @@ def test_settings_are_judged_on_the_same_episodes_or_on_their_own(tmp_path, judg
     assert (found[0] == found[1]) == (judge == "standard")
 
 
-def test_batches_give_what_one_program_gives(whole, tmp_path):
+def assert_same_sweep(one, other, batches):
+    """Parameters and results of a sweep in batches are those of one program."""
+    parts = [arrays(other / f"batch_{index}") for index in range(batches)]
+    for name, array in arrays(one).items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array, err_msg=name)
+    assert (one / "results.json").read_text() == (other / "results.json").read_text()
+
+
+def test_batches_give_the_results_of_one_program(whole, tmp_path):
     ended = train(tmp_path, *GRID, "search.batches=3")
     ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
-    parts = [arrays(ended.folder / f"batch_{index}") for index in range(3)]
-    for name, array in arrays(whole.folder).items():
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array, err_msg=name)
-    results = [json.loads((folder / "results.json").read_text()) for folder in (whole.folder, ended.folder)]
-    assert results[0] == results[1]
+    assert_same_sweep(whole.folder, ended.folder, 3)
     for trial in (None, 4):
         one, other = (marljax.load(folder, trial=trial) for folder in (whole.folder, ended.folder))
-        assert (one.seed, one.score, float(one.config.learning_rate)) == (
-            other.seed,
-            other.score,
-            float(other.config.learning_rate),
-        )
+        assert (one.seed, one.score, one.config.learning_rate) == (other.seed, other.score, other.config.learning_rate)
         np.testing.assert_array_equal(one.params["w"], other.params["w"])
 
 
-def stopped_at_once(part, console, place, started=runner.train):
-    """In place of a batch's training: the second one is not begun."""
-    if place.name == "batch_1":
+def stop_before_batch_1(part, console, folder, train=runner.train):
+    if folder.name == "batch_1":
         raise KeyboardInterrupt
-    return started(part, console, place)
+    return train(part, console, folder)
 
 
-def not_judged(run, console):
-    """In place of judging a batch that has trained."""
+def stop_before_judging(run, console):
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "stopped"), [(runner, "train", stopped_at_once), (ranking, "judge", not_judged)], ids=["batch", "judge"]
+    ("module", "name", "stop"), [(runner, "train", stop_before_batch_1), (ranking, "judge", stop_before_judging)]
 )
-def test_a_sweep_in_batches_is_resumed(whole, tmp_path, monkeypatch, module, name, stopped):
+def test_a_sweep_in_batches_is_resumed(whole, tmp_path, monkeypatch, module, name, stop):
     """Stopped between two batches, and between the training of one and its final episodes."""
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, stopped)
+        patch.setattr(module, name, stop)
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path, *GRID, "search.batches=2")
     folder = tmp_path / "tiny_corridor" / "run"
     assert (folder / "batch_0" / "results.json").exists() == (name == "train")
     assert not (folder / "batch_1").exists()
-    with pytest.raises(UserError, match=r"batch_0 is one batch of several; resume=.*run goes on with all"):
-        batches.train(settings.compose("tiny", [f"resume={folder / 'batch_0'}"]), Console(quiet=True))
-    ended = batches.train(settings.compose("tiny", [f"resume={folder}"]), Console(quiet=True))
+    with pytest.raises(UserError, match=r"batch_0 .*resume=.*run"):
+        resume(folder / "batch_0")
+    ended = resume(folder)
     assert (ended.status, ended.folder) == ("finished", folder)
-    parts = [arrays(folder / f"batch_{index}") for index in range(2)]
-    for name, array in arrays(whole.folder).items():
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), array, err_msg=name)
     ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
-    assert (folder / "results.json").read_text() == (whole.folder / "results.json").read_text()
+    assert_same_sweep(whole.folder, folder, 2)
 
 
 def test_a_signal_in_the_last_chunk_of_a_batch_starts_no_other(tmp_path, monkeypatch):
-    """The whole can be continued then."""
+    """The whole can be resumed then."""
     trained = runner.train
 
-    def signalled(part, console, place):
-        return dataclasses.replace(trained(part, console, place), signal=15)
+    def signalled(part, console, folder):
+        return dataclasses.replace(trained(part, console, folder), signal=15)
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "train", signalled)
         ended = train(tmp_path, *GRID, "search.batches=2")
     assert (ended.status, ended.signal, ended.folder.name) == ("interrupted", 15, "run")
     assert not (ended.folder / "batch_1").exists()
-    assert batches.train(settings.compose("tiny", [f"resume={ended.folder}"]), Console(quiet=True)).status == "finished"
+    assert resume(ended.folder).status == "finished"
 
 
 def test_the_best_setting_comes_first_with_its_interval(whole):
@@ -217,21 +197,13 @@ def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
     assert "have not been ranked yet" in capsys.readouterr().out
 
 
-def test_lowest_first_and_other_metrics(tmp_path):
-    ended = train(tmp_path, *GRID, "search.metric=length", "search.lowest=true")
-    ranks = ranking.ranked(ended.run.settings, ranking.judged(ended.folder, 1))
-    values = [rank.score.value for rank in ranks]
-    assert values == sorted(values)
-    assert values[0] == min(rank.metrics["length"] for rank in ranks)
-
-
-def test_a_diverged_member_is_counted(tmp_path):
-    ended = train(tmp_path, "seeds=2", "sweep.broken_seed=[-1,1]")
+def test_lowest_first_and_diverged_members_are_counted(tmp_path):
+    ended = train(tmp_path, "seeds=2", "sweep.broken_seed=[-1,1]", "search.metric=length", "search.lowest=true")
     assert ended.status == "finished"
     ranks = ranking.ranked(ended.run.settings, ranking.judged(ended.folder, 1))
+    assert [rank.score.value for rank in ranks] == sorted(np.mean(rank.scores) for rank in ranks)
     assert {rank.trial: rank.diverged for rank in ranks} == {0: 0, 1: 1}
-    table = ranking.table(ended.run.settings, ranks, {})
-    assert [column.header for column in table.columns][-1] == "diverged"
+    assert [column.header for column in ranking.table(ended.run.settings, ranks, {}).columns][-1] == "diverged"
 
 
 def test_one_setting_is_loaded_as_a_run_of_its_own(whole):
@@ -240,15 +212,12 @@ def test_one_setting_is_loaded_as_a_run_of_its_own(whole):
     assert float(loaded.settings.config.learning_rate) == pytest.approx(0.2)
     np.testing.assert_array_equal(loaded.params["w"], whole.run.members.state.learner.params["w"][10:])
     best = marljax.load(whole.folder)
-    assert best.score == max(np.asarray(whole.run.best.score)[2 * best_trial(whole) :][:2])
-    with pytest.raises(UserError, match="has no trial 6; it tried 0 to 5"):
+    trial = json.loads((whole.folder / "results.json").read_text())["settings"][0]["trial"]
+    assert best.score == max(np.asarray(whole.run.best.score)[2 * trial :][:2])
+    with pytest.raises(UserError, match="trial 6; it tried 0 to 5"):
         marljax.load(whole.folder, trial=6)
-    with pytest.raises(UserError, match="has no seed 7; it trained 0, 1"):
+    with pytest.raises(UserError, match="seed 7; it trained 0, 1"):
         marljax.load(whole.folder, trial=0, seed=7)
-
-
-def best_trial(whole):
-    return json.loads((whole.folder / "results.json").read_text())["settings"][0]["trial"]
 
 
 def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
@@ -259,15 +228,15 @@ def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
     assert batches.needed(wanted, Console(width=200)) == 3
     assert "training 3 batches of 4" in capsys.readouterr().out
     monkeypatch.setattr(batches.memory, "left", lambda: 100)
-    with pytest.raises(UserError, match=r"1 member would take .* of memory, and there are"):
+    with pytest.raises(UserError, match=r"algo.num_envs"):
         batches.needed(wanted, Console(quiet=True))
 
 
 @pytest.mark.slow
 def test_memory_grows_with_members_as_predicted():
-    """Of what one and two members take follows what the compiler says of eight, which is less than all that they compute."""
-    words = ["algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
-    wanted = settings.compose("ippo", ["env=corridor", *words])
+    """Extrapolated from one and two members to the compiler's size of eight, which is less than all of their arrays."""
+    arguments = ["algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
+    wanted = settings.compose("ippo", ["env=corridor", *arguments])
     trainer = runner.make_trainer(wanted)
     needs = trainer.needs(*runner.member_inputs(wanted))
     assert batches.prediction(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
@@ -277,10 +246,10 @@ def test_memory_grows_with_members_as_predicted():
 
 def test_the_command_draws_ranks_and_replays_the_best(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    words = [word for word in SMALL if not word.startswith("render")]
+    small = [argument for argument in SMALL if not argument.startswith("render")]
     draws = ["sweep.learning_rate=tag(log,interval(0.01,1))", "search.method=sobol", "search.trials=4", "seeds=2"]
     with pytest.raises(SystemExit) as stopped:
-        app.main("tiny", [*words, *draws, f"runs={tmp_path}", "name=run"])
+        app.main("tiny", [*small, *draws, f"runs={tmp_path}", "name=run"])
     output = capsys.readouterr()
     assert stopped.value.code == 0, output.err
     folder = tmp_path / "tiny_corridor" / "run"

@@ -42,41 +42,38 @@ def test_total_steps_are_rounded_up_to_whole_updates(train):
 
 
 @pytest.mark.slow
-def test_only_the_member_that_diverges_says_so(train):
+def test_divergence_is_reported_per_member(train):
     rates = {"learning_rate": jnp.array([1e-3, jnp.inf])}
     result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2), rates)
     assert result.diverged_at.tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "match"),
     [
         ({"learning_rat": 1e-3}, "learning_rate"),
-        ({"num_envs": 8}, "shapes the program"),
+        ({"num_envs": 8}, "num_envs"),
         ({"env.varient": 1}, "variant"),
         ({"env.variant": 1, "gama": 0.9}, "gamma"),
-        ({"learning_rate": jnp.array([1e-3, 2e-3])}, r"'learning_rate' is of shape \[2\]; it takes one number"),
-        ({"gamma": None}, "gamma=null has the wrong type"),
-        ({"gamma": jnp.float32(2.0)}, "gamma=2.0 is out of range"),
-        ({"env.variant": None}, "'env.variant' differs from the environment's own: value is missing"),
-        ({"env.variant": "truncated"}, "'env.variant' is 'truncated'; give numbers or arrays"),
-        ({"env.variant": jnp.ones(2)}, r"'env.variant' is of shape \[2\]; it takes shape \[\]"),
-        ({"env.garbage": float("nan")}, "env_params hold NaN in garbage"),
-        ([("gamma", 0.9)], "overrides are .*give numbers by name"),
-        ({3: 0.9}, "overrides are .*give numbers by name"),
+        ({"learning_rate": jnp.array([1e-3, 2e-3])}, "learning_rate"),
+        ({"gamma": None}, "gamma"),
+        ({"gamma": jnp.float32(2.0)}, "gamma"),
+        ({"env.variant": None}, "env.variant"),
+        ({"env.variant": "truncated"}, "env.variant"),
+        ({"env.variant": jnp.ones(2)}, "env.variant"),
+        ({"env.garbage": float("nan")}, "garbage"),
+        ([("gamma", 0.9)], "by name"),
+        ({3: 0.9}, "by name"),
     ],
 )
-def test_impossible_overrides_say_why(train, overrides, words):
-    with pytest.raises(UserError, match=words):
+def test_impossible_overrides_are_refused(train, overrides, match):
+    with pytest.raises(UserError, match=match):
         train(jax.random.key(0), overrides)
 
 
-@pytest.mark.parametrize(
-    ("key", "given"),
-    [(0, "0"), (None, "None"), (jax.random.split(jax.random.key(0), 2), r"key<fry>\[2\]"), (jnp.zeros(2), "float32")],
-)
-def test_what_is_no_single_key_is_refused(train, key, given):
-    with pytest.raises(UserError, match=rf"train got {given}.*; give one key, .*jax.vmap\(train\) for several"):
+@pytest.mark.parametrize("key", [0, None, jax.random.split(jax.random.key(0), 2), jnp.zeros(2)])
+def test_anything_but_a_single_key_is_refused(train, key):
+    with pytest.raises(UserError, match=r"give one key, .*jax.vmap\(train\) for several"):
         train(key)
 
 
@@ -88,18 +85,18 @@ class Branching(probes.Probe):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "match"),
     [
-        (("mappo", probes.Probe(), CONFIG), "'mappo' is no algorithm; give its module"),
-        ((ippo, "merge", CONFIG), "'merge' is no environment; make one"),
-        ((mappo, probes.Probe(), CONFIG), r"config is a marljax.algos.ippo.Config; give a marljax.algos.mappo.Config"),
-        ((ippo, probes.Probe(), ippo.Config), r"config is a builtins.type; give a marljax.algos.ippo.Config"),
-        ((ippo, probes.Probe(), CONFIG.replace(gamma=np.array([0.9, 0.8]))), r"'gamma' is of shape \[2\]"),
-        ((ippo, probes.Probe(), CONFIG, {"variant": 1}), "env_params are dict; give ProbeParams"),
-        ((ippo, probes.Probe(), CONFIG, probes.ProbeParams(garbage=float("nan"))), "env_params hold NaN in garbage"),
-        ((ippo, Branching(), CONFIG), "^Branching: step cannot be compiled: .*boolean.* of test_trainer.py"),
+        (("mappo", probes.Probe(), CONFIG), "'mappo' .* give its module"),
+        ((ippo, "merge", CONFIG), r"'merge' .* marljax.make\('merge'\)"),
+        ((mappo, probes.Probe(), CONFIG), r"marljax.algos.ippo.Config; give a marljax.algos.mappo.Config"),
+        ((ippo, probes.Probe(), ippo.Config), r"give a marljax.algos.ippo.Config"),
+        ((ippo, probes.Probe(), CONFIG.replace(gamma=np.array([0.9, 0.8]))), "gamma"),
+        ((ippo, probes.Probe(), CONFIG, {"variant": 1}), "ProbeParams"),
+        ((ippo, probes.Probe(), CONFIG, probes.ProbeParams(garbage=float("nan"))), "garbage"),
+        ((ippo, Branching(), CONFIG), "^Branching: .*boolean.* of test_trainer.py"),
     ],
 )
-def test_arguments_that_are_something_else_say_what_to_give(arguments, message):
-    with pytest.raises(UserError, match=message):
+def test_arguments_of_the_wrong_type_are_refused(arguments, match):
+    with pytest.raises(UserError, match=match):
         make_train(*arguments)

@@ -1,4 +1,4 @@
-"""Episodes become files that show what the scenes hold."""
+"""Pictures and animations show the shapes of their scenes."""
 
 import shutil
 import subprocess
@@ -13,22 +13,20 @@ import pytest
 from PIL import Image
 from toys import Corridor
 
+from marljax.core.environment import Display
 from marljax.core.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, Trails, empty
 from marljax.errors import UserError
-from marljax.viz import animation
-from marljax.viz import stage as render
+from marljax.viz import animation, stage
 
 RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
 
 
-class Street:
-    legend = (("car", (*BLUE, 1.0)), ("crashed", (*RED, 1.0)))
-    units = types.MappingProxyType({"time": "s", "distance": "m"})
-    pace = 0.0
+LEGEND = (("car", (*BLUE, 1.0)), ("crashed", (*RED, 1.0)))
+STREET = types.SimpleNamespace(display=Display(legend=LEGEND, units={"time": "s", "distance": "m"}))
 
 
 def street(num_frames: int, length: float = 400.0) -> Scene:
-    """A blue car drives along a street 10 m wide, beside an absent one, and turns red in the last frame."""
+    """A blue car drives along a street 10 m wide, next to an absent one, and turns red in the last frame."""
     drives = jnp.linspace(10.0, length - 10.0, num_frames)
     centre = jnp.stack([jnp.stack([drives, jnp.zeros(num_frames)], -1), jnp.full((num_frames, 2), 50.0)], 1)
     crashed = (jnp.arange(num_frames) == num_frames - 1)[:, None]
@@ -50,55 +48,56 @@ def count(image: Image.Image, colour: tuple, below: int = 0) -> int:
     return int(np.sum(np.abs(pixels - 255 * np.array(colour)).max(-1) < 12))
 
 
-def test_gif_shows_every_frame_and_stays_small(tmp_path):
-    path = animation.animate(Street(), street(100), tmp_path / "street.gif", fps=10)
-    assert path.stat().st_size < 3_000_000
-    frames = Image.open(path)
-    assert frames.n_frames == 100
-    assert frames.size[0] == render.WIDTH
+def first(scenes: Scene, index: int = 0) -> Scene:
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[index], scenes)
+
+
+def test_every_frame_of_a_gif_is_the_picture_of_its_scene(tmp_path):
+    """Though a frame of the file holds only changes: a car that drives on, one that stops, and a crash at the end."""
+    scenes = first(street(6, length=60.0), np.array([0, 1, 2, 2, 2, 5]))._replace(time=0.5 * np.arange(6))
+    film = Image.open(animation.animate(STREET, scenes, tmp_path / "street.gif", fps=10))
     assert [item.name for item in tmp_path.iterdir()] == ["street.gif"]
-    assert (count(frames, BLUE, render.HEADER) > 50, count(frames, RED, render.HEADER)) == (True, 0)
-    frames.seek(99)
-    assert (count(frames, BLUE, render.HEADER), count(frames, RED, render.HEADER) > 50) == (0, True)
+    assert (film.n_frames, film.size[0]) == (6, stage.WIDTH)
+    for index in range(6):
+        alone = Image.open(animation.picture(STREET, first(scenes, index), tmp_path / "street.png"))
+        film.seek(index)
+        apart = np.abs(np.asarray(film.convert("RGB"), int) - np.asarray(alone, int))[stage.HEADER :]
+        assert apart.max() < 24
+        crashed = index == 5
+        assert (count(film, RED, stage.HEADER) > 50, count(film, BLUE, stage.HEADER) > 50) == (crashed, not crashed)
 
 
 def test_absent_shapes_are_not_drawn_and_proportions_are_kept(tmp_path):
-    scene = jax.tree.map(lambda leaf: leaf[0], street(2, length=20.0))
-    image = Image.open(animation.picture(Street(), scene, tmp_path / "street.png"))
-    pixels = np.argwhere(np.abs(np.asarray(image, int)[render.HEADER :, :, :3] - 255 * np.array(BLUE)).max(-1) < 12)
+    scene = first(street(2, length=20.0))
+    image = Image.open(animation.picture(STREET, scene, tmp_path / "street.png"))
+    pixels = np.argwhere(np.abs(np.asarray(image, int)[stage.HEADER :, :, :3] - 255 * np.array(BLUE)).max(-1) < 12)
     height, width = pixels.max(0) - pixels.min(0) + 1
-    scale = (image.size[0] - 2 * render.MARGIN) / 20.0
+    scale = (image.size[0] - 2 * stage.MARGIN) / 20.0
     assert abs(height - 4 * scale) <= 2
     assert abs(width - 4 * scale) <= 2
 
 
 @pytest.mark.parametrize(("width", "height", "expected"), [(10, 10, 1), (70, 10, 1), (520, 18, 2), (5000, 10, 4)])
 def test_thin_worlds_are_cut_into_panels(width, height, expected):
-    assert render.panels(width, height) == expected
+    assert stage.panels(width, height) == expected
 
 
-@pytest.mark.parametrize("place", [100.0, 200.0])
-def test_what_stands_where_two_panels_meet_is_drawn_once(tmp_path, place):
+def test_a_shape_where_two_panels_meet_is_drawn_once(tmp_path):
     """A car of 4 × 4 m at the end of the first panel, and its number, fill as many pixels as elsewhere."""
-    scene = jax.tree.map(lambda leaf: leaf[0], street(2))
-    assert render.panels(400.0, 10.0) == 3
-    centre = jnp.array([[place * 2 / 3, 0.0], [50.0, 50.0]])
-    scene = scene._replace(boxes=scene.boxes._replace(centre=centre))
-    image = Image.open(animation.picture(Street(), scene, tmp_path / "street.png"))
-    scale = 3 * (render.WIDTH - 2 * render.MARGIN) / 400.0
-    assert abs(count(image, BLUE, render.HEADER) - (4 * scale) ** 2) < 8 * scale
-    label = Labels(centre[:1], jnp.array([8]), jnp.array([[*RED, 1.0]]))
-    bare = scene._replace(boxes=empty(Boxes), labels=label)
-    ink = [
-        count(
-            Image.open(animation.picture(Street(), bare._replace(labels=label._replace(position=position)), tmp_path / "n.png")),
-            RED,
-            render.HEADER,
-        )
-        for position in (centre[:1], jnp.array([[50.0, 0.0]]))
-    ]
-    assert ink[0] > 10
-    assert abs(ink[0] - ink[1]) <= 0.3 * ink[1]
+
+    def pixels(scene: Scene, colour: tuple) -> int:
+        return count(Image.open(animation.picture(STREET, scene, tmp_path / "street.png")), colour, stage.HEADER)
+
+    scene = first(street(2))
+    assert stage.panels(400.0, 10.0) == 3
+    centre = np.array([[400 / 3, 0.0], [50.0, 50.0]])
+    scale = 3 * (stage.WIDTH - 2 * stage.MARGIN) / 400.0
+    car = pixels(scene._replace(boxes=scene.boxes._replace(centre=centre)), BLUE)
+    assert abs(car - (4 * scale) ** 2) < 8 * scale
+    labels = [Labels(position, np.array([8]), np.array([[*RED, 1.0]])) for position in (centre[:1], np.array([[50.0, 0.0]]))]
+    here, elsewhere = (pixels(scene._replace(boxes=empty(Boxes), labels=label), RED) for label in labels)
+    assert here > 10
+    assert abs(here - elsewhere) <= 0.3 * elsewhere
 
 
 class Status(NamedTuple):
@@ -106,28 +105,28 @@ class Status(NamedTuple):
     on_the_ramp: jax.Array
 
 
-def test_the_status_is_written_beside_the_time_and_the_legend_names_what_some_scene_needs(tmp_path):
+def test_status_follows_the_time_and_the_legend_has_what_some_scene_needs(tmp_path):
     scenes = jax.tree.map(np.asarray, street(2))
-    assert render.listed(Street.legend, scenes) == Street.legend
+    assert stage.needed_entries(LEGEND, scenes) == LEGEND
     some = scenes._replace(listed=np.array([[True, False], [True, False]]))
-    assert render.listed(Street.legend, some) == Street.legend[:1]
-    assert render.listed(Street.legend, some._replace(listed=np.eye(2, dtype=bool))) == Street.legend
-    assert render.status_words(Status(np.float32(3.0), np.int32(1))) == ["cars 3", "on the ramp 1"]
-    assert render.status_words(()) == []
-    one = jax.tree.map(lambda leaf: leaf[0], scenes)
+    assert stage.needed_entries(LEGEND, some) == LEGEND[:1]
+    assert stage.needed_entries(LEGEND, some._replace(listed=np.eye(2, dtype=bool))) == LEGEND
+    assert stage.status_texts(Status(np.float32(3.0), np.int32(1))) == ["cars 3", "on the ramp 1"]
+    assert stage.status_texts(()) == []
+    one = first(scenes)
     headers = []
     for status in ((), Status(np.array(3), np.array(1)), Status(np.array(3), np.array(2))):
-        image = Image.open(animation.picture(Street(), one._replace(status=status), tmp_path / "street.png"))
-        headers.append(np.asarray(image)[: render.HEADER // 2])
+        image = Image.open(animation.picture(STREET, one._replace(status=status), tmp_path / "street.png"))
+        headers.append(np.asarray(image)[: stage.HEADER // 2])
     assert np.any(headers[0] != headers[1])
     assert np.any(headers[1] != headers[2])
 
 
 def test_boxes_turn_counter_clockwise_and_circles_have_their_radius():
     box = Boxes(np.array([[1.0, 2.0]]), np.array([[4.0, 2.0]]), np.array([np.pi / 2]), np.ones((1, 4)))
-    np.testing.assert_allclose(render.box_corners(box)[0], [[2, 0], [2, 4], [0, 4], [0, 0]], atol=1e-12)
+    np.testing.assert_allclose(stage.box_corners(box)[0], [[2, 0], [2, 4], [0, 4], [0, 0]], atol=1e-12)
     circle = Circles(np.array([[1.0, 2.0]]), np.array([3.0]), np.ones((1, 4)))
-    np.testing.assert_allclose(np.hypot(*(render.circle_corners(circle)[0] - [1.0, 2.0]).T), 3.0)
+    np.testing.assert_allclose(np.hypot(*(stage.circle_corners(circle)[0] - [1.0, 2.0]).T), 3.0)
 
 
 def test_an_environment_is_drawn_with_its_labels_and_moving_view(tmp_path):
@@ -139,39 +138,38 @@ def test_an_environment_is_drawn_with_its_labels_and_moving_view(tmp_path):
     moving = Image.open(animation.animate(env, follows, tmp_path / "moving.gif"))
     still.seek(2)
     moving.seek(2)
-    assert count(still, (0.0, 0.45, 0.7), render.HEADER) > count(moving, (0.0, 0.45, 0.7), render.HEADER) > 0
+    assert count(still, (0.0, 0.45, 0.7), stage.HEADER) > count(moving, (0.0, 0.45, 0.7), stage.HEADER) > 0
 
 
-def test_labels_leave_nothing_behind_when_the_view_moves(tmp_path):
-    """Whatever was shown before, a frame of an animation is the picture of its scene."""
+def test_labels_disappear_when_the_view_moves(tmp_path):
     scenes = street(2)
     ink = jnp.tile(jnp.array([0.1, 0.1, 0.1, 1.0]), (2, 1, 1))
     labels = Labels(jnp.array([[[50.0, 0.0]], [[90.0, 0.0]]]), jnp.array([[3], [4]]), ink)
     bounds = scenes.bounds + jnp.array([[0.0] * 4, [5.0, 5.0, 0.0, 0.0]])
     scenes = scenes._replace(labels=labels, bounds=bounds, time=jnp.arange(2.0))
-    stage = render.Stage(jax.tree.map(np.asarray, scenes), Street.legend, Street.units)
+    reused = stage.Stage(jax.tree.map(np.asarray, scenes), STREET.display)
     for index in range(2):
-        scene = jax.tree.map(lambda leaf, index=index: np.asarray(leaf)[index], scenes)
-        stage.show(scene)
-        alone = Image.open(animation.picture(Street(), scene, tmp_path / f"{index}.png"))
-        np.testing.assert_array_equal(np.asarray(stage.image()), np.asarray(alone))
+        scene = first(scenes, index)
+        reused.show(scene)
+        alone = Image.open(animation.picture(STREET, scene, tmp_path / f"{index}.png"))
+        np.testing.assert_array_equal(np.asarray(reused.image()), np.asarray(alone))
     unlabelled = scene._replace(labels=scene.labels._replace(colour=np.zeros((1, 4))))
-    bare = Image.open(animation.picture(Street(), unlabelled, tmp_path / "bare.png"))
+    bare = Image.open(animation.picture(STREET, unlabelled, tmp_path / "bare.png"))
     assert np.any(np.asarray(bare) != np.asarray(alone))
 
 
-def test_mistakes_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
+def test_errors_leave_no_file(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"has to end in \.gif or \.mp4"):
-        animation.animate(Street(), street(2), tmp_path / "street.avi")
-    with pytest.raises(UserError, match=r"cannot write .*missing.street\.gif: No such file or directory"):
-        animation.animate(Street(), street(2), tmp_path / "missing" / "street.gif")
-    with pytest.raises(UserError, match="at least one frame; picture draws a single one"):
-        animation.animate(Street(), jax.tree.map(lambda leaf: leaf[0], street(2)), tmp_path / "street.gif")
-    with pytest.raises(UserError, match="show nothing"):
-        animation.animate(Street(), street(2)._replace(bounds=jnp.zeros((2, 4))), tmp_path / "street.gif")
+        animation.animate(STREET, street(2), tmp_path / "street.avi")
+    with pytest.raises(UserError, match=r"cannot write .*missing.street\.gif"):
+        animation.animate(STREET, street(2), tmp_path / "missing" / "street.gif")
+    with pytest.raises(UserError, match="picture draws a single one"):
+        animation.animate(STREET, first(street(2)), tmp_path / "street.gif")
+    with pytest.raises(UserError, match="bounds"):
+        animation.animate(STREET, street(2)._replace(bounds=jnp.zeros((2, 4))), tmp_path / "street.gif")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="an MP4 needs ffmpeg on the PATH"):
-        animation.animate(Street(), street(2), tmp_path / "street.mp4")
+    with pytest.raises(UserError, match="ffmpeg"):
+        animation.animate(STREET, street(2), tmp_path / "street.mp4")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -183,24 +181,9 @@ def test_the_users_backend_is_left_alone():
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
 def test_mp4_is_written_where_ffmpeg_is_installed(tmp_path):
-    path = animation.animate(Street(), street(10), tmp_path / "street.mp4")
+    path = animation.animate(STREET, street(10), tmp_path / "street.mp4")
     assert path.read_bytes()[4:8] == b"ftyp"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_every_frame_of_a_gif_is_the_picture_of_its_scene(tmp_path):
-    """Though the file holds what changes only: a car that drives on, one that stops, and a frame like the one before."""
-    scenes = street(6, length=60.0)
-    stops = np.array([0, 1, 2, 2, 2, 5])
-    scenes = jax.tree.map(lambda leaf: leaf[stops], scenes)._replace(time=0.5 * jnp.arange(6))
-    film = Image.open(animation.animate(Street(), scenes, tmp_path / "street.gif"))
-    assert film.n_frames == 6
-    for index in range(6):
-        scene = jax.tree.map(lambda leaf, index=index: leaf[index], scenes)
-        alone = Image.open(animation.picture(Street(), scene, tmp_path / "street.png"))
-        film.seek(index)
-        apart = np.abs(np.asarray(film.convert("RGB"), int) - np.asarray(alone, int))[render.HEADER :]
-        assert apart.max() < 24
 
 
 def test_polygons_are_painted_in_their_order_and_perspective_has_no_axis(tmp_path):
@@ -211,14 +194,14 @@ def test_polygons_are_painted_in_their_order_and_perspective_has_no_axis(tmp_pat
     for order in ([0, 1, 2], [1, 0, 2]):
         shapes = Polygons(jnp.stack([square, square / 2, square])[jnp.array(order)], colours[jnp.array(order)])
         scene = Scene(*none, bounds, jnp.zeros(()), polygons=shapes, axis=jnp.array(False))
-        image = Image.open(animation.picture(Street(), scene, tmp_path / "square.png"))
-        ink.append((count(image, BLUE, render.HEADER), count(image, RED, render.HEADER)))
+        image = Image.open(animation.picture(STREET, scene, tmp_path / "square.png"))
+        ink.append((count(image, BLUE, stage.HEADER), count(image, RED, stage.HEADER)))
     assert abs(ink[0][0] - 3 * ink[0][1]) < 0.02 * ink[0][0]
     assert ink[1][1] == 0
-    below = np.asarray(image)[-render.AXIS + 2 :]
+    below = np.asarray(image)[-stage.AXIS + 2 :]
     assert below.min() == 255
-    ticked = Image.open(animation.picture(Street(), scene._replace(axis=()), tmp_path / "square.png"))
-    assert np.asarray(ticked)[-render.AXIS + 2 :].min() < 255
+    ticked = Image.open(animation.picture(STREET, scene._replace(axis=()), tmp_path / "square.png"))
+    assert np.asarray(ticked)[-stage.AXIS + 2 :].min() < 255
 
 
 def trailing(times: list[float], colour: np.ndarray) -> Scene:
@@ -233,7 +216,7 @@ def trailing(times: list[float], colour: np.ndarray) -> Scene:
     return jax.tree.map(np.asarray, Scene(*still, *rest, bounds, np.array(times), trails=trails))
 
 
-def test_trails_join_the_last_moments_and_fade():
+def test_trails_join_recent_positions_and_fade():
     """A trail of 1 s in frames 0.4 s apart: lines that are 0.8 and 0.4 s old have a fifth and three fifths of the ink."""
     colour = np.tile([*RED, 0.5], (5, 2, 1))
     lines = animation.trail_lines(trailing([0.0, 0.4, 0.8, 1.2, 1.6], colour), 4)
@@ -241,7 +224,7 @@ def test_trails_join_the_last_moments_and_fade():
     np.testing.assert_allclose(lines.end, [[3, 0], [3, 3], [4, 0], [4, 3]])
     np.testing.assert_allclose(lines.colour[:, 3], [0.1, 0.1, 0.3, 0.3], atol=1e-6)
     np.testing.assert_allclose(lines.width, 2.0)
-    # what was absent leaves a gap on either side; time that begins anew begins a new trail
+    # an absent point leaves a gap on either side; a restarted clock begins a new trail
     gap = colour.copy()
     gap[3, 1, 3] = 0.0
     lines = animation.trail_lines(trailing([0.0, 0.2, 0.4, 0.6, 0.8], gap), 4)
@@ -254,21 +237,21 @@ def test_trails_join_the_last_moments_and_fade():
 
 def test_an_animation_has_trails_and_a_picture_has_none(tmp_path):
     scenes = trailing([0.0, 0.1, 0.2], np.tile([*RED, 1.0], (3, 2, 1)))
-    film = Image.open(animation.animate(Street(), scenes, tmp_path / "trails.gif"))
+    film = Image.open(animation.animate(STREET, scenes, tmp_path / "trails.gif"))
     reds = []
     for index in range(3):
         film.seek(index)
-        pixels = np.asarray(film.convert("RGB"), int)[render.HEADER :]
+        pixels = np.asarray(film.convert("RGB"), int)[stage.HEADER :]
         reds.append(int(np.sum(pixels[..., 0] - pixels[..., 1] > 100)))
     assert 0 == reds[0] < reds[1] < reds[2]
-    alone = Image.open(animation.picture(Street(), jax.tree.map(lambda leaf: leaf[2], scenes), tmp_path / "trails.png"))
-    assert count(alone, RED, render.HEADER) == 0
+    alone = Image.open(animation.picture(STREET, first(scenes, 2), tmp_path / "trails.png"))
+    assert count(alone, RED, stage.HEADER) == 0
 
 
 @pytest.mark.parametrize(
-    ("steps", "seconds", "pace", "stride", "fps"),
+    ("steps", "seconds", "real_time", "stride", "fps"),
     [
-        (100, 0.2, 0.0, 1, 10.0),  # an environment without a pace: every decision
+        (100, 0.2, 0.0, 1, 10.0),  # not in real time: every decision
         (2500, 0.2, 0.0, 3, 10.0),  # unless they are too many
         (1500, 0.01, 20.0, 5, 20.0),  # 15 s in real time
         (6000, 0.01, 20.0, 20, 5.0),  # a minute, too
@@ -276,18 +259,15 @@ def test_an_animation_has_trails_and_a_picture_has_none(tmp_path):
         (0, 0.1, 20.0, 1, 10.0),
     ],
 )
-def test_frames_are_chosen_by_the_pace(steps, seconds, pace, stride, fps):
-    shown, rate = animation.frames(seconds * np.arange(steps + 1), pace)
+def test_frames_are_chosen_for_the_speed(steps, seconds, real_time, stride, fps):
+    shown, rate = animation.frames(seconds * np.arange(steps + 1), real_time)
     assert rate == pytest.approx(fps)
     assert shown[-1] == steps
-    assert len(shown) <= (render.MAX_FRAMES_PACED if pace else render.MAX_FRAMES) + 1
+    assert len(shown) <= (animation.MAX_FRAMES_REAL_TIME if real_time else animation.MAX_FRAMES) + 1
     assert set(np.diff(shown[:-1])) <= {stride}
 
 
-def test_an_environment_with_a_pace_is_shown_in_real_time(tmp_path):
-    class Fast(Street):
-        pace = 20.0
-
-    scenes = street(41)._replace(time=0.01 * jnp.arange(41))
-    film = Image.open(animation.animate(Fast(), scenes, tmp_path / "fast.gif"))
+def test_an_environment_with_a_frame_rate_is_shown_in_real_time(tmp_path):
+    fast = types.SimpleNamespace(display=Display(frames_per_second=20.0))
+    film = Image.open(animation.animate(fast, street(41)._replace(time=0.01 * jnp.arange(41)), tmp_path / "fast.gif"))
     assert (film.n_frames, film.info["duration"]) == (9, 50)
