@@ -89,13 +89,8 @@ def uncontrolled_table(cache: ResultCache) -> str:
 
 def scripted_table(cache: ResultCache) -> str:
     """Every rule in every setting."""
-    results = []
-    for setting, options in SETTINGS.items():
-        env = Collective(**options)
-        for name, policy in scripted_policies(env, env.default_params).items():
-            metrics = cache.scripted(f"scripted {setting} {name}", {"policy": name}, policy, EPISODES, BATCH)
-            results.append((f"{setting}: {name}", metrics))
-    return policy_table(HEADER, columns, results)
+    envs = {setting: Collective(**options) for setting, options in SETTINGS.items()}
+    return policy_table(HEADER, columns, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
 
 
 def learned_table(cache: ResultCache) -> str:

@@ -39,13 +39,8 @@ def columns(metrics: Mapping[str, Any]) -> list[str]:
 
 def scripted_table(cache: ResultCache) -> str:
     """Every scripted policy in every setting."""
-    results = []
-    for setting, options in SETTINGS.items():
-        env = Swarm(**options)
-        for name, policy in scripted_policies(env, env.default_params).items():
-            metrics = cache.scripted(f"scripted {setting} {name}", {"policy": name}, policy, EPISODES, BATCH)
-            results.append((f"{setting}: {name}", metrics))
-    return policy_table(HEADER, columns, results)
+    envs = {setting: Swarm(**options) for setting, options in SETTINGS.items()}
+    return policy_table(HEADER, columns, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
 
 
 def learned_table(cache: ResultCache) -> str:

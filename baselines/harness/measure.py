@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 def run_in_process(script: str, *arguments: str, environment: Mapping[str, str] = COLD) -> Any:
     """What a script prints last, as JSON, from a fresh process without the compilation cache."""
     command = [sys.executable, script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=os.environ | COLD | environment)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **COLD, **environment})
     if done.returncode:
         sys.exit(f"the measurement {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

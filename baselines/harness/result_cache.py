@@ -15,6 +15,7 @@ from rich.console import Console
 
 from marljax.config import compose
 from marljax.config.settings import Settings
+from marljax.core.environment import Environment
 from marljax.errors import UserError
 from marljax.io import run_folder
 from marljax.io.files import replacing
@@ -68,6 +69,16 @@ class ResultCache:
         """A scripted policy on the frozen scenarios; ``about`` is added to ``cache_key``."""
         about = {**about, **cache_key(policy, episodes)}
         return self.get(name, about, lambda: play_scripted(policy, episodes, batch))
+
+    def all_scripted(
+        self, settings: Mapping[str, Environment], scripted_policies: Callable, episodes: int, batch: int
+    ) -> list[tuple[str, Metrics | None]]:
+        """Every scripted policy in every setting, an environment with its default parameters, as "setting: policy"."""
+        return [
+            (f"{setting}: {name}", self.scripted(f"scripted {setting} {name}", {"policy": name}, policy, episodes, batch))
+            for setting, env in settings.items()
+            for name, policy in scripted_policies(env, env.default_params).items()
+        ]
 
     def learned(
         self,
