@@ -19,8 +19,6 @@ import jax
 from rich.console import Console
 
 from marljax.baselines.harness.measure import COLD, Row, run_in_process
-from marljax.baselines.harness.result_cache import RESULTS
-from marljax.baselines.harness.tables import describe_versions, markdown_table, write_report
 from marljax.cli import batches
 from marljax.config import compose
 from marljax.training import runner
@@ -41,6 +39,10 @@ SWEEPS = (
 
 def main() -> None:
     """Measures, prints and writes ``baselines/results/speed_seeds.md``."""
+    # imports of the page would be part of the peak memory that a process measures
+    from marljax.baselines.harness.result_cache import RESULTS
+    from marljax.baselines.harness.tables import write_report
+
     console = Console()
 
     def run_measurement(kind: str, *given: Any, devices: int = 1) -> Row:
@@ -117,6 +119,8 @@ def race(log: Callable[[str], None]) -> Row:
 
 def page(seeds: Sequence[Row], devices: Sequence[Row], sweeps: Sequence[Row], racers: Mapping[str, float]) -> str:
     """``baselines/results/speed_seeds.md``."""
+    from marljax.baselines.harness.tables import describe_versions, markdown_table
+
     single = seeds[0]["env_steps_per_s"]
     best, _ = max(zip(SEEDS, seeds, strict=True), key=lambda pair: pair[1]["env_steps_per_s"])
     seed_rows = []

@@ -14,10 +14,7 @@ over repetitions after a warm-up, with every output computed: observations, mask
 resets. Steps in which an environment only resets are not counted, except in training.
 """
 
-import importlib.util
-import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,16 +26,8 @@ import numpy as np
 from rich.console import Console
 
 from marljax.baselines import ride_dispatch_speed, scaling
-from marljax.baselines.harness.measure import (
-    Row,
-    Sizes,
-    episode_rate,
-    part_times,
-    random_rate,
-    run_in_process,
-    scan_rate,
-    training_rate,
-)
+from marljax.baselines.harness import measure
+from marljax.baselines.harness.measure import BASELINES, Row, Sizes, run_in_process
 from marljax.baselines.harness.result_cache import RESULTS, file_name
 from marljax.baselines.harness.tables import describe_versions, markdown_table, write_report
 from marljax.config import compose
@@ -109,7 +98,7 @@ def main(arguments: Sequence[str]) -> None:
     console.print(f"{run.env_name}: {os.cpu_count()} CPU cores; each row in a process of its own")
 
     def run_measurement(kind: str, count: int, more: Sequence[str] = ()) -> Row:
-        row = run_in_process(__file__, "--measure", kind, str(count), algo, *overrides, *more)
+        row = run_in_process(measure.__file__, kind, str(count), algo, *overrides, *more)
         metrics = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
         console.print(f"{kind:>9} {count or '':>5}  {metrics}  {' '.join(more)}")
         return row
@@ -152,66 +141,12 @@ def main(arguments: Sequence[str]) -> None:
     console.print(f"written: {path}")
 
 
-def measure(kind: str, count: int, algo: str, overrides: Sequence[str]) -> Row:
-    """Metrics of one kind, in the process that ``run_in_process`` starts."""
-    run = compose.compose(algo, overrides)
-    given = run.env, run.env_params, count
-    measures: dict[str, Callable[[], Row]] = {
-        "random": lambda: random_rate(*given),
-        "parts": lambda: part_times(*given),
-        "training": lambda: training_rate(run, count),
-        "baseline": lambda: BASELINES[run.env_name](*given),
-        "fleet": lambda: ride_dispatch_speed.measure_fleet(count),
-        "matching": lambda: ride_dispatch_speed.measure_matching(ride_dispatch_speed.MATCHED[count]),
-    }
-    return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-
-
-def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one at a time."""
-    del num_envs
-    check_installed("highway-env")
-    from marljax.baselines.rivals.highway_env import random_episode
-
-    rng = np.random.default_rng(0)
-    return episode_rate(lambda: random_episode(env.physics, env_params, rng))
-
-
-def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Environment steps per second of JaxMARL's SMAX with the same units, spawns, observations and script."""
-    from marljax.baselines.rivals.smax import random_step
-
-    return scan_rate(*random_step(env, num_envs), env_params)
-
-
 def jaxmarl_supports(env: Any, env_params: Any) -> bool:
     """Whether JaxMARL's SMAX has the same options and parameters."""
     unchanged = jax.tree.map(np.array_equal, env_params, env.default_params)
     return (
         env.mode == "scripted" and env.action_type == "discrete" and env.scenario in PUBLISHED and all(jax.tree.leaves(unchanged))
     )
-
-
-def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Environment steps per second of ride-gym with the same fleet, patience and number of orders on a grid of streets."""
-    del num_envs
-    check_installed("ride-gym")
-    from marljax.baselines.rivals.ride_gym import ride_gym, ride_gym_episode
-
-    rng, simulator = np.random.default_rng(0), ride_gym(env, env_params)
-    return episode_rate(lambda: ride_gym_episode(simulator, rng))
-
-
-def check_installed(package: str) -> None:
-    if importlib.util.find_spec(package.replace("-", "_")) is None:
-        sys.exit(f'error: {package} is not installed; pip install -e ".[dev]"')
-
-
-BASELINES: dict[str, Callable[[Any, Any, int], Row]] = {
-    "merge": highway_env_rate,
-    "smax": jaxmarl_rate,
-    "ride_dispatch": ride_gym_rate,
-}
 
 
 def head_to_head_section(cases: Sequence[Case], run_measurement: Callable[[str, int, Sequence[str]], Row]) -> list[str]:
@@ -307,8 +242,4 @@ def growth_section(cases: Sequence[Case], run_measurement: Callable[[str, int, S
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        kind, count, algo, *overrides = sys.argv[2:]
-        print(json.dumps(measure(kind, int(count), algo, overrides)))
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -1,17 +1,24 @@
-"""Timing of environments and trainings."""
+"""Timing of environments and trainings. As a command it takes one measurement in a process of its own and prints it as JSON.
 
+Its imports are part of the peak memory that it measures, so it imports no more than it needs.
+"""
+
+import importlib.util
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from marljax.config import compose
 from marljax.core.vector import vectorize
 from marljax.training import mesh
 from marljax.training.evaluation import RandomPolicy
@@ -141,3 +148,65 @@ def episode_rate(play: Callable[[], int]) -> Row:
     while time.perf_counter() - begun < BASELINE_SECONDS:
         steps += play()
     return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
+
+
+def measure(kind: str, count: int, algo: str, overrides: Sequence[str]) -> Row:
+    """Metrics of one kind, in a process of its own."""
+    run = compose.compose(algo, overrides)
+    given = run.env, run.env_params, count
+    measures: dict[str, Callable[[], Row]] = {
+        "random": lambda: random_rate(*given),
+        "parts": lambda: part_times(*given),
+        "training": lambda: training_rate(run, count),
+        "baseline": lambda: BASELINES[run.env_name](*given),
+    }
+    if kind in ("fleet", "matching"):
+        from marljax.baselines import ride_dispatch_speed
+
+        measures["fleet"] = lambda: ride_dispatch_speed.measure_fleet(count)
+        measures["matching"] = lambda: ride_dispatch_speed.measure_matching(ride_dispatch_speed.MATCHED[count])
+    return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one at a time."""
+    del num_envs
+    check_installed("highway-env")
+    from marljax.baselines.rivals.highway_env import random_episode
+
+    rng = np.random.default_rng(0)
+    return episode_rate(lambda: random_episode(env.physics, env_params, rng))
+
+
+def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of JaxMARL's SMAX with the same units, spawns, observations and script."""
+    from marljax.baselines.rivals.smax import random_step
+
+    return scan_rate(*random_step(env, num_envs), env_params)
+
+
+def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of ride-gym with the same fleet, patience and number of orders on a grid of streets."""
+    del num_envs
+    check_installed("ride-gym")
+    from marljax.baselines.rivals.ride_gym import ride_gym, ride_gym_episode
+
+    rng, simulator = np.random.default_rng(0), ride_gym(env, env_params)
+    return episode_rate(lambda: ride_gym_episode(simulator, rng))
+
+
+def check_installed(package: str) -> None:
+    if importlib.util.find_spec(package.replace("-", "_")) is None:
+        sys.exit(f'error: {package} is not installed; pip install -e ".[dev]"')
+
+
+BASELINES: dict[str, Callable[[Any, Any, int], Row]] = {
+    "merge": highway_env_rate,
+    "smax": jaxmarl_rate,
+    "ride_dispatch": ride_gym_rate,
+}
+
+
+if __name__ == "__main__":
+    kind, count, algo, *overrides = sys.argv[1:]
+    print(json.dumps(measure(kind, int(count), algo, overrides)))
