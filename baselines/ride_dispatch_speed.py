@@ -1,11 +1,13 @@
 """More measurements of ``baselines/speed.py env=ride_dispatch``: fleets of other sizes, matchings."""
 
+import json
+import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from marljax.baselines.harness.measure import Row, call_time
+from marljax.baselines.harness.measure import Row, call_time, run_in_process
 from marljax.baselines.harness.tables import markdown_table
 from marljax.baselines.policies.ride_dispatch import Worth, matching
 from marljax.baselines.rivals.ride_gym import STEPS, WARM_UP
@@ -63,8 +65,14 @@ def measure_matching(preset: str) -> Row:
     return metrics | {f"{method}_share": total / totals["exact"] for method, total in totals.items()}
 
 
-def section(fleets: list[Row], matchings: list[Row]) -> list[str]:
-    """Paragraphs of the page."""
+def sections() -> list[str]:
+    """Paragraphs of the page; each row is measured in a process of its own."""
+    fleets = [run_in_process(__file__, "fleet", str(vehicles)) for vehicles in FLEETS]
+    return describe(fleets, [run_in_process(__file__, "matching", preset) for preset in MATCHED])
+
+
+def describe(fleets: list[Row], matchings: list[Row]) -> list[str]:
+    """Paragraphs from the rows of ``FLEETS`` and ``MATCHED``."""
     fleet_columns = {"step_ms": 2, "pairs_ms": 1, "state_kib": 0, "timestep_kib": 0}
     rows = [
         [f"{vehicles:,}", f"{row['orders']:.0f}", *(f"{row[name]:,.{places}f}" for name, places in fleet_columns.items())]
@@ -85,3 +93,8 @@ def section(fleets: list[Row], matchings: list[Row]) -> list[str]:
         "One-step rewards of a minute of play, one instance at a time.",
         markdown_table(["", "free vehicles", "open orders", *(f"{way}, ms" for way in METHODS), *shares], matched),
     ]
+
+
+if __name__ == "__main__":
+    kind, size = sys.argv[1:]
+    print(json.dumps(measure_fleet(int(size)) if kind == "fleet" else measure_matching(size)))

@@ -122,9 +122,7 @@ def main(arguments: Sequence[str]) -> None:
     if run.env_name in GROWTH and as_is:
         sections += growth_section(GROWTH[run.env_name], run_measurement)
     if run.env_name == "ride_dispatch":
-        fleets = [run_measurement("fleet", vehicles) for vehicles in ride_dispatch_speed.FLEETS]
-        matchings = [run_measurement("matching", number) for number in range(len(ride_dispatch_speed.MATCHED))]
-        sections += ride_dispatch_speed.section(fleets, matchings)
+        sections += ride_dispatch_speed.sections()
 
     import_time = float(subprocess.run([sys.executable, "-c", IMPORT_TIME], capture_output=True, text=True, check=True).stdout)
     command = " ".join(["python baselines/speed.py", *arguments])

@@ -160,11 +160,6 @@ def measure(kind: str, count: int, algo: str, overrides: Sequence[str]) -> Row:
         "training": lambda: training_rate(run, count),
         "baseline": lambda: BASELINES[run.env_name](*given),
     }
-    if kind in ("fleet", "matching"):
-        from marljax.baselines import ride_dispatch_speed
-
-        measures["fleet"] = lambda: ride_dispatch_speed.measure_fleet(count)
-        measures["matching"] = lambda: ride_dispatch_speed.measure_matching(ride_dispatch_speed.MATCHED[count])
     return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 

@@ -27,6 +27,6 @@ def test_measurements_of_a_fleet_and_of_matchings(monkeypatch):
     assert min(fleet["step_ms"], fleet["pairs_ms"], fleet["state_kib"]) > 0
     assert matched["exact_share"] == 1.0
     assert 0.5 <= matched["greedy_share"] <= 1.0 + 1e-6
-    text = "\n".join(ride_dispatch_speed.section([fleet], [matched]))
+    text = "\n".join(ride_dispatch_speed.describe([fleet], [matched]))
     assert "| 40 | 32 |" in text
     assert "| demo | " in text
