@@ -1,15 +1,10 @@
-"""Small games that tell apart what factorised values can represent: the two-step game of the QMIX paper, climbing, penalty.
+"""Small games that show which values a factorisation can represent: the two-step game of the QMIX paper, climbing, penalty.
 
-    python baselines/games.py                  # baselines/results/games.md
-
-Every cell of the table is kept in ``baselines/results/games/`` and every training in ``runs/tables/``: a command that was stopped
-goes on where it was, and a finished cell is not computed again. Delete a cell's file to compute it anew.
-
-The games themselves are environments: ``env=custom env.target=marljax.baselines.games:Matrix env.game=climbing``.
+``python baselines/games.py`` writes baselines/results/games.md. The games are environments of their own:
+``env=custom env.target=marljax.baselines.games:Matrix env.game=climbing``.
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,15 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from marljax.baselines.harness import tables
-from marljax.baselines.harness.result_cache import Cells, Figures, learned_cell
+from marljax.baselines.harness.result_cache import ResultCache
+from marljax.baselines.harness.tables import Page, Section, markdown_table, with_missing
 from marljax.core.environment import Environment
+from marljax.core.fields import option, param
 from marljax.core.spaces import Box, Discrete
 from marljax.core.types import Outcome, View
-from marljax.errors import unknown
 
-RUNS = Path(__file__).parents[1] / "runs" / "tables"
-RESULTS = Path(__file__).parent / "results"
 SEEDS = 10
 EPISODES = 32
 
@@ -39,24 +32,29 @@ SAFE, RISKY = ((7.0, 7.0), (7.0, 7.0)), ((0.0, 1.0), (1.0, 8.0))  # second steps
 
 @struct.dataclass
 class Payoff:
-    """Numbers of a game."""
+    """Parameters of a game."""
 
-    payoff: Any  # [n, n]; of a two-step game [2, 2, 2]
+    payoff: Any = param(help="[n, n]; of a two-step game [2, 2, 2]")
 
 
 @dataclasses.dataclass(frozen=True)
-class Matrix(Environment):
-    """One decision of two agents, who see nothing; both get ``payoff[action of the first, action of the second]``."""
-
-    game: str = dataclasses.field(default="climbing", compare=False)
-
-    def __post_init__(self) -> None:
-        if self.game not in GAMES:
-            raise unknown("game", self.game, GAMES)
+class Game(Environment):
+    """A game of two agents."""
 
     @property
     def num_agents(self) -> int:
         return 2
+
+    def initial(self, key: jax.Array, env_params: Payoff) -> jax.Array:
+        del key, env_params
+        return jnp.zeros((), jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(Game):
+    """One decision; observations are constant; both agents get ``payoff[action of the first, action of the second]``."""
+
+    game: str = option("climbing", choices=GAMES, preset=True)
 
     @property
     def action_space(self) -> Discrete:
@@ -69,10 +67,6 @@ class Matrix(Environment):
     @property
     def default_params(self) -> Payoff:
         return Payoff(jnp.array(GAMES[self.game]))
-
-    def initial(self, key: jax.Array, env_params: Payoff) -> jax.Array:
-        del key, env_params
-        return jnp.zeros((), jnp.int32)
 
     def transition(self, key: jax.Array, state: jax.Array, action: jax.Array, env_params: Payoff) -> tuple[jax.Array, Outcome]:
         del key
@@ -89,17 +83,13 @@ class Matrix(Environment):
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoStep(Environment):
+class TwoStep(Game):
     """The first agent chooses which matrix is played in the second step: one that pays 7 whatever the two do, or one that pays 8
-    for the second action of both, 1 for that of one and 0 for none (Rashid et al. 2018, section 5). A sum of two values that are
-    each an agent's own cannot tell 8 from 1 and 0, and settles for 7.
+    for the second action of both, 1 for that of one and 0 for none (Rashid et al. 2018, section 5). A sum of individual values
+    cannot tell 8 from 1 and 0, and settles for 7.
 
-    Everybody sees which of the three states it is.
+    All agents observe which of the three states it is.
     """
-
-    @property
-    def num_agents(self) -> int:
-        return 2
 
     @property
     def action_space(self) -> Discrete:
@@ -113,34 +103,30 @@ class TwoStep(Environment):
     def default_params(self) -> Payoff:
         return Payoff(jnp.array((SAFE, RISKY)))
 
-    def initial(self, key: jax.Array, env_params: Payoff) -> jax.Array:
-        del key, env_params
-        return jnp.zeros((), jnp.int32)
-
     def transition(self, key: jax.Array, state: jax.Array, action: jax.Array, env_params: Payoff) -> tuple[jax.Array, Outcome]:
         """``state`` is 0, or 1 + the matrix that is played."""
         del key
         second = state > 0
-        paid = jnp.asarray(env_params.payoff)[jnp.maximum(state - 1, 0), action[0], action[1]]
-        reward = jnp.where(second, paid, 0.0)
+        payoff = jnp.asarray(env_params.payoff)[jnp.maximum(state - 1, 0), action[0], action[1]]
+        reward = jnp.where(second, payoff, 0.0)
         return jnp.where(second, state, 1 + action[0]), Outcome(jnp.full(2, reward), second, jnp.array(False))
 
     def observe(self, state: jax.Array, env_params: Payoff) -> View:
-        seen = self.global_state(state, env_params)
-        return View(jnp.stack([seen, seen]), jnp.ones((2, 2), bool), jnp.ones(2, bool), {})
+        one_hot = self.global_state(state, env_params)
+        return View(jnp.stack([one_hot, one_hot]), jnp.ones((2, 2), bool), jnp.ones(2, bool), {})
 
     def global_state(self, state: jax.Array, env_params: Payoff) -> jax.Array:
         del env_params
         return jax.nn.one_hot(state, 3)
 
 
-# What is played: name → words of the command line, and the best that there is.
+# Game → overrides, and the highest return.
 PLAYED = {
     "two-step": (("env.target=marljax.baselines.games:TwoStep",), 8.0),
     "climbing": (("env.target=marljax.baselines.games:Matrix", "env.game=climbing"), 11.0),
     "penalty": (("env.target=marljax.baselines.games:Matrix", "env.game=penalty"), 10.0),
 }
-# Uniformly random actions throughout, as in the paper, so that nobody stops looking.
+# Uniformly random actions throughout, as in the paper, so that exploration never stops.
 VALUES = (
     "algo.total_steps=80_000",
     "algo.num_envs=16",
@@ -175,47 +161,37 @@ LEARNERS = {
 }
 
 
-def table(cells: Cells) -> str:
-    """Returns of greedy play at the end of training, and how many seeds found the best there is."""
-    header = [f"{game}, best {most:g}" for game, (_, most) in PLAYED.items()]
+def table(cache: ResultCache) -> str:
+    """Returns of greedy play at the end of training, and how many seeds found the best joint actions."""
     rows, missing = [], []
-    for learner, (algo, words) in LEARNERS.items():
+    for learner, (algo, settings) in LEARNERS.items():
         row = [learner]
-        for game, (target, most) in PLAYED.items():
-            name = f"{algo} {learner} {game}"
-            given = ["env=custom", *target, *words, f"seeds={SEEDS}", "eval.every=0"]
-            figures = learned_cell(cells, name, algo, given, RUNS, EPISODES, which="last")
-            row.append(told(figures, most) if figures else "")
-            missing += [] if figures else [f"{learner} {game}"]
+        for game, (target, best) in PLAYED.items():
+            overrides = ["env=custom", *target, *settings, f"seeds={SEEDS}", "eval.every=0"]
+            metrics = cache.learned(f"{algo} {learner} {game}", algo, overrides, EPISODES, which="last")
+            if metrics is None:
+                missing.append(f"{learner} {game}")
+                row.append("")
+            else:
+                returns = np.asarray(metrics["return"]["mean"])
+                row.append(f"{returns.mean():.1f} ({np.sum(returns > best - 0.01)} of {len(returns)})")
         rows.append(row)
-    return tables.with_missing(missing, tables.markdown_table(["", *header], rows))
+    return with_missing(missing, markdown_table(["", *(f"{game}, best {best:g}" for game, (_, best) in PLAYED.items())], rows))
 
 
-def told(figures: Figures, most: float) -> str:
-    """Mean over seeds, and how many of them reached the most."""
-    returns = np.asarray(figures["return"]["mean"])
-    return f"{returns.mean():.1f} ({np.sum(returns > most - 0.01)} of {len(returns)})"
-
-
-PAGE_TEXT = """# Small games: results
-
-Made by `python baselines/games.py`; {versions}.
-
-Mean return of greedy play after training over {seeds} seeds (0–{last_seed}), and how many of them found the best joint actions.
-In the two-step game (Rashid et al. 2018) a sum of values settles for 7, a monotonic mixture finds 8. In climbing and penalty
-(Claus and Boutilier 1998) the best actions are costly when only one agent takes them: no monotonic mixture represents such
-payoffs, and while the other agent acts at random the safe actions look best. QMIX, VDN and IQL train 80,000 steps and explore
-with uniformly random actions throughout, as in the paper of the two-step game; MAPPO, IPPO and one controller of both agents,
-whose choices are independent draws, train 200,000 steps and sample from their policies.
-
-{games}
-"""
-
-
-def page(sections: dict[str, str]) -> str:
-    """``baselines/results/games.md``."""
-    return PAGE_TEXT.format(versions=tables.describe_versions(), seeds=SEEDS, last_seed=SEEDS - 1, **sections)
+PAGE = Page(
+    name="games",
+    title="Small games: results",
+    intro=f"""Mean return of greedy play after training over {SEEDS} seeds (0–{SEEDS - 1}), and how many of them found the best
+joint actions. In the two-step game (Rashid et al. 2018) a sum of values settles for 7, a monotonic mixture finds 8. In
+climbing and penalty (Claus and Boutilier 1998) the best actions are costly when only one agent takes them: no monotonic
+mixture represents such payoffs, and while the other agent acts at random the safe actions look best. QMIX, VDN and IQL
+train 80,000 steps and explore with uniformly random actions throughout, as in the paper of the two-step game; MAPPO, IPPO
+and one controller of both agents, whose choices are independent draws, train 200,000 steps and sample from their
+policies.""",
+    sections=(Section("", "", {"games": table}),),
+)
 
 
 if __name__ == "__main__":
-    tables.main(__doc__, RESULTS / "games", {"games": table}, page)
+    PAGE.main()

@@ -1,40 +1,27 @@
-"""QMIX and VDN beside JaxMARL's recurrent loops: MPE simple_spread at JaxMARL's settings.
-
-    python baselines/qmix_compare.py              # all of baselines/results/qmix.md
-    python baselines/qmix_compare.py speed        # one part: returns or speed
-
-Every cell is kept in ``baselines/results/qmix/`` and not computed again; delete its file to compute it anew.
-"""
+"""QMIX and VDN on MPE simple_spread, compared with JaxMARL's recurrent loops at JaxMARL's settings."""
 
 import dataclasses
-from pathlib import Path
+import functools
+from collections.abc import Mapping
 from typing import Any
 
-import marljax
 from marljax.algos import qmix
-from marljax.baselines.harness import tables, versus
-from marljax.baselines.harness.result_cache import Cells, Figures
-from marljax.baselines.harness.tables import markdown_table, mean_interval
-from marljax.baselines.harness.versus import Plan, Side
-from marljax.baselines.jaxmarl_compare import their_env
-from marljax.baselines.rivals import qmix as rival
-from marljax.core.environment import Environment
+from marljax.baselines.harness import loops
+from marljax.baselines.harness.loops import Loop, Plan
+from marljax.baselines.harness.result_cache import Metrics, ResultCache
+from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.jaxmarl_compare import AGENTS, NAME, our_env, their_env
+from marljax.baselines.rivals import qmix as jaxmarl_qmix
 
-RESULTS = Path(__file__).parent / "results"
-NAME = "MPE_simple_spread_v3"
-AGENTS = 3
 PLAN = Plan(updates=50)
 MIXERS = {"qmix": "QMIX", "vdn": "VDN"}
+LOOPS = {"ours": "marljax", "theirs": "JaxMARL's loop"}
 
 
-def their_config(plan: Plan, mixer: str) -> rival.Config:
-    return rival.Config(mixer=mixer, total_timesteps=plan.total_steps)
-
-
-def our_config(plan: Plan, mixer: str) -> qmix.Config:
-    """JaxMARL's settings in our terms; the reward of our team is the mean over its agents, theirs the sum."""
-    theirs = their_config(plan, mixer)
-    return qmix.Config(
+def configs(plan: Plan, mixer: str) -> tuple[qmix.Config, jaxmarl_qmix.Config]:
+    """Ours and theirs; our team's reward is the mean over its agents, theirs the sum."""
+    theirs = jaxmarl_qmix.Config(mixer=mixer, total_timesteps=plan.total_steps)
+    ours = qmix.Config(
         mixer=mixer,
         core="gru",
         gradient_steps=1,
@@ -61,118 +48,83 @@ def our_config(plan: Plan, mixer: str) -> qmix.Config:
         adam_eps=1e-8,
         max_grad_norm=theirs.max_grad_norm,
     )
+    return ours, theirs
 
 
-def our_env() -> Environment:
-    """JaxMARL's environment as ours, as it was when the figures were made: the value of a final observation is bootstrapped."""
-    return marljax.make(f"jaxmarl/{NAME}", limit="truncate")
-
-
-def sides(plan: Plan, mixer: str) -> dict[str, Side]:
-    """Both loops by name."""
-    return {
-        "ours": versus.ours(qmix, our_env(), our_config(plan, mixer)),
-        "theirs": versus.theirs(rival, their_env(), their_config(plan, mixer)),
-    }
-
-
-def titles(mixer: str) -> dict[str, str]:
-    return {"ours": f"{MIXERS[mixer]}, marljax", "theirs": f"{MIXERS[mixer]}, JaxMARL's loop"}
+def both_loops(plan: Plan, mixer: str) -> Mapping[str, Loop]:
+    """Both loops by name; our environment bootstraps the value of a final observation."""
+    ours, theirs = configs(plan, mixer)
+    return {"ours": loops.our_loop(qmix, our_env(), ours), "theirs": loops.their_loop(jaxmarl_qmix, their_env(), theirs)}
 
 
 def about(plan: Plan, mixer: str) -> dict[str, Any]:
-    """What figures depend on."""
-    configs = {"theirs": dataclasses.asdict(their_config(plan, mixer)), "ours": dataclasses.asdict(our_config(plan, mixer))}
-    return {"env": NAME, "plan": dataclasses.asdict(plan), **configs}
+    ours, theirs = (dataclasses.asdict(config) for config in configs(plan, mixer))
+    return {"env": NAME, "plan": dataclasses.asdict(plan), "theirs": theirs, "ours": ours}
 
 
-def returns_table(cells: Cells, plan: Plan = PLAN) -> str:
-    """Returns of both, and their differences."""
-    rows, lines, missing = [], [], []
-    for mixer in MIXERS:
-        found: dict[str, Figures] = {}
-        for name, title in titles(mixer).items():
+def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
+    """Returns of both loops, and their differences."""
+    rows: list[list[str] | str] = []
+    lines = []
 
-            def compute(mixer: str = mixer, name: str = name) -> Figures:
-                return versus.returns(plan, sides(plan, mixer)[name], our_env())
+    def measure(mixer: str, name: str) -> Metrics:
+        return loops.measure_returns(plan, both_loops(plan, mixer)[name], our_env())
 
-            done = cells.get(f"returns {mixer} {name}", about(plan, mixer), compute)
-            if done is None:
-                missing.append(title)
-                continue
-            found[name] = done
-            rows.append([title, *(mean_interval(done[kind]) for kind in ("training", "greedy"))])
-        if len(found) == len(titles(mixer)):
-            gaps = [versus.difference(found["ours"][kind], found["theirs"][kind]) for kind in ("training", "greedy")]
-            lines.append(f"{MIXERS[mixer]}, ours − theirs: {gaps[0]} at the end of training, {gaps[1]} greedy.")
-    header = ["training", "return, end of training", "return, greedy"]
-    return tables.with_missing(missing, markdown_table(header, rows), *lines)
+    for mixer, algorithm in MIXERS.items():
+        results = {
+            name: cache.get(
+                f"returns {mixer} {name}",
+                about(plan, mixer),
+                functools.partial(measure, mixer, name),
+            )
+            for name in LOOPS
+        }
+        for name, metrics in results.items():
+            title = f"{algorithm}, {LOOPS[name]}"
+            rows.append([title, *(mean_interval(metrics[kind]) for kind in loops.KINDS)] if metrics else title)
+        if results["ours"] and results["theirs"]:
+            lines.append(loops.difference_line(f"{algorithm}, ours − theirs", results["ours"], results["theirs"]))
+    return partial_table(["training", "return, end of training", "return, greedy"], rows, *lines)
 
 
-def speed_table(cells: Cells, plan: Plan = PLAN) -> str:
-    """Training steps per second of both, measured in turns in one process."""
+def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
+    """Training steps per second of both loops."""
     parts = []
-    for mixer in MIXERS:
 
-        def compute(mixer: str = mixer) -> Figures:
-            return versus.measure_speed(plan, sides(plan, mixer))
+    def measure(mixer: str) -> Metrics:
+        return loops.measure_speed(plan, both_loops(plan, mixer))
 
-        parts.append(versus.speed_table(cells.get(f"speed {mixer}", about(plan, mixer), compute), titles(mixer), "theirs"))
+    for mixer, algorithm in MIXERS.items():
+        metrics = cache.get(f"speed {mixer}", about(plan, mixer), functools.partial(measure, mixer))
+        parts.append(loops.speed_table(metrics, {name: f"{algorithm}, {title}" for name, title in LOOPS.items()}))
     return "\n\n".join(parts)
 
 
-PARTS = {"returns": returns_table, "speed": speed_table}
-
-PAGE_TEXT = """# QMIX and VDN: results
-
-Made by `python baselines/qmix_compare.py`; {versions}.
-
-MPE simple_spread (`jaxmarl/{name}`, three agents, 26 steps) at the settings of JaxMARL's `qmix_rnn` and `vdn_rnn`: {envs}
-environments × {length} steps between gradient steps on {batch} rollouts, {steps:,} steps, RAdam at {rate:g} annealed to 0,
-γ {gamma:g}, ε from 1 to 0.05 over a tenth of training, a GRU of {hidden}. *JaxMARL's loop*: the algorithm of its scripts, written
-anew against its API (`baselines/rivals/qmix.py`). Four things differ: our mixing network begins near a sum of the agents'
-values, theirs near 0; ours learns from the last step of a rollout too; ours bootstraps the value of a final observation
-(`limit="truncate"`), theirs takes the step limit as an end; and replayed rollouts of ours begin with the memory that
-the GRU had then, theirs with none, because each begins with an episode.
-
-## Returns
-
-Sum of an agent's rewards over an episode, mean over agents; JaxMARL's log shows {agents} times that. {seeds} seeds
-(0–{last_seed}) in one program each. *End of training*: the exploring policy's episodes in the last {tail:.0%} of training.
-*Greedy*: the final parameters on {episodes:,} frozen episodes, the same for both. ±: 95 % t interval over seeds.
-
-{returns}
-
-## Speed
-
-Whole updates, one seed, both in turns in one process; medians. All steps are counted, also those of ours that only
-restart an episode.
-
-{speed}
-"""
-
-
-def page(sections: dict[str, str], plan: Plan = PLAN) -> str:
-    """``baselines/results/qmix.md``."""
-    config = their_config(plan, "qmix")
-    return PAGE_TEXT.format(
-        versions=tables.describe_versions(),
-        name=NAME,
-        agents=AGENTS,
-        envs=config.num_envs,
-        length=config.num_steps,
-        batch=config.buffer_batch_size,
-        steps=plan.total_steps,
-        rate=config.lr,
-        gamma=config.gamma,
-        hidden=config.hidden,
-        seeds=plan.seeds,
-        last_seed=plan.seeds - 1,
-        tail=plan.tail,
-        episodes=plan.episodes,
-        **sections,
-    )
+_, _THEIRS = configs(PLAN, "qmix")
+PAGE = Page(
+    name="qmix",
+    command="qmix_compare",
+    title="QMIX and VDN: results",
+    intro=f"""MPE simple_spread (`jaxmarl/{NAME}`, three agents, 26 steps) at the settings of JaxMARL's `qmix_rnn` and
+`vdn_rnn`: {_THEIRS.num_envs} environments × {_THEIRS.num_steps} steps between gradient steps on {_THEIRS.buffer_batch_size}
+rollouts, {PLAN.total_steps:,} steps, RAdam at {_THEIRS.lr:g} annealed to 0, γ {_THEIRS.gamma:g}, ε from 1 to 0.05 over a
+tenth of training, a GRU of {_THEIRS.hidden}. *JaxMARL's loop*: the algorithm of its scripts, reimplemented on its API
+(`baselines/rivals/qmix.py`). Four things differ: our mixing network starts near a sum of the agents' values, theirs near 0;
+ours also trains on the last step of a rollout; ours bootstraps the value of a final observation (`limit="truncate"`), to
+theirs the step limit is terminal; and replayed rollouts of ours start with the memory that the GRU had then, theirs with
+none, because each starts with an episode.""",
+    sections=(
+        Section(
+            "Returns",
+            f"""Sum of an agent's rewards over an episode, mean over agents; JaxMARL's log shows {AGENTS} times that.
+{PLAN.returns_text("exploring")}""",
+            {"returns": returns_table},
+        ),
+        Section("Speed", loops.SPEED_TEXT, {"speed": speed_table}),
+    ),
+    uncached=("speed",),
+)
 
 
 if __name__ == "__main__":
-    tables.main(__doc__, RESULTS / "qmix", PARTS, page, cold=("speed",))
+    PAGE.main()

@@ -1,35 +1,29 @@
-"""What a learned policy for ``ride_dispatch`` must beat, and the tables that say whether it does.
-
-    python baselines/ride_dispatch.py                 # all of baselines/results/ride_dispatch.md
-    python baselines/ride_dispatch.py scripted        # one part: scripted, prices, learned, candidates, verdict or matters
-
-Every cell of a table is kept in ``baselines/results/ride_dispatch/``: a command that was stopped goes on where it was, and a
-finished cell is not computed again. Delete a cell's file to compute it anew.
-"""
+"""Scripted and learned policies on ``ride_dispatch``: ``python baselines/ride_dispatch.py [table …]`` writes
+baselines/results/ride_dispatch.md."""
 
 import dataclasses
-from pathlib import Path
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from marljax.baselines.harness import result_cache, tables
-from marljax.baselines.harness.result_cache import Cells, Figures
-from marljax.baselines.harness.tables import markdown_table, mean_interval
+from marljax.baselines.harness import result_cache
+from marljax.baselines.harness.result_cache import Metrics, ResultCache
+from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
 from marljax.baselines.policies.ride_dispatch import PRICED, PRICES, RULES, Worth, matching, price_of, rival
-from marljax.config import compose, convert
+from marljax.config import convert
 from marljax.envs.ride_dispatch import RideDispatch
 
-RESULTS = Path(__file__).parent / "results"
-RUNS = Path(__file__).parents[1] / "runs" / "ride_dispatch"  # of trainings that are under way
 SEEDS = 5
 EPISODES = 20
-AT_ONCE = 4  # episodes in one program: what scores every pair is large
-PLAYED = ("manhattan-1000", "manhattan-400", "manhattan-300")
+BATCH = 4  # episodes of one program: scores of every pair are large
+PRESETS = ("manhattan-1000", "manhattan-400", "manhattan-300")
+ONE_STEP = "one-step reward"
 PRICE_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 PRICE_EPISODES = 8
-TRAINING_SEED = 0  # of the half hours on which it is tuned
+TRAINING_SEED = 0  # of the half hours on which the price is tuned
 # OSPO's and Triple-BERT's own experiments
 PUBLISHED = {
     "random matching, published": ("12,810–12,860", "92.7–92.9", "7.6", "12.3", "3.1", "0.8"),
@@ -37,117 +31,16 @@ PUBLISHED = {
     "OSPO, published": ("14,077", "98.7", "6.9", "11.8", "2.7", "0.02"),
     "Triple-BERT, published, at best": ("16,280", "–", "–", "–", "–", "–"),
 }
-
-
-def scripted_table(cells: Cells) -> str:
-    """Every rule in every city."""
-    rows, missing, overflows = [], [], []
-    for preset in PLAYED:
-        for name in RULES:
-            figures = scripted_cell(cells, preset, name)
-            if figures is None:
-                missing.append(f"{preset}: {name}")
-                continue
-            rows.append([preset, name, *columns(figures)])
-            if overflow := figures["overflow"]["mean"][0]:
-                overflows.append(f"{preset}, {name}: {overflow:.2f}")
-        rows += [[preset, f"*{name}*", *published] for name, published in PUBLISHED.items() if preset == "manhattan-1000"]
-    full = f"Orders per half hour that found no place in the table: {'; '.join(overflows) or 'none'}."
-    return tables.with_missing(missing, markdown_table(["", "policy", *COLUMNS], rows), full)
-
-
-def scripted_cell(cells: Cells, preset: str, name: str) -> Figures | None:
-    """One rule in one city."""
-    env = RideDispatch(preset)
-    plays = rival(env, env.default_params, name)
-    about = {"policy": name, "price": price_of(name, preset), "episodes": EPISODES, **of_env(env)}
-    return cells.get(f"scripted {preset} {name}", about, lambda: result_cache.play_scripted(plays, EPISODES, AT_ONCE))
-
-
-def of_env(env: RideDispatch) -> dict[str, Any]:
-    """What a cell depends on besides the policy."""
-    numbers = convert.readable_leaves(env.default_params)
-    return {"env": dataclasses.asdict(env), "env_params": numbers, "env_version": env.version}
-
-
-COLUMNS = ("reward", "served, %", "pickup, min", "delivery, min", "detour, min", "confirmation, min")
-
-
-def columns(figures: Figures) -> list[str]:
-    """With intervals over episodes."""
-    minutes = [mean_interval(figures[name], 2) for name in ("pickup", "delivery", "detour", "confirmation")]
-    return [mean_interval(figures["reward"], 0), mean_interval(figures["service"], 1, 100), *minutes]
-
-
-def price_table(cells: Cells) -> str:
-    """The opportunity cost, tuned on scenarios of their own."""
-    rows, missing = [], []
-    for preset in PRICES:
-        found = [price_cell(cells, preset, price) for price in PRICE_GRID]
-        if any(figures is None for figures in found):
-            missing.append(preset)
-            continue
-        rows.append([preset, *(mean_interval(figures["reward"], 0) for figures in found if figures)])
-    return tables.with_missing(missing, markdown_table(["price per minute", *map(str, PRICE_GRID)], rows))
-
-
-def price_cell(cells: Cells, preset: str, price: float) -> Figures | None:
-    """A price on training scenarios."""
-    env = RideDispatch(preset)
-    plays = matching(env, env.default_params, Worth(reward=1.0, busy=-price))
-    about = {"price": price, "episodes": PRICE_EPISODES, **of_env(env)}
-    key = jax.random.key(TRAINING_SEED)
-    return cells.get(f"price {preset} {price}", about, lambda: result_cache.play_scripted(plays, PRICE_EPISODES, AT_ONCE, key))
-
-
-# variants of the tuned values, and where they are trained
+# Variants of the tuned values, and where they are trained
 LEARNED = {
-    "OSPO": ("standard", PLAYED),
+    "OSPO": ("standard", PRESETS),
     "looking ahead": ("ahead", ("manhattan-400", "manhattan-300")),
     "GRPO": ("grpo", ("manhattan-1000",)),
     "OSPO, the papers' choices": ("papers", ("manhattan-1000",)),
 }
 WEIGHTS = ("logit", "probability")
-
-
-def learned_table(cells: Cells) -> str:
-    """Every learner where it was trained, by both weights of the matching, beside one-step matching."""
-    rows, missing = [], []
-    for preset in PLAYED:
-        usual = scripted_cell(cells, preset, "one-step reward")
-        for name, (variant, presets) in LEARNED.items():
-            if preset not in presets:
-                continue
-            words = (f"env.preset={preset}", f"tuned={variant}")
-            for weight in WEIGHTS:
-                figures = learned_cell(cells, f"{name} {preset}", words, weight)
-                if figures is None or usual is None:
-                    missing.append(f"{preset}: {name}, {weight}")
-                else:
-                    rows.append([preset, name, weight, relative(figures, usual), *columns(figures)])
-    header = ["", "learner", "weight", "of one-step reward's, %", *COLUMNS]
-    return tables.with_missing(missing, markdown_table(header, rows))
-
-
-def learned_cell(cells: Cells, name: str, words: tuple[str, ...], weight: str) -> Figures | None:
-    """Trains five seeds in one program and plays their best parameters."""
-    words = ("env=ride_dispatch", *words, f"seeds={SEEDS}", f"runs={RUNS}", f"name={result_cache.file_name(name)}")
-    about = result_cache.matters(compose.compose("ospo", words)) | {"episodes": EPISODES, "weight": weight}
-
-    def play() -> Figures:
-        run, folder = result_cache.train("ospo", words, cells.console)
-        run = dataclasses.replace(run, config=run.config.replace(matching_weight=weight))
-        return result_cache.play_learned(run, folder, run.env, run.env_params, EPISODES, AT_ONCE)
-
-    return cells.get(f"{name} {weight}", about, play)
-
-
-def relative(figures: Figures, usual: Figures) -> str:
-    """Rewards in per cent of a scripted policy's mean on the same episodes, with an interval over seeds."""
-    return mean_interval(figures["reward"], 1, 100 / usual["reward"]["mean"][0])
-
-
-# who trains where every vehicle is offered a few orders, on the small city
+SMALL = ("env.preset=demo", "eval.episodes=32")  # the small city
+# Learners of vehicles that are offered a few orders each, on the small city
 OFFERED = {
     "QMIX": ("qmix", ("algo.mixer=qmix",)),
     "VDN": ("qmix", ("algo.mixer=vdn",)),
@@ -155,25 +48,7 @@ OFFERED = {
     "IPPO": ("ippo", ()),
     "MAPPO": ("mappo", ()),
 }
-
-
-def candidates_table(cells: Cells) -> str:
-    """Learners that need no list of all orders, beside the rules, which see it."""
-    scripted = {name: scripted_cell(cells, "demo", name) for name in RULES}
-    usual = scripted["one-step reward"]
-    rows = [[f"*{name}*", "–", *columns(figures)] for name, figures in scripted.items() if figures]
-    missing = []
-    for name, (algo, words) in OFFERED.items():
-        words = ("env=ride_dispatch", "env.view=candidates", *SMALL, *words, f"seeds={SEEDS}")
-        figures = result_cache.learned_cell(cells, f"{name} demo candidates", algo, words, RUNS, EPISODES, AT_ONCE)
-        if figures is None or usual is None:
-            missing.append(name)
-        else:
-            rows.append([name, relative(figures, usual), *columns(figures)])
-    return tables.with_missing(missing, markdown_table(["", "of one-step reward's, %", *COLUMNS], rows))
-
-
-# what is changed of the tuned values, on the small city
+# Overrides of the tuned values, on the small city
 CHANGES = {
     "as tuned": (),
     "two towers": ("algo.scorer=two_tower", "algo.hidden=[64,64]"),
@@ -190,39 +65,123 @@ CHANGES = {
     "exploring by huge weights": ("algo.explore=epsilon",),
     "the papers' choices": ("tuned=papers", "algo.total_steps=19_840"),
 }
-SMALL = ("env.preset=demo", "eval.episodes=32")
+HEADER = ("reward", "served, %", "pickup, min", "delivery, min", "detour, min", "confirmation, min")
 
 
-def change_table(cells: Cells) -> str:
-    """One factor changed at a time, on the small city."""
-    scripted = {name: scripted_cell(cells, "demo", name) for name in RULES}
-    usual = scripted["one-step reward"]
-    rows = [[f"*{name}*", mean_interval(figures["reward"], 0), "–"] for name, figures in scripted.items() if figures]
-    missing = []
-    for name, words in CHANGES.items():
-        found = [learned_cell(cells, f"demo {name}", (*SMALL, *words), weight) for weight in WEIGHTS]
-        if usual is None or any(figures is None for figures in found):
-            missing.append(name)
+def columns(metrics: Metrics) -> list[str]:
+    """The cells of a policy under ``HEADER``."""
+    minutes = [mean_interval(metrics[name], 2) for name in ("pickup", "delivery", "detour", "confirmation")]
+    return [mean_interval(metrics["reward"], 0), mean_interval(metrics["service"], 1, 100), *minutes]
+
+
+def relative_reward(metrics: Metrics, one_step: Metrics) -> str:
+    """In per cent of one-step matching's mean on the same episodes, with an interval over seeds."""
+    return mean_interval(metrics["reward"], 1, 100 / one_step["reward"]["mean"][0])
+
+
+def describe(env: RideDispatch) -> dict[str, Any]:
+    """The part of ``about`` that is of the environment."""
+    params = convert.readable_leaves(env.default_params)
+    return {"env": dataclasses.asdict(env), "env_params": params, "env_version": env.version}
+
+
+def scripted_result(cache: ResultCache, preset: str, name: str) -> Metrics | None:
+    env = RideDispatch(preset)
+    policy = rival(env, env.default_params, name)
+    about = {"policy": name, "price": price_of(name, preset), "episodes": EPISODES, **describe(env)}
+    return cache.get(f"scripted {preset} {name}", about, lambda: result_cache.play_scripted(policy, EPISODES, BATCH))
+
+
+def learned_result(cache: ResultCache, name: str, overrides: Sequence[str], weight: str) -> Metrics | None:
+    """Trains five seeds in one program and plays their best parameters with a weight of the matching."""
+    return cache.learned(
+        f"{name} {weight}",
+        "ospo",
+        ("env=ride_dispatch", *overrides, f"seeds={SEEDS}"),
+        EPISODES,
+        BATCH,
+        adapt=lambda run: dataclasses.replace(run, config=run.config.replace(matching_weight=weight)),
+        about={"episodes": EPISODES, "weight": weight},
+        run_name=name,
+    )
+
+
+def variant_result(cache: ResultCache, name: str, preset: str, weight: str) -> Metrics | None:
+    """One of ``LEARNED`` in one city."""
+    return learned_result(cache, f"{name} {preset}", (f"env.preset={preset}", f"tuned={LEARNED[name][0]}"), weight)
+
+
+def scripted_table(cache: ResultCache) -> str:
+    """Every rule in every city."""
+    rows: list[list[str] | str] = []
+    overflows = []
+    for preset in PRESETS:
+        for name in RULES:
+            metrics = scripted_result(cache, preset, name)
+            rows.append([preset, name, *columns(metrics)] if metrics else f"{preset}: {name}")
+            if metrics and (overflow := metrics["overflow"]["mean"][0]):
+                overflows.append(f"{preset}, {name}: {overflow:.2f}")
+        rows += [[preset, f"*{name}*", *values] for name, values in PUBLISHED.items() if preset == "manhattan-1000"]
+    full = f"Orders per half hour that did not fit into the order table: {'; '.join(overflows) or 'none'}."
+    return partial_table(["", "policy", *HEADER], rows, full)
+
+
+def learned_table(cache: ResultCache) -> str:
+    """Every learner where it was trained, by both weights of the matching, compared with one-step matching."""
+    rows: list[list[str] | str] = []
+    for preset in PRESETS:
+        one_step = scripted_result(cache, preset, ONE_STEP)
+        for name, weight in ((name, weight) for name in LEARNED if preset in LEARNED[name][1] for weight in WEIGHTS):
+            metrics = variant_result(cache, name, preset, weight)
+            if metrics is None or one_step is None:
+                rows.append(f"{preset}: {name}, {weight}")
+            else:
+                rows.append([preset, name, weight, relative_reward(metrics, one_step), *columns(metrics)])
+    return partial_table(["", "learner", "weight", "of one-step reward's, %", *HEADER], rows)
+
+
+def candidates_table(cache: ResultCache) -> str:
+    """Learners that need no list of all orders, compared with the rules, which observe it."""
+    scripted = {name: scripted_result(cache, "demo", name) for name in RULES}
+    one_step = scripted[ONE_STEP]
+    rows: list[list[str] | str] = [[f"*{name}*", "–", *columns(metrics)] for name, metrics in scripted.items() if metrics]
+    for name, (algo, overrides) in OFFERED.items():
+        overrides = ("env=ride_dispatch", "env.view=candidates", *SMALL, *overrides, f"seeds={SEEDS}")
+        metrics = cache.learned(f"{name} demo candidates", algo, overrides, EPISODES, BATCH)
+        if metrics is None or one_step is None:
+            rows.append(name)
         else:
-            rows.append([name, *(mean_interval(figures["reward"], 0) for figures in found if figures)])
-    return tables.with_missing(missing, markdown_table(["changed", *(f"by {weight}" for weight in WEIGHTS)], rows))
+            rows.append([name, relative_reward(metrics, one_step), *columns(metrics)])
+    return partial_table(["", "of one-step reward's, %", *HEADER], rows)
 
 
-def verdict(cells: Cells) -> str:
-    """When one step is enough, with the figures of the tables above."""
-    shares: dict[str, str] = {}
-    for preset in PLAYED:
-        usual = scripted_cell(cells, preset, "one-step reward")
-        found = {"price": scripted_cell(cells, preset, PRICED)}
-        for name, (variant, presets) in LEARNED.items():
-            if preset in presets:
-                found[name] = learned_cell(cells, f"{name} {preset}", (f"env.preset={preset}", f"tuned={variant}"), "logit")
-        for name, figures in found.items():
-            if usual is None or figures is None:
-                return "Not computed yet."
-            share = np.mean(figures["reward"]["mean"]) / usual["reward"]["mean"][0]
-            shares[f"{name} {preset.rpartition('-')[2]}"] = f"{100 * share:.1f}"
-    return VERDICT.format_map(shares)
+def change_table(cache: ResultCache) -> str:
+    """One factor changed at a time, on the small city."""
+    scripted = {name: scripted_result(cache, "demo", name) for name in RULES}
+    rows: list[list[str] | str] = [
+        [f"*{name}*", mean_interval(metrics["reward"], 0), "–"] for name, metrics in scripted.items() if metrics
+    ]
+    for name, overrides in CHANGES.items():
+        results = [learned_result(cache, f"demo {name}", (*SMALL, *overrides), weight) for weight in WEIGHTS]
+        rewards = [mean_interval(metrics["reward"], 0) for metrics in results if metrics]
+        rows.append([name, *rewards] if len(rewards) == len(WEIGHTS) else name)
+    return partial_table(["changed", *(f"by {weight}" for weight in WEIGHTS)], rows)
+
+
+def price_table(cache: ResultCache) -> str:
+    """The reward by opportunity cost, on scenarios for training."""
+    rows: list[list[str] | str] = []
+    key = jax.random.key(TRAINING_SEED)
+    for preset in PRICES:
+        env, rewards = RideDispatch(preset), []
+        for price in PRICE_GRID:
+            policy = matching(env, env.default_params, Worth(reward=1.0, busy=-price))
+            play = functools.partial(result_cache.play_scripted, policy, PRICE_EPISODES, BATCH, key)
+            about = {"price": price, "episodes": PRICE_EPISODES, **describe(env)}
+            metrics = cache.get(f"price {preset} {price}", about, play)
+            rewards += [mean_interval(metrics["reward"], 0)] if metrics else []
+        rows.append([preset, *rewards] if len(rewards) == len(PRICE_GRID) else preset)
+    return partial_table(["price per minute", *map(str, PRICE_GRID)], rows)
 
 
 VERDICT = """In per cent of what one-step matching earns on the same half hours, learners matched by logits:
@@ -241,88 +200,82 @@ So count what a fleet turns away. Where that is nothing, one step is enough, and
 Where it is much, look ahead, and try a price per minute before a network."""
 
 
-PARTS = {
-    "scripted": scripted_table,
-    "prices": price_table,
-    "learned": learned_table,
-    "candidates": candidates_table,
-    "verdict": verdict,
-    "matters": change_table,
-}
+def verdict(cache: ResultCache) -> str:
+    """When one step is enough, with the numbers of the tables above."""
+    shares: dict[str, str] = {}
+    for preset in PRESETS:
+        one_step = scripted_result(cache, preset, ONE_STEP)
+        results = {"price": scripted_result(cache, preset, PRICED)}
+        results |= {name: variant_result(cache, name, preset, "logit") for name in LEARNED if preset in LEARNED[name][1]}
+        for name, metrics in results.items():
+            if one_step is None or metrics is None:
+                return "Not computed yet."
+            share = np.mean(metrics["reward"]["mean"]) / one_step["reward"]["mean"][0]
+            shares[f"{name} {preset.rpartition('-')[2]}"] = f"{100 * share:.1f}"
+    return VERDICT.format_map(shares)
 
-PAGE_TEXT = """# `ride_dispatch`: results
 
-Made by `python baselines/ride_dispatch.py`; {versions}.
-
-## Scripted policies
-
-All match free vehicles and open orders exactly, every minute. *Minus opportunity cost*: the reward of the assignment minus a
-price per minute that the vehicle is kept busy (pickup and direct ride), and vehicles decline what is worth less than nothing.
-{episodes} frozen half hours from 19:00, mean ± 95 % t interval; reward: sum over the fleet, discounted by 0.99 a minute. In
-italics what the papers report of the setting that `manhattan-1000` follows.
-
-{scripted}
-
-Detours may be negative at `manhattan-1000`: every leg is rounded down to whole minutes, and a way with a stop has more legs.
-Deliveries and detours of random matching, of those that ended within the half hour, lie below the published ones, for which no
-reason was found.
-
-## Learned policies
-
-`python algos/ospo.py env=ride_dispatch env.preset=<preset> tuned=<variant>`, {seeds} seeds each (0–{last_seed}) in one vmapped
-program; greedy policies of the best evaluation, on the same half hours. Whatever the training, vehicles and orders are matched
-exactly, by logits (less that of waiting) or by probabilities, as in the papers. In training every vehicle samples from its own
-softmax; of those that ask for the same order the best paid gets it, and what the others earn, nothing, is compared, too. *The
-papers' choices* (`tuned=papers`): training plays matchings by probability, some of them made huge at random, and compares the
-matched vehicles. *Looking ahead* (`tuned=ahead`): rewards until the end of the half hour are compared, and waiting is an action.
-±: 95 % t interval over seeds.
-
-{learned}
-
-## A few orders for each vehicle
-
-`env.view=candidates env.preset=demo`: each vehicle is offered a few orders, and by itself asks for one or waits; of those that
-ask for the same order the best paid gets it. 32 vehicles, {seeds} seeds each in one vmapped program with
+PAGE = Page(
+    name="ride_dispatch",
+    title="`ride_dispatch`: results",
+    intro="",
+    sections=(
+        Section(
+            "Scripted policies",
+            f"""All match free vehicles and open orders exactly, every minute. *Minus opportunity cost*: the reward of the
+assignment minus a price per minute that the vehicle is kept busy (pickup and direct ride); vehicles decline what is worth less
+than nothing. {EPISODES} frozen half hours from 19:00, mean ± 95 % t interval; reward: sum over the fleet, discounted by 0.99 a
+minute. In italics the papers' values for the setting that `manhattan-1000` follows.""",
+            {"scripted": scripted_table},
+            """Detours may be negative at `manhattan-1000`: every leg is rounded down to whole minutes, and a route with a stop
+has more legs. Deliveries and detours of random matching, of those that ended within the half hour, are below the published
+ones, for which no reason was found.""",
+        ),
+        Section(
+            "Learned policies",
+            f"""`python algos/ospo.py env=ride_dispatch env.preset=<preset> tuned=<variant>`, {SEEDS} seeds each (0–{SEEDS - 1})
+in one vmapped program; greedy policies of the best evaluation, on the same half hours. Whatever the training, vehicles and
+orders are matched exactly, by logits (minus that of waiting) or by probabilities, as in the papers. In training every vehicle
+samples from its own softmax; of those that request the same order the best paid gets it, and the others' reward, zero, is
+compared, too. *The papers' choices* (`tuned=papers`): training plays matchings by probability, some of them made huge at
+random, and compares the matched vehicles. *Looking ahead* (`tuned=ahead`): rewards until the end of the half hour are compared,
+and waiting is an action. ±: 95 % t interval over seeds.""",
+            {"learned": learned_table},
+        ),
+        Section(
+            "A few orders for each vehicle",
+            f"""`env.view=candidates env.preset=demo`: each vehicle is offered a few orders, and by itself requests one or
+waits; of those that request the same order the best paid gets it. 32 vehicles, {SEEDS} seeds each in one vmapped program with
 `configs/tuned/<algo>_ride_dispatch.yaml` (those of QMIX were searched for by hand on this city, those of IPPO and MAPPO were
 not), greedy policies of the best evaluation, on the same half hours as the rules in italics, which match all vehicles and orders
-at once. ±: 95 % t interval, over seeds where learned.
+at once. ±: 95 % t interval, over seeds where learned.""",
+            {"candidates": candidates_table},
+        ),
+        Section("When one step is enough", "", {"verdict": verdict}),
+        Section(
+            "What matters",
+            f"""One factor changed at a time of `configs/tuned/ospo_ride_dispatch.yaml`, with 32 vehicles (`env.preset=demo`),
+{SEEDS} seeds; reward by both weights of the matching. In italics scripted policies, over episodes. The table shows:
 
-{candidates}
-
-## When one step is enough
-
-{verdict}
-
-## What matters
-
-One factor changed at a time of `configs/tuned/ospo_ride_dispatch.yaml`, with 32 vehicles (`env.preset=demo`), {seeds} seeds;
-reward by both weights of the matching. In italics scripted policies, over episodes. What the table shows:
-
-- **How training explores** matters most. Where matchings of perturbed weights are played, what is learned from is not what the
-  softmax says, whose probabilities the loss compares, and policies fall far below one-step matching (*exploring by huge weights*,
-  *the papers' choices*). So vehicles sample for themselves, and the environment settles conflicts.
-- **Who is compared**: leaving out those that wait (*waiting ignored*) makes runs unsteady; to forbid waiting, to compare it, or
-  to learn it makes no difference to rewards of one step.
+- **How training explores** matters most. Where matchings of perturbed weights are played, the data does not come from the softmax
+  whose probabilities the loss compares, and policies are far below one-step matching (*exploring by huge weights*, *the papers'
+  choices*). So vehicles sample for themselves, and the environment settles conflicts.
+- **Which agents are compared**: leaving out those that wait (*waiting ignored*) makes runs unsteady; to forbid waiting, to
+  compare it, or to learn it makes no difference to rewards of one step.
 - **Looking ahead** pays where vehicles are scarce, and with waiting as an action most.
 - **The scorer**: an MLP of every pair learns what a product of two embeddings does not (*two towers*).
-- **Staying near the best snapshot** holds policies back: what is best by chance early on stays the model.
-- Baseline, group, equity penalty and entropy bonus matter little. GRPO's logits are worse than its probabilities.
-
-{matters}
-
-## Price of a minute
-
-Reward by price on {price_episodes} half hours for training.
-
-{prices}
-"""
-
-
-def page(sections: dict[str, str]) -> str:
-    """``baselines/results/ride_dispatch.md``."""
-    numbers = {"episodes": EPISODES, "price_episodes": PRICE_EPISODES, "seeds": SEEDS, "last_seed": SEEDS - 1}
-    return PAGE_TEXT.format(versions=tables.describe_versions(), **numbers, **sections)
+- **Staying near the best snapshot** holds policies back: a snapshot that is best by chance early on remains the model.
+- Baseline, group, equity penalty and entropy bonus matter little. GRPO's logits are worse than its probabilities.""",
+            {"matters": change_table},
+        ),
+        Section(
+            "Price of a minute",
+            f"Reward by price on {PRICE_EPISODES} half hours for training.",
+            {"prices": price_table},
+        ),
+    ),
+)
 
 
 if __name__ == "__main__":
-    tables.main(__doc__, RESULTS / "ride_dispatch", PARTS, page)
+    PAGE.main()

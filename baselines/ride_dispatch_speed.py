@@ -1,11 +1,13 @@
-"""What ``baselines/speed.py env=ride_dispatch`` measures besides: the rival ``ride-gym``, fleets of other sizes, matchings."""
+"""More measurements of ``baselines/speed.py env=ride_dispatch``: fleets of other sizes, matchings."""
 
+import json
+import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from marljax.baselines.harness.measure import Row, call_time
+from marljax.baselines.harness.measure import Row, call_time, run_in_process
 from marljax.baselines.harness.tables import markdown_table
 from marljax.baselines.policies.ride_dispatch import Worth, matching
 from marljax.baselines.rivals.ride_gym import STEPS, WARM_UP
@@ -14,15 +16,13 @@ from marljax.training.evaluation import RandomPolicy
 from marljax.utils.assignment import METHODS, match
 
 FLEETS = (100, 300, 1000, 3000, 10_000)
-ORDERS_PER_VEHICLE = 0.384  # places in the table, as with a thousand vehicles
-
-
+ORDERS_PER_VEHICLE = 0.384  # slots of the order table, as with a thousand vehicles
 MATCHED = ("manhattan-1000", "manhattan-300")
-CALLS = 5  # whose median is taken
+CALLS = 5  # of which the median is taken
 
 
-def fleet_figures(vehicles: int) -> Row:
-    """Milliseconds of a step of one environment of this size, of planning all pairs of it, and its bytes."""
+def measure_fleet(vehicles: int) -> Row:
+    """Milliseconds of a step of one environment of this size, of computing all its pairs, and its size in KiB."""
     env = RideDispatch(vehicles=vehicles, orders=max(32, round(ORDERS_PER_VEHICLE * vehicles / 32) * 32))
     env_params = env.default_params.replace(demand_scale=vehicles / 1000)
     policy = RandomPolicy(env)
@@ -37,12 +37,15 @@ def fleet_figures(vehicles: int) -> Row:
 
         return jax.lax.scan(one, carried, jax.random.split(key, STEPS))[0]
 
-    sizes = {"orders": env.orders, "state_kib": _bytes(state) / 1024, "timestep_kib": _bytes(timestep) / 1024}
+    def kib(tree: Any) -> float:
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / 1024
+
+    sizes = {"orders": env.orders, "state_kib": kib(state), "timestep_kib": kib(timestep)}
     step_ms = 1e3 * call_time(steps, (jax.random.key(1), (state, timestep), env_params), CALLS) / STEPS
     return sizes | {"step_ms": step_ms, "pairs_ms": 1e3 * call_time(env.pairs, (state, env_params), CALLS)}
 
 
-def matching_figures(preset: str) -> Row:
+def measure_matching(preset: str) -> Row:
     """Milliseconds of each way of matching, and the share of the largest total it finds, on the rewards of a minute of play."""
     env = RideDispatch(preset)
     env_params = env.default_params
@@ -52,20 +55,27 @@ def matching_figures(preset: str) -> Row:
         action, _ = policy(jax.random.key(minute), state, timestep, ())
         state, timestep = env.step(jax.random.key(minute), state, action, env_params)
     weights, mask = env.pairs(state, env_params).reward, timestep.action_mask[:, :-1]
-    figures, totals = {"free": float(mask.any(1).sum()), "open": float(mask.any(0).sum())}, {}
+    metrics, totals = {"free": float(mask.any(1).sum()), "open": float(mask.any(0).sum())}, {}
     for method in METHODS:
         run = jax.jit(lambda weights, mask, method=method: match(weights, mask, method=method))
         found = run(weights, mask)
         chosen = found[:, None] == jnp.arange(env.orders)
         totals[method] = float(jnp.sum(jnp.where(chosen, weights, 0.0)))
-        figures[f"{method}_ms"] = 1e3 * call_time(run, (weights, mask), CALLS)
-    return figures | {f"{method}_share": total / totals["exact"] for method, total in totals.items()}
+        metrics[f"{method}_ms"] = 1e3 * call_time(run, (weights, mask), CALLS)
+    return metrics | {f"{method}_share": total / totals["exact"] for method, total in totals.items()}
 
 
-def section(fleets: list[Row], matchings: list[Row]) -> list[str]:
-    """Paragraphs of the page."""
+def sections() -> list[str]:
+    """Paragraphs of the page; each row is measured in a process of its own."""
+    fleets = [run_in_process(__file__, "fleet", str(vehicles)) for vehicles in FLEETS]
+    return describe(fleets, [run_in_process(__file__, "matching", preset) for preset in MATCHED])
+
+
+def describe(fleets: list[Row], matchings: list[Row]) -> list[str]:
+    """Paragraphs from the rows of ``FLEETS`` and ``MATCHED``."""
+    fleet_columns = {"step_ms": 2, "pairs_ms": 1, "state_kib": 0, "timestep_kib": 0}
     rows = [
-        [f"{vehicles:,}", f"{row['orders']:.0f}", *(f"{row[name]:,.{places}f}" for name, places in _FLEET_COLUMNS.items())]
+        [f"{vehicles:,}", f"{row['orders']:.0f}", *(f"{row[name]:,.{places}f}" for name, places in fleet_columns.items())]
         for vehicles, row in zip(FLEETS, fleets, strict=True)
     ]
     matched = [
@@ -76,8 +86,8 @@ def section(fleets: list[Row], matchings: list[Row]) -> list[str]:
     shares = [f"{way}'s total, %" for way in METHODS]
     return [
         "## Size of the fleet",
-        "One environment with as many orders a vehicle as `manhattan-1000`, and 0.384 places for them a vehicle; random actions. "
-        "All pairs: what an assignment of every order to every vehicle would mean, which matchings by reward need.",
+        f"One environment with as many orders a vehicle as `manhattan-1000`, and {ORDERS_PER_VEHICLE} slots for them a vehicle; "
+        "random actions. All pairs: the outcome of assigning every order to every vehicle, which matchings by reward need.",
         markdown_table(["vehicles", "orders", "step, ms", "all pairs, ms", "state, KiB", "timestep, KiB"], rows),
         "## Matching",
         "One-step rewards of a minute of play, one instance at a time.",
@@ -85,8 +95,6 @@ def section(fleets: list[Row], matchings: list[Row]) -> list[str]:
     ]
 
 
-_FLEET_COLUMNS = {"step_ms": 2, "pairs_ms": 1, "state_kib": 0, "timestep_kib": 0}
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+if __name__ == "__main__":
+    kind, size = sys.argv[1:]
+    print(json.dumps(measure_fleet(int(size)) if kind == "fleet" else measure_matching(size)))

@@ -1,20 +1,17 @@
 """Training on ``smax`` against JaxMARL's own settings on JaxMARL's own SMAX: how fast, and how soon it wins.
 
-``python baselines/smax.py training`` calls it. Run as a command itself, it measures the pace of one side in a process of its own
-and prints it as JSON.
+``python baselines/smax.py training`` calls it. As a command it measures the speed of one side in a process of its own and prints
+it as JSON.
 
-Axis letters: S seeds, U updates.
+Axis letters: S seeds, U updates, L points of a learning curve.
 """
 
 import dataclasses
-import importlib.metadata
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +19,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 SEEDS = 5
-GOAL = 0.9  # share of episodes won, the mean of the looks of the last ``WINDOW`` steps
-LOOK = 16_384  # steps over which episodes are counted, an update of JaxMARL's: both sides are looked at equally often
-WINDOW = 4 * LOOK  # one look wavers by two points
+GOAL = 0.9  # share of episodes won, the mean over ``WINDOW`` steps
+POINT = 16_384  # steps per point of a learning curve, an update of JaxMARL's: the same for both sides
+WINDOW = 4 * POINT  # single points vary by 0.02
 STEPS = 10_000_000  # after which JaxMARL's learning rate is 0
-LIMIT = 3_000_000  # steps after which a race of ours ends; before, when all seeds have reached the goal
-RIVAL_LIMITS = {  # steps after which JaxMARL's ends: at least three times as long as ours by the clock
+LIMIT = 3_000_000  # steps after which a race of ours ends, unless all seeds have reached the goal before
+JAXMARL_LIMITS = {  # the same for JaxMARL's: at least three times as long as ours in seconds
     "ippo": {"3m": 2_400_000, "2s3z": 600_000},
     "mappo": {"3m": 1_600_000, "2s3z": 450_000},
 }
 RULES = {"seeds": SEEDS, "goal": GOAL, "window": WINDOW}
 SAVE_EVERY = 120.0  # s between two checkpoints of a race
-CHUNK = 4  # updates between looks at the clock
-PACED = ("jaxmarl", "same", "marljax")  # sides whose pace is measured
-PACE_UPDATES = 4
+CHUNK = 4  # updates per compiled call
+TIMED_SIDES = ("jaxmarl", "same", "marljax")
+TIMED_UPDATES = 4
 ROUNDS = 3
 SAME_SIZES = (  # JaxMARL's networks, epochs and minibatches
     "algo.core=gru",
@@ -53,13 +50,18 @@ SAME_CRITIC = {"ippo": "algo.share_body=true", "mappo": "algo.critic_features=id
 Side = tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, np.ndarray, np.ndarray]], int]
 
 
-def ours(algo: str, scenario: str, words: tuple[str, ...] = (), chunk: int = CHUNK) -> Side:
-    """Our algorithm with its tuned settings, changed by ``words``."""
+def overrides(side: str, algo: str) -> tuple[str, ...]:
+    """How a side of ours differs from the tuned settings."""
+    return {"same": (*SAME_SIZES, SAME_CRITIC[algo]), "marljax": (), "gru": ("tuned=gru",)}[side]
+
+
+def ours(algo: str, scenario: str, overrides: Sequence[str] = (), chunk: int = CHUNK) -> Side:
+    """Our algorithm with its tuned settings and ``overrides``."""
     import marljax
     from marljax.training import mesh
     from marljax.training.trainer import Trainer
 
-    run = marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words)
+    run = marljax.tuned(algo, "smax", f"env.scenario={scenario}", *overrides)
     trainer = Trainer(run.algorithm, run.env, run.config, mesh.make_mesh())
 
     def advance(members: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -69,12 +71,10 @@ def ours(algo: str, scenario: str, words: tuple[str, ...] = (), chunk: int = CHU
     return lambda keys: trainer.init(keys, run.env_params), advance, trainer.steps_per_update
 
 
-def their_settings(algo: str, scenario: str) -> dict[str, Any]:
-    """What JaxMARL's figures depend on."""
+def their_settings(algo: str, scenario: str) -> Any:
     from marljax.baselines.rivals import rnn_ppo
 
-    settings = rnn_ppo.Settings(scenario, total_steps=STEPS, **rnn_ppo.PUBLISHED[algo])
-    return {"algo": algo, "jaxmarl": importlib.metadata.version("jaxmarl")} | dataclasses.asdict(settings)
+    return rnn_ppo.Settings(scenario, total_steps=STEPS, **rnn_ppo.PUBLISHED[algo])
 
 
 def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
@@ -83,11 +83,12 @@ def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
 
     from marljax.baselines.rivals import rnn_ppo
 
-    trainer = rnn_ppo.Trainer(rnn_ppo.Settings(scenario, total_steps=STEPS, **rnn_ppo.PUBLISHED[algo]))
+    trainer = rnn_ppo.Trainer(their_settings(algo, scenario))
 
     @jax.jit
-    def advance_all(states: Any) -> Any:
-        return jax.vmap(lambda state: jax.lax.scan(lambda state, _: trainer.update(state), state, None, chunk))(states)
+    @jax.vmap
+    def advance_all(state: Any) -> Any:
+        return jax.lax.scan(lambda state, _: trainer.update(state), state, None, chunk)
 
     def advance(states: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         states, metrics = advance_all(states)
@@ -96,39 +97,31 @@ def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
     return jax.jit(jax.vmap(trainer.init)), advance, trainer.settings.steps_per_update
 
 
-def words_of(side: str, algo: str) -> tuple[str, ...]:
-    """What a side of ours changes about the tuned settings."""
-    if side == "same":
-        return (*SAME_SIZES, SAME_CRITIC[algo])
-    return {"marljax": (), "gru": ("tuned=gru",)}[side]
-
-
 def make(side: str, algo: str, scenario: str, chunk: int = CHUNK) -> Side:
     """A side by its name: JaxMARL's ("jaxmarl"), ours with its sizes ("same"), as tuned ("marljax"), with memory ("gru")."""
-    return theirs(algo, scenario, chunk) if side == "jaxmarl" else ours(algo, scenario, words_of(side, algo), chunk)
+    return theirs(algo, scenario, chunk) if side == "jaxmarl" else ours(algo, scenario, overrides(side, algo), chunk)
 
 
 def settings(side: str, algo: str, scenario: str) -> dict[str, Any]:
-    """What a side's figures depend on."""
+    """Everything that a side's results depend on."""
     import marljax
-    from marljax.baselines.harness import result_cache
+    from marljax.baselines.harness import result_cache, tables
 
     if side == "jaxmarl":
-        return their_settings(algo, scenario)
-    return result_cache.matters(marljax.tuned(algo, "smax", f"env.scenario={scenario}", *words_of(side, algo)))
+        return {"algo": algo, "jaxmarl": tables.version("jaxmarl")} | dataclasses.asdict(their_settings(algo, scenario))
+    return result_cache.result_config(marljax.tuned(algo, "smax", f"env.scenario={scenario}", *overrides(side, algo)))
 
 
-def say_at_once(line: str) -> None:
-    """A line of a long race, not kept back where it goes to a file."""
-    print(line, flush=True)
-
-
-def climb(
-    side: Side, folder: Path, say: Callable[[str], None] = say_at_once, limit: int = LIMIT, early: bool = True
+def train_to_goal(
+    side: Side,
+    folder: Path,
+    log: Callable[[str], None] = lambda line: print(line, flush=True),
+    limit: int = LIMIT,
+    early: bool = True,
 ) -> dict[str, Any]:
-    """Trains until every seed has reached the goal, or else to the limit: curves, the share won at every look.
+    """Trains until every seed has reached the goal, or else to the limit: curves [S, L] of the share won.
 
-    Without ``early`` it always trains to the limit. ``folder`` holds checkpoints until it is through.
+    Without ``early`` it always trains to the limit. ``folder`` holds checkpoints until it is finished.
     """
     import jax
 
@@ -143,76 +136,72 @@ def climb(
         state, (won, episodes) = found.tree, np.array(found.notes["counts"])
     saved = time.monotonic()
     while won.shape[1] * steps_per_update < limit:
-        state, *counted = advance(state)
-        won, episodes = (np.concatenate(parts, axis=1) for parts in zip((won, episodes), counted, strict=True))
-        curves = shares(won, episodes, updates_per_look(steps_per_update))
-        say(f"{won.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
+        state, *counts = advance(state)
+        won, episodes = (np.concatenate(parts, axis=1) for parts in zip((won, episodes), counts, strict=True))
+        curves = win_rates(won, episodes, updates_per_point(steps_per_update))
+        log(f"{won.shape[1] * steps_per_update:,} steps, won {np.round(curves[:, -1], 2)}")
         if early and None not in steps_to_goal(curves, steps_per_update):
             break
         if time.monotonic() - saved > SAVE_EVERY:
             checkpoint.save(folder, won.shape[1], state, purpose, 1, {"counts": [won.tolist(), episodes.tolist()]})
             saved = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
-    curves = shares(won, episodes, updates_per_look(steps_per_update))
+    curves = win_rates(won, episodes, updates_per_point(steps_per_update))
     return {"curves": np.round(curves, 4).tolist(), "steps_per_update": steps_per_update}
 
 
-def updates_per_look(steps_per_update: int) -> int:
-    """Updates between two looks at a race."""
-    return max(1, LOOK // steps_per_update)
+def updates_per_point(steps_per_update: int) -> int:
+    """Updates per point of a learning curve."""
+    return max(1, POINT // steps_per_update)
 
 
-def looks_per_window(steps_per_update: int) -> int:
-    """Looks whose mean has to reach the goal."""
-    return max(1, WINDOW // (updates_per_look(steps_per_update) * steps_per_update))
+def points_per_window(steps_per_update: int) -> int:
+    """Points whose mean has to reach the goal."""
+    return max(1, WINDOW // (updates_per_point(steps_per_update) * steps_per_update))
 
 
-def shares(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
-    """[S, L] share won of the episodes of every ``updates`` updates, both counts [S, U]; what is over at the end is left out."""
-    looks = won.shape[1] // updates
-    sums = [counts[:, : looks * updates].reshape(len(counts), looks, updates).sum(axis=2) for counts in (won, episodes)]
+def win_rates(won: np.ndarray, episodes: np.ndarray, updates: int) -> np.ndarray:
+    """[S, L] share of episodes won in every ``updates`` updates, from counts [S, U]; an incomplete last point is dropped."""
+    points = won.shape[1] // updates
+    sums = [counts[:, : points * updates].reshape(len(counts), points, updates).sum(axis=2) for counts in (won, episodes)]
     return sums[0] / np.maximum(sums[1], 1)
 
 
 def steps_to_goal(curves: ArrayLike, steps_per_update: int) -> list[int | None]:
     """[S] steps until the goal, None where it was not reached; curves are [S, L]."""
-    look = updates_per_look(steps_per_update) * steps_per_update
-    curves, span = np.asarray(curves), looks_per_window(steps_per_update)
+    per_point = updates_per_point(steps_per_update) * steps_per_update
+    curves, span = np.asarray(curves), points_per_window(steps_per_update)
     if curves.shape[1] < span:
         return [None] * len(curves)
     reached = np.lib.stride_tricks.sliding_window_view(curves, span, axis=1).mean(axis=-1) >= GOAL
-    return [(int(seed.argmax()) + span) * look if seed.any() else None for seed in reached]
+    return [(int(seed.argmax()) + span) * per_point if seed.any() else None for seed in reached]
 
 
-def pace(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
+def measure_speed(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
     """One seed: seconds from ``begun`` (of ``time.time``) to the end of the first update, and steps per second after it."""
     import jax
 
     start, advance, steps_per_update = make(side, algo, scenario, chunk=1)
-    state = start(jax.random.split(jax.random.key(0), 1))
-    state, *_ = advance(state)
+    state, *_ = advance(start(jax.random.split(jax.random.key(0), 1)))
     first = time.time() - begun
     rates = []
-    for _ in range(PACE_UPDATES):
+    for _ in range(TIMED_UPDATES):
         before = time.perf_counter()
         state, _, episodes = advance(state)
-        # of ours, one step in an episode only restarts it
+        # of ours, one step in an episode only resets it
         steps = steps_per_update - (0 if side == "jaxmarl" else float(episodes.sum()))
         rates.append(steps / (time.perf_counter() - before))
     return {"first_update_s": first, "steps_per_s": float(np.median(rates))}
 
 
-def paces(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
-    """The pace of every side, in turn, some rounds."""
-    rows: dict[str, list[dict[str, float]]] = {side: [] for side in PACED}
+def measure_speeds(algo: str, scenario: str) -> dict[str, dict[str, list[float]]]:
+    """The speed of every side, in turn, for some rounds."""
+    from marljax.baselines.harness.measure import run_in_process
+
+    rows: dict[str, list[dict[str, float]]] = {side: [] for side in TIMED_SIDES}
     for _ in range(ROUNDS):
         for side, measured in rows.items():
-            command = [sys.executable, __file__, side, algo, scenario, str(time.time())]
-            environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-            done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=environment)
-            if done.returncode:
-                sys.exit(f"the measurement of {side} {algo} {scenario} failed:\n{done.stderr[-2000:]}")
-            measured.append(json.loads(done.stdout.splitlines()[-1]))
+            measured.append(run_in_process(__file__, side, algo, scenario, str(time.time())))
     return {side: {name: [row[name] for row in measured] for name in measured[0]} for side, measured in rows.items()}
 
 
@@ -220,4 +209,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 5:
         sys.exit("this measures one side for another script; run python baselines/smax.py training")
     side, algo, scenario, begun = sys.argv[1:]
-    print(json.dumps(pace(side, algo, scenario, float(begun))))
+    print(json.dumps(measure_speed(side, algo, scenario, float(begun))))

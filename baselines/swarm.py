@@ -1,26 +1,15 @@
-"""What a learned policy for ``swarm`` must beat, and the tables that say whether it does.
-
-    python baselines/swarm.py                  # all of baselines/results/swarm.md
-    python baselines/swarm.py scripted         # one part: scripted or learned
-
-Every cell of a table is kept in ``baselines/results/swarm/`` and every training in ``runs/tables/``: a command that was stopped
-goes on where it was, and a finished cell is not computed again. Delete a cell's file to compute it anew.
-"""
+"""Scripted and learned policies on ``swarm``: ``python baselines/swarm.py [table …]`` writes baselines/results/swarm.md."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from marljax.baselines.harness import tables
-from marljax.baselines.harness.result_cache import Cells, learned_apart, scripted_cell
-from marljax.baselines.harness.tables import mean_interval
+from marljax.baselines.harness.result_cache import ResultCache
+from marljax.baselines.harness.tables import Page, Section, mean_interval, policy_table
 from marljax.baselines.policies.swarm import scripted_policies
 from marljax.envs.swarm import Swarm
 
-RUNS = Path(__file__).parents[1] / "runs" / "tables"
-RESULTS = Path(__file__).parent / "results"
 EPISODES = 256
-AT_ONCE = 256  # episodes in one program
+BATCH = 256  # episodes of one program
 SEEDS = 5
 SETTINGS: dict[str, dict[str, Any]] = {
     "same goal": {"preset": "static_same"},
@@ -32,94 +21,66 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "coverage": {"preset": "coverage"},
     "coverage in three dimensions": {"preset": "coverage", "dynamics": "point3d"},
 }
-LEARNED = {"same goal": (), "coverage": ("tuned=coverage",)}  # and more words of the command line
+LEARNED = {"same goal": (), "coverage": ("tuned=coverage",)}  # and more overrides
 ALGORITHM = "ippo"
+HEADER = ("policy", "return", "success, %", "m to the goal", "collided, %", "crashed, %", "deadlock, %")
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def scripted_table(cells: Cells) -> str:
-    """Every scripted policy in every setting."""
-    rows = []
-    for setting, options in SETTINGS.items():
-        env = Swarm(**options)
-        for name, rival in scripted_policies(env, env.default_params).items():
-            title = f"scripted {setting} {name}"
-            cell = scripted_cell(cells, title, {"policy": name}, rival, EPISODES, AT_ONCE)
-            rows.append((f"{setting}: {name}", cell))
-    return tables.by_row("policy", COLUMNS, columns, rows)
-
-
-def learned_table(cells: Cells) -> str:
-    """Five seeds of IPPO."""
-    rows = []
-    for setting, more in LEARNED.items():
-        options = (f"env.{name}={value}" for name, value in SETTINGS[setting].items())
-        words = ["env=swarm", *options, *more]
-        cell = learned_apart(cells, f"{ALGORITHM} {setting}", ALGORITHM, words, RUNS, EPISODES, AT_ONCE, SEEDS)
-        rows.append((f"{setting}: {ALGORITHM}", cell))
-    return tables.by_row("policy", COLUMNS, columns, rows)
-
-
-COLUMNS = ("return", "success, %", "m to the goal", "collided, %", "crashed, %", "deadlock, %")
-
-
-def columns(figures: Mapping[str, Any]) -> list[str]:
-    """One policy's cells under ``COLUMNS``."""
-    shares = [mean_interval(figures[name], scale=100) if name in figures else "–" for name in ("collision", "crash", "deadlock")]
+def columns(metrics: Mapping[str, Any]) -> list[str]:
+    """The cells of a policy under ``HEADER``."""
+    shares = [mean_interval(metrics[name], scale=100) if name in metrics else "–" for name in ("collision", "crash", "deadlock")]
     return [
-        mean_interval(figures["return"], places=2),
-        mean_interval(figures["success"], scale=100),
-        mean_interval(figures["distance"], places=2),
+        mean_interval(metrics["return"], places=2),
+        mean_interval(metrics["success"], scale=100),
+        mean_interval(metrics["distance"], places=2),
         *shares,
     ]
 
 
-PARTS = {"scripted": scripted_table, "learned": learned_table}
-
-PAGE_TEXT = """# `swarm`: results
-
-Made by `python baselines/swarm.py`; {versions}.
-
-Eight quadrotors (coverage: five point masses), 15 s (coverage: 5 s). Means over drones, ± a 95 % t interval (over episodes for
-scripted policies, over seeds for learned ones). *Success*: reached the goal (mean distance over some five steps below 0.5 m, or
-1 m where it is the goal of all) and met no drone and no obstacle after the first 1.5 s; coverage: landmarks with a
-drone within 0.5 m at the end. *m to the goal*: mean over the last second; coverage: from each landmark to the nearest drone.
-*Deadlock*: met nothing and did not arrive.
-
-## Scripted policies
-
-{episodes} episodes. *PD* flies straight to the goal by the true state: place to acceleration, acceleration to thrust axis, axis
-to body rates, rates to motors. *With repulsion* it is pushed away from drones and obstacles within 0.5 m, too. *Nearest landmark*
-does the same with a force, each drone towards the landmark nearest to it.
-
-{scripted}
-
-## Learned policies
-
-{seeds} seeds each (0–{last_seed}) of `python algos/{algorithm}.py env=swarm env.preset=…` with its tuned values
-(`configs/tuned/{algorithm}_swarm.yaml`, coverage: `tuned=coverage`), greedy policies of the best evaluation, on the same
-scenarios.
-
-{learned}
-
-Published for these quadrotors among obstacles (Huang et al. 2023; 8 drones, a fifth of the cells with an obstacle, 10⁹ agent
-steps, K = 2): success 95 %, without collision replay 88 %, without attention as well 79 %.
-"""
+def scripted_table(cache: ResultCache) -> str:
+    """Every scripted policy in every setting."""
+    envs = {setting: Swarm(**options) for setting, options in SETTINGS.items()}
+    return policy_table(HEADER, columns, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
 
 
-def page(sections: dict[str, str]) -> str:
-    """``baselines/results/swarm.md``."""
-    return PAGE_TEXT.format(
-        versions=tables.describe_versions(),
-        episodes=EPISODES,
-        algorithm=ALGORITHM,
-        seeds=SEEDS,
-        last_seed=SEEDS - 1,
-        **sections,
-    )
+def learned_table(cache: ResultCache) -> str:
+    """Five seeds of IPPO."""
+    results = []
+    for setting, more in LEARNED.items():
+        overrides = ["env=swarm", *(f"env.{name}={value}" for name, value in SETTINGS[setting].items()), *more]
+        metrics = cache.learned_by_seed(f"{ALGORITHM} {setting}", ALGORITHM, overrides, EPISODES, BATCH, SEEDS)
+        results.append((f"{setting}: {ALGORITHM}", metrics))
+    return policy_table(HEADER, columns, results)
+
+
+PAGE = Page(
+    name="swarm",
+    title="`swarm`: results",
+    intro="""Eight quadrotors (coverage: five point masses), 15 s (coverage: 5 s). Means over drones, ± a 95 % t interval (over
+episodes for scripted policies, over seeds for learned ones). *Success*: reached the goal (mean distance over some five steps
+below 0.5 m, or 1 m where it is the goal of all) and hit no drone and no obstacle after the first 1.5 s; coverage: landmarks
+with a drone within 0.5 m at the end. *m to the goal*: mean over the last second; coverage: from each landmark to the nearest
+drone. *Deadlock*: hit nothing and did not arrive.""",
+    sections=(
+        Section(
+            "Scripted policies",
+            f"""{EPISODES} episodes. *PD* flies straight to the goal by the true state: position to acceleration, acceleration to
+thrust axis, axis to body rates, rates to motors. *With repulsion* it is also pushed away from drones and obstacles within 0.5 m.
+*Nearest landmark* does the same with a force, each drone towards the landmark nearest to it.""",
+            {"scripted": scripted_table},
+        ),
+        Section(
+            "Learned policies",
+            f"""{SEEDS} seeds each (0–{SEEDS - 1}) of `python algos/{ALGORITHM}.py env=swarm env.preset=…` with its tuned values
+(`configs/tuned/{ALGORITHM}_swarm.yaml`, coverage: `tuned=coverage`), greedy policies of the best evaluation, on the same
+scenarios.""",
+            {"learned": learned_table},
+            """Published for these quadrotors among obstacles (Huang et al. 2023; 8 drones, a fifth of the cells with an
+obstacle, 10⁹ agent steps, K = 2): success 95 %, without collision replay 88 %, without attention as well 79 %.""",
+        ),
+    ),
+)
 
 
 if __name__ == "__main__":
-    tables.main(__doc__, RESULTS / "swarm", PARTS, page)
+    PAGE.main()

@@ -1,16 +1,35 @@
-"""Timing of environments and trainings."""
+"""Timing of environments and trainings. As a command it takes one measurement in a process of its own and prints it as JSON.
 
+Its imports are part of the peak memory that it measures, so it imports no more than it needs.
+"""
+
+import importlib.util
+import json
+import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.config import compose
+from marljax.core.vector import vectorize
+from marljax.training import mesh
+from marljax.training.evaluation import RandomPolicy
+from marljax.training.trainer import Trainer
 
 REPETITIONS = 5
 RANDOM_STEPS = 100  # per environment and repetition
-RIVAL_SECONDS = 10.0
+BASELINE_SECONDS = 10.0
+COLD = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
-
-Row = dict[str, float]  # figures of one measurement
+Row = dict[str, float]  # the metrics of one measurement
 
 
 class Sizes(NamedTuple):
@@ -18,17 +37,20 @@ class Sizes(NamedTuple):
 
     random: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096)
     training: tuple[int, ...] = (16, 64, 256, 1024)
-    parts: int = 1024  # where no duel says how many
+    parts: int = 1024
+
+
+def run_in_process(script: str, *arguments: str, environment: Mapping[str, str] = COLD) -> Any:
+    """What a script prints last, as JSON, from a fresh process without the compilation cache."""
+    command = [sys.executable, script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **COLD, **environment})
+    if done.returncode:
+        sys.exit(f"the measurement {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     """Environment steps per second under uniform available actions."""
-    import jax
-    import jax.numpy as jnp
-
-    from marljax.core.vector import vectorize
-    from marljax.training.evaluation import RandomPolicy
-
     vec, policy = vectorize(env, num_envs), RandomPolicy(env)
 
     def step(env_params: Any, carried: tuple, key: jax.Array) -> tuple:
@@ -38,19 +60,12 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         state, timestep = vec.step(key_step, state, action, env_params)
         return (state, timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
 
-    return scan_rate(vec.reset, step, env_params) | {
-        "agents": env.num_agents,
-        "substeps": getattr(env, "substeps", 0),
-    }
+    sizes = {"agents": env.num_agents, "substeps": getattr(env, "substeps", 0)}
+    return scan_rate(vec.reset, step, env_params) | sizes
 
 
 def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
-    """Milliseconds that each part of a step of all environments takes, run by itself."""
-    import jax
-
-    from marljax.core.vector import vectorize
-    from marljax.training.evaluation import RandomPolicy
-
+    """Milliseconds that each part of a step of all environments takes on its own."""
     vec, policy = vectorize(env, num_envs), RandomPolicy(env)
     key = jax.random.key(0)
     state, timestep = vec.reset(key, env_params)
@@ -69,8 +84,6 @@ def part_times(env: Any, env_params: Any, num_envs: int) -> Row:
 
 def call_time(function: Callable, inputs: tuple, calls: int = RANDOM_STEPS) -> float:
     """Seconds of a compiled call, the median of several."""
-    import jax
-
     compiled = jax.jit(function).lower(*inputs).compile()
     times = []
     for _ in range(calls):
@@ -82,14 +95,12 @@ def call_time(function: Callable, inputs: tuple, calls: int = RANDOM_STEPS) -> f
 
 def scan_rate(start: Callable, step: Callable, env_params: Any) -> Row:
     """Rate of ``step(env_params, carried, key) -> (carried, outputs, environments that moved)`` from ``start(key, env_params)``,
-    and both programs' compile time. An environment that only restarts in a step does not count."""
-    import jax
-    import jax.numpy as jnp
+    and both programs' compile time. Environments that only reset in a step do not move."""
 
     @jax.jit
     def run(key: jax.Array, carried: Any, env_params: Any) -> Any:
-        # env_params are an input, as in training: closed over, they would be folded into the program. Outputs go from step to
-        # step with what is carried, so that every step has to compute them.
+        # env_params are an input, as in training: closed over, they would be folded into the program. Outputs are carried along,
+        # so that every step has to compute them.
         _, shapes, _ = jax.eval_shape(step, env_params, carried, key)
 
         def one(kept: tuple, key: jax.Array) -> tuple[tuple, None]:
@@ -112,17 +123,12 @@ def scan_rate(start: Callable, step: Callable, env_params: Any) -> Row:
     return {"env_steps_per_s": statistics.median(rates), "compile_s": compile_time}
 
 
-def training_rate(chosen: Any, num_envs: int) -> Row:
+def training_rate(run: Any, num_envs: int) -> Row:
     """Environment steps per second of whole updates, the compile time, and the time from there to the end of the first update."""
-    import jax
-
-    from marljax.training import mesh
-    from marljax.training.trainer import Trainer
-
-    config = chosen.config.replace(num_envs=num_envs, total_steps=num_envs * chosen.config.rollout_length * (REPETITIONS + 2))
-    trainer = Trainer(chosen.algorithm, chosen.training_env, config, mesh.make_mesh())
+    config = run.config.replace(num_envs=num_envs, total_steps=num_envs * run.config.rollout_length * (REPETITIONS + 2))
+    trainer = Trainer(run.algorithm, run.training_env, config, mesh.make_mesh())
     begun = time.perf_counter()
-    members = trainer.init(jax.random.split(jax.random.key(0), 1), chosen.training_params)
+    members = trainer.init(jax.random.split(jax.random.key(0), 1), run.training_params)
     members, _ = jax.block_until_ready(trainer.run(members, 1))
     first_update = time.perf_counter() - begun
     times = []
@@ -136,9 +142,66 @@ def training_rate(chosen: Any, num_envs: int) -> Row:
 
 
 def episode_rate(play: Callable[[], int]) -> Row:
-    """Steps per second of a rival whose ``play`` runs one episode and returns its steps, after a first one to warm up."""
+    """Steps per second of a simulator whose ``play`` runs one episode and returns its steps, after a first one to warm up."""
     play()
     steps, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < RIVAL_SECONDS:
+    while time.perf_counter() - begun < BASELINE_SECONDS:
         steps += play()
     return {"env_steps_per_s": steps / (time.perf_counter() - begun)}
+
+
+def measure(kind: str, count: int, algo: str, overrides: Sequence[str]) -> Row:
+    """Metrics of one kind, in a process of its own."""
+    run = compose.compose(algo, overrides)
+    given = run.env, run.env_params, count
+    measures: dict[str, Callable[[], Row]] = {
+        "random": lambda: random_rate(*given),
+        "parts": lambda: part_times(*given),
+        "training": lambda: training_rate(run, count),
+        "baseline": lambda: BASELINES[run.env_name](*given),
+    }
+    return measures[kind]() | {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def highway_env_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of highway-env on the same road, clock and spawns; random actions, one at a time."""
+    del num_envs
+    check_installed("highway-env")
+    from marljax.baselines.rivals.highway_env import random_episode
+
+    rng = np.random.default_rng(0)
+    return episode_rate(lambda: random_episode(env.physics, env_params, rng))
+
+
+def jaxmarl_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of JaxMARL's SMAX with the same units, spawns, observations and script."""
+    from marljax.baselines.rivals.smax import random_step
+
+    return scan_rate(*random_step(env, num_envs), env_params)
+
+
+def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of ride-gym with the same fleet, patience and number of orders on a grid of streets."""
+    del num_envs
+    check_installed("ride-gym")
+    from marljax.baselines.rivals.ride_gym import ride_gym, ride_gym_episode
+
+    rng, simulator = np.random.default_rng(0), ride_gym(env, env_params)
+    return episode_rate(lambda: ride_gym_episode(simulator, rng))
+
+
+def check_installed(package: str) -> None:
+    if importlib.util.find_spec(package.replace("-", "_")) is None:
+        sys.exit(f'error: {package} is not installed; pip install -e ".[dev]"')
+
+
+BASELINES: dict[str, Callable[[Any, Any, int], Row]] = {
+    "merge": highway_env_rate,
+    "smax": jaxmarl_rate,
+    "ride_dispatch": ride_gym_rate,
+}
+
+
+if __name__ == "__main__":
+    kind, count, algo, *overrides = sys.argv[1:]
+    print(json.dumps(measure(kind, int(count), algo, overrides)))

@@ -1,4 +1,4 @@
-"""The scripted policies of ``collective`` do what their names say, from what a learned policy sees."""
+"""The scripted policies of ``collective`` do what their names say, from the observations of a learned policy."""
 
 import math
 
@@ -14,10 +14,10 @@ from marljax.training.evaluation import Evaluator
 KEY = jax.random.key(3)
 
 
-def play(env, name, episodes=4, **numbers):
-    env_params = env.default_params.replace(**numbers)
-    rival = scripted_policies(env, env_params)[name]
-    metrics = Evaluator(env, episodes).scripted(rival.policy, rival.env_params, KEY, rival.carry)
+def play(env, name, episodes=4, **params):
+    env_params = env.default_params.replace(**params)
+    policy = scripted_policies(env, env_params)[name]
+    metrics = Evaluator(env, episodes).scripted(policy.policy, policy.env_params, KEY, policy.carry)
     return {metric: float(jnp.mean(values)) for metric, values in metrics.items()}
 
 

@@ -13,22 +13,22 @@ EPISODES = 300
 
 
 @pytest.fixture(scope="module")
-def figures():
-    """Mean figures by density and policy; the densities share each policy's program."""
+def metrics():
+    """Mean metrics by density and policy; the densities share each policy's program."""
     results = {}
     for density in MEASURED:
         env = Merge(density=density, reward="local")
-        for name, rival in scripted_policies(env, env.default_params).items():
-            played = Evaluator(rival.env, EPISODES).scripted(rival.policy, rival.env_params, jax.random.key(0))
+        for name, policy in scripted_policies(env, env.default_params).items():
+            played = Evaluator(policy.env, EPISODES).scripted(policy.policy, policy.env_params, jax.random.key(0))
             results[density, name] = {key: float(value.mean()) for key, value in played.items()}
     return results
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("density", MEASURED)
-def test_human_drivers_as_measured_elsewhere(figures, density):
+def test_human_drivers_as_measured_elsewhere(metrics, density):
     value, interval, speed = MEASURED[density]
-    human = figures[density, "human drivers (IDM + MOBIL)"]
+    human = metrics[density, "human drivers (IDM + MOBIL)"]
     assert human["return"] == pytest.approx(value, abs=interval + 4.0)
     assert human["speed"] == pytest.approx(speed, abs=0.8)
     assert human["crash"] <= 0.03
@@ -36,27 +36,23 @@ def test_human_drivers_as_measured_elsewhere(figures, density):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("density", MEASURED)
-def test_the_supervisor_prevents_most_crashes_of_random_actions(figures, density):
-    alone, supervised = figures[density, "random"], figures[density, "random, supervised"]
+def test_the_supervisor_prevents_most_crashes_of_random_actions(metrics, density):
+    alone, supervised = metrics[density, "random"], metrics[density, "random, supervised"]
     assert supervised["crash"] < 0.5 * alone["crash"]
     assert 0.0 < supervised["intervened"] < 0.3
     assert alone["intervened"] == 0.0
     assert supervised["return"] > alone["return"]
 
 
-def figures_of(means):
-    return {"return": {"mean": means}}
-
-
 def test_learners_are_compared_relative_to_human_drivers():
-    human = {density: figures_of([value]) for density, value in zip(DENSITIES, (60.0, 40.0, 20.0), strict=True)}
+    human = {density: {"return": {"mean": [value]}} for density, value in zip(DENSITIES, (60.0, 40.0, 20.0), strict=True)}
     learned = {
-        f"{density}: {algo}": figures_of([factor * human[density]["return"]["mean"][0]] * 5)
+        f"{density}: {algo}": {"return": {"mean": [factor * human[density]["return"]["mean"][0]] * 5}}
         for density in DENSITIES
         for algo, factor in zip(ALGORITHMS, (1.5, 1.25), strict=True)
     }
     text = over_densities(learned, human)
     assert "| mappo | 1.50 [1.50, 1.50] |" in text
     assert "| ippo | 1.25 [1.25, 1.25] |" in text
-    assert "returns more than one of ippo: 1.00 [1.00, 1.00]." in text
-    assert "not all cells" in over_densities(learned | {"easy: ippo": None}, human)
+    assert "has a higher return than one of ippo: 1.00 [1.00, 1.00]." in text
+    assert "not all results" in over_densities(learned | {"easy: ippo": None}, human)

@@ -1,4 +1,4 @@
-"""The matchings that learned dispatchers are measured beside."""
+"""The matchings that learned dispatchers are compared with."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ KEY = jax.random.key(1)
 def test_matchings_earn_what_scipys_do(sizes):
     env = RideDispatch("demo", vehicles=sizes[0], orders=sizes[1])
     params = env.default_params
-    state, seen = env.reset(KEY, params)
+    state, timestep = env.reset(KEY, params)
     free, opened = np.asarray(state.vehicles.free), np.asarray(state.orders.open)
     pairs = jax.tree.map(lambda part: np.asarray(part)[np.ix_(free, opened)], env.pairs(state, params))
     price = 0.2
@@ -26,20 +26,20 @@ def test_matchings_earn_what_scipys_do(sizes):
         baselines.Worth(reward=1.0, busy=-price): np.maximum(pairs.reward - price * (pairs.pickup + pairs.ride), 0.0),
     }
     for rule, gains in worth.items():
-        rival = baselines.matching(env, params, rule)
-        action, _ = jax.jit(rival.policy)(KEY, state, seen, ())
-        asked = np.flatnonzero(np.asarray(action) < sizes[1])
-        place = np.cumsum(free) - 1, np.cumsum(opened) - 1
-        earned = gains[place[0][asked], place[1][np.asarray(action)[asked]]].sum()
+        policy = baselines.matching(env, params, rule)
+        action, _ = jax.jit(policy.policy)(KEY, state, timestep, ())
+        matched = np.flatnonzero(np.asarray(action) < sizes[1])
+        index = np.cumsum(free) - 1, np.cumsum(opened) - 1
+        earned = gains[index[0][matched], index[1][np.asarray(action)[matched]]].sum()
         rows, columns = linear_sum_assignment(gains, maximize=True)
         np.testing.assert_allclose(earned, gains[rows, columns].sum(), rtol=1e-4, atol=1e-4, err_msg=str(rule))
-        assert rule.busy < 0 or len(asked) == len(rows)
+        assert rule.busy < 0 or len(matched) == len(rows)
 
 
-def test_every_rule_plays_whatever_the_agents_see():
+def test_every_rule_plays_whatever_the_agents_observe():
     env = RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3)
     known = baselines.scripted_policies(env, env.default_params)
-    reward = {name: result_cache.play_scripted(rival, 4, 4)["reward"]["mean"][0] for name, rival in known.items()}
+    reward = {name: result_cache.play_scripted(policy, 4, 4)["reward"]["mean"][0] for name, policy in known.items()}
     assert [*reward] == ["random matching", "nearest pickup", "one-step reward", "minus opportunity cost (0.4/min)"]
     assert reward["nearest pickup"] > reward["random matching"] > 0
 
@@ -48,8 +48,8 @@ def test_every_rule_plays_whatever_the_agents_see():
 def test_random_matching_is_the_published_one():
     """Reward 12.5–12.85 thousand, 3,455 of 3,726 orders served, pickup within 7.6 min (OSPO's logs), in four half hours."""
     env = RideDispatch("manhattan-1000")
-    figures = result_cache.play_scripted(baselines.rival(env, env.default_params, "random matching"), 4, 4)
-    mean = {name: figure["mean"][0] for name, figure in figures.items()}
+    metrics = result_cache.play_scripted(baselines.rival(env, env.default_params, "random matching"), 4, 4)
+    mean = {name: metric["mean"][0] for name, metric in metrics.items()}
     assert 12_500 * 0.97 < mean["reward"] < 12_850 * 1.03
     assert mean["service"] == pytest.approx(3_455 / 3_726, rel=0.02)
     assert mean["pickup"] == pytest.approx(7.6, abs=0.3)

@@ -1,4 +1,4 @@
-"""What the speed page of ``ride_dispatch`` measures, at sizes that take no time."""
+"""Measurements for the speed page of ``ride_dispatch``, at tiny sizes."""
 
 import numpy as np
 import pytest
@@ -8,25 +8,25 @@ from marljax.baselines.rivals import ride_gym
 from marljax.envs.ride_dispatch import RideDispatch
 
 
-def test_the_rival_plays_the_same_fleet():
+def test_ride_gym_has_the_same_fleet():
     pytest.importorskip("ride_gym")
     env = RideDispatch("demo")
-    rival = ride_gym.ride_gym(env, env.default_params)
-    assert rival.num_drivers == 32
+    simulator = ride_gym.ride_gym(env, env.default_params)
+    assert simulator.num_drivers == 32
     rng = np.random.default_rng(0)
-    assert ride_gym.ride_gym_episode(rival, rng) == 30
-    served = [order for order in rival.orders.values() if order.status.name not in ("PENDING", "CANCELLED")]
+    assert ride_gym.ride_gym_episode(simulator, rng) == 30
+    served = [order for order in simulator.orders.values() if order.status.name not in ("PENDING", "CANCELLED")]
     assert len(served) > 30
 
 
-def test_figures_of_a_fleet_and_of_matchings(monkeypatch):
+def test_measurements_of_a_fleet_and_of_matchings(monkeypatch):
     monkeypatch.setattr(ride_dispatch_speed, "FLEETS", (40,))
     monkeypatch.setattr(ride_dispatch_speed, "MATCHED", ("demo",))
-    fleet, matched = ride_dispatch_speed.fleet_figures(40), ride_dispatch_speed.matching_figures("demo")
+    fleet, matched = ride_dispatch_speed.measure_fleet(40), ride_dispatch_speed.measure_matching("demo")
     assert fleet["orders"] == 32
     assert min(fleet["step_ms"], fleet["pairs_ms"], fleet["state_kib"]) > 0
     assert matched["exact_share"] == 1.0
     assert 0.5 <= matched["greedy_share"] <= 1.0 + 1e-6
-    text = "\n".join(ride_dispatch_speed.section([fleet], [matched]))
+    text = "\n".join(ride_dispatch_speed.describe([fleet], [matched]))
     assert "| 40 | 32 |" in text
     assert "| demo | " in text

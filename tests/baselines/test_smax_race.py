@@ -1,4 +1,4 @@
-"""How the races of ``smax`` are counted, on made-up figures, and whether the rival is what it is said to be."""
+"""Steps and seconds of the races on ``smax``, on made-up results, and JaxMARL's loop."""
 
 import functools
 
@@ -11,17 +11,17 @@ from marljax.baselines import smax_race as race
 from marljax.baselines.rivals import rnn_ppo
 
 
-def test_a_look_is_at_the_episodes_of_its_updates():
+def test_win_rates_are_over_the_episodes_of_a_point():
     won, episodes = np.array([[1, 0, 3, 4, 9]]), np.array([[2, 2, 4, 4, 9]])
-    np.testing.assert_allclose(race.shares(won, episodes, 1), [[0.5, 0.0, 0.75, 1.0, 1.0]])
-    np.testing.assert_allclose(race.shares(won, episodes, 2), [[0.25, 0.875]])
+    np.testing.assert_allclose(race.win_rates(won, episodes, 1), [[0.5, 0.0, 0.75, 1.0, 1.0]])
+    np.testing.assert_allclose(race.win_rates(won, episodes, 2), [[0.25, 0.875]])
 
 
-def test_the_goal_is_a_mean_over_looks():
+def test_the_goal_is_a_mean_over_points():
     curves = [[0.95, 0.8, 0.9, 0.95, 0.96, 0.5], [0.99, 0.5, 0.99, 0.99, 0.99, 0.5]]
-    assert race.steps_to_goal(curves, race.LOOK // 2) == [5 * race.LOOK, None]
-    assert race.steps_to_goal([[1.0, 1.0, 1.0]], race.LOOK) == [None]
-    assert race.steps_to_goal([[0.8, 1.0, 0.8]], 2 * race.LOOK) == [2 * 2 * race.LOOK]
+    assert race.steps_to_goal(curves, race.POINT // 2) == [5 * race.POINT, None]
+    assert race.steps_to_goal([[1.0, 1.0, 1.0]], race.POINT) == [None]
+    assert race.steps_to_goal([[0.8, 1.0, 0.8]], 2 * race.POINT) == [2 * 2 * race.POINT]
 
 
 def side(rates, steps_per_update):
@@ -37,43 +37,45 @@ def side(rates, steps_per_update):
 @pytest.fixture
 def race_of_two(monkeypatch):
     monkeypatch.setattr(race, "SEEDS", 2)
-    monkeypatch.setattr(race, "WINDOW", 2 * race.LOOK)
+    monkeypatch.setattr(race, "WINDOW", 2 * race.POINT)
 
 
 RATES = [[0.2, 0.9, 0.9, 0.9, 0.0], [0.2, 0.5, 0.85, 0.96, 0.0]]
 
 
 def test_a_race_ends_when_all_seeds_have_won_often_enough(tmp_path, race_of_two):
-    found = race.climb(side(RATES, race.LOOK), tmp_path, lambda line: None)
+    found = race.train_to_goal(side(RATES, race.POINT), tmp_path, lambda line: None)
     assert np.shape(found["curves"]) == (2, 4)
-    assert race.steps_to_goal(found["curves"], race.LOOK) == [3 * race.LOOK, 4 * race.LOOK]
-    stopped = race.climb(side(RATES, race.LOOK), tmp_path, lambda line: None, limit=3 * race.LOOK)
-    assert race.steps_to_goal(stopped["curves"], race.LOOK) == [3 * race.LOOK, None]
-    assert np.shape(race.climb(side(RATES, race.LOOK), tmp_path, lambda line: None, 5 * race.LOOK, False)["curves"]) == (2, 5)
+    assert race.steps_to_goal(found["curves"], race.POINT) == [3 * race.POINT, 4 * race.POINT]
+    stopped = race.train_to_goal(side(RATES, race.POINT), tmp_path, lambda line: None, limit=3 * race.POINT)
+    assert race.steps_to_goal(stopped["curves"], race.POINT) == [3 * race.POINT, None]
+    assert np.shape(
+        race.train_to_goal(side(RATES, race.POINT), tmp_path, lambda line: None, 5 * race.POINT, False)["curves"]
+    ) == (2, 5)
 
 
 def test_a_race_goes_on_where_it_was_stopped(tmp_path, race_of_two, monkeypatch):
     monkeypatch.setattr(race, "SAVE_EVERY", 0.0)
-    start, advance, steps = side(RATES, race.LOOK)
-    seen = []
+    start, advance, steps = side(RATES, race.POINT)
+    visited = []
 
     def interrupted(state):
-        seen.append(int(state))
-        if seen == [0, 1, 2]:
+        visited.append(int(state))
+        if visited == [0, 1, 2]:
             raise KeyboardInterrupt
         return advance(state)
 
     with pytest.raises(KeyboardInterrupt):
-        race.climb((start, interrupted, steps), tmp_path, lambda line: None)
-    found = race.climb((start, interrupted, steps), tmp_path, lambda line: None)
-    assert seen == [0, 1, 2, 2, 3]
+        race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None)
+    found = race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None)
+    assert visited == [0, 1, 2, 2, 3]
     assert np.shape(found["curves"]) == (2, 4)
     assert not tmp_path.exists()
 
 
 def test_a_race_that_was_stopped_beyond_a_lower_limit_is_over(tmp_path, race_of_two, monkeypatch):
     monkeypatch.setattr(race, "SAVE_EVERY", 0.0)
-    start, advance, steps = side(RATES, race.LOOK)
+    start, advance, steps = side(RATES, race.POINT)
 
     def interrupted(state):
         if state == 2:
@@ -81,45 +83,45 @@ def test_a_race_that_was_stopped_beyond_a_lower_limit_is_over(tmp_path, race_of_
         return advance(state)
 
     with pytest.raises(KeyboardInterrupt):
-        race.climb((start, interrupted, steps), tmp_path, lambda line: None)
-    found = race.climb((start, interrupted, steps), tmp_path, lambda line: None, limit=race.LOOK)
+        race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None)
+    found = race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None, limit=race.POINT)
     assert np.shape(found["curves"]) == (2, 2)
 
 
-PACE = {
+SPEED = {
     side: {"first_update_s": [first] * 3, "steps_per_s": [rate] * 3}
     for side, first, rate in (("jaxmarl", 20, 5e3), ("marljax", 10, 2e4))
 }
 
 
-def figures(reached, trained=16_384 * 200):
-    """A cell of five seeds that win every episode from ``reached`` steps on, and none before."""
-    looks = np.arange(1, trained // 16_384 + 1) * 16_384
-    return {"won": {"steps_per_update": 16_384, "curves": np.tile(np.where(looks > reached - 65_536, 1.0, 0.0), (5, 1))}}
+def result(reached, trained=16_384 * 200):
+    """A result of five seeds that win every episode from ``reached`` steps on, and none before."""
+    steps = np.arange(1, trained // 16_384 + 1) * 16_384
+    return {"won": {"steps_per_update": 16_384, "curves": np.tile(np.where(steps > reached - 65_536, 1.0, 0.0), (5, 1))}}
 
 
 def test_seconds_count_from_the_start_of_the_process():
-    columns = smax.goal_columns(PACE, figures(61 * 16_384), figures(31 * 16_384))
+    columns = smax.goal_columns(SPEED, result(61 * 16_384), result(31 * 16_384))
     assert columns == ["1.00 ± 0.00 M", "0.51 ± 0.00 M", "217 ± 0", "35 ± 0", "0.16"]
 
 
-def test_a_rival_that_was_stopped_gives_a_bound():
-    never, reached = figures(np.inf, 100 * 16_384), figures(31 * 16_384)
-    columns = smax.goal_columns(PACE, never, reached)
+def test_a_stopped_race_gives_a_bound():
+    never, reached = result(np.inf, 100 * 16_384), result(31 * 16_384)
+    columns = smax.goal_columns(SPEED, never, reached)
     assert columns[0] == "> 1.64 M (5 of 5 stopped; 0 % won)"
     assert columns[2] == "> 344"
     assert columns[4] == "< 0.10"
-    assert smax.goal_columns(PACE, reached, never)[4] == "–"
+    assert smax.goal_columns(SPEED, reached, never)[4] == "–"
     assert smax.goal_columns(None, None, reached) == ["–", "0.51 ± 0.00 M", "–", "–", "–"]
 
 
-def test_a_ratio_of_paces_is_of_the_same_round():
+def test_a_ratio_of_speeds_is_of_the_same_round():
     rounds = {"jaxmarl": [10.0, 100.0, 50.0], "same": [20.0, 150.0, 50.0], "marljax": [40.0, 200.0, 150.0]}
-    columns = smax.pace_columns({side: {"steps_per_s": values, "first_update_s": values} for side, values in rounds.items()})
+    columns = smax.speed_columns({side: {"steps_per_s": values, "first_update_s": values} for side, values in rounds.items()})
     assert columns[:3] == ["50 (10–100)", "50 (1.50×; 20–150)", "150 (3.00×; 40–200)"]
 
 
-def test_a_rate_is_judged_by_the_interval_of_the_rival():
+def test_a_rate_is_compared_with_the_interval_of_jaxmarls():
     def rate(value, count):
         return {"mean": [value], "count": count}
 
@@ -128,7 +130,7 @@ def test_a_rate_is_judged_by_the_interval_of_the_rival():
     assert not smax.within(rate(0.46, 40_000), rate(0.5, 4_000))
 
 
-# --- the rival itself: slow, because it compiles JaxMARL's battles --------------------------------------------------------
+# --- JaxMARL's loop: slow, because it compiles JaxMARL's battles --------------------------------------------------------
 
 
 def count(tree) -> int:
@@ -139,7 +141,7 @@ def count(tree) -> int:
 @pytest.mark.parametrize("algo", ["ippo", "mappo"])
 def test_same_networks_have_as_many_parameters(algo):
     theirs = rnn_ppo.Trainer(rnn_ppo.Settings("3m", **rnn_ppo.PUBLISHED[algo]))
-    ours = race.ours(algo, "3m", race.words_of("same", algo))
+    ours = race.ours(algo, "3m", race.overrides("same", algo))
     key = jax.random.key(0)
     rival = jax.eval_shape(theirs.init, key).params
     members = jax.eval_shape(ours[0], key[None])
@@ -149,7 +151,7 @@ def test_same_networks_have_as_many_parameters(algo):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["ippo", "mappo"])
-def test_the_rival_counts_episodes_and_forgets_the_dead(algo):
+def test_their_loop_counts_episodes_and_clears_the_memory_of_the_dead(algo):
     settings = rnn_ppo.Settings("3m", num_envs=8, rollout_length=64, width=16, **rnn_ppo.PUBLISHED[algo])
     trainer = rnn_ppo.Trainer(settings)
     before = trainer.init(jax.random.key(0))

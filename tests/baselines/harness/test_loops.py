@@ -1,5 +1,6 @@
-"""Loops side by side, PPO with PureJaxRL's and QMIX with JaxMARL's: the same settings, pages of what there is, trainings."""
+"""Our loops and other libraries': the PPO and QMIX loops of both have the same settings and take the same steps."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -8,36 +9,64 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from rich.console import Console
 
 import marljax
 from marljax.algos import ppo, qmix
-from marljax.baselines import cartpole, qmix_compare
-from marljax.baselines.harness.result_cache import Cells
-from marljax.baselines.harness.versus import Plan
+from marljax.baselines import cartpole, jaxmarl_compare, qmix_compare
+from marljax.baselines.harness import loops
+from marljax.baselines.harness.loops import Plan
+from marljax.baselines.rivals import ippo as jaxmarl_ippo
 from marljax.baselines.rivals import ppo as purejaxrl_ppo
 from marljax.baselines.rivals import qmix as jaxmarl_qmix
 from marljax.core.spaces import Discrete
 from marljax.core.types import TimeStep
+from marljax.learning import advantages
 from marljax.learning.rollout import Inputs, Step
 from marljax.training import mesh
-
-QUIET = Console(quiet=True)
-TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, updates=1)
+from marljax.utils import stats
 
 
 @pytest.mark.parametrize("mixer", ["qmix", "vdn"])
 def test_both_qmix_loops_run_at_the_same_settings(mixer):
-    ours, theirs = qmix_compare.our_config(Plan(), mixer), qmix_compare.their_config(Plan(), mixer)
+    ours, theirs = qmix_compare.configs(Plan(), mixer)
     assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update) == (4807, 208)
     assert ours.capacity * ours.num_envs == theirs.buffer_size
     begins = ours.learning_starts / ours.steps_per_update
     assert np.ceil(begins) == np.floor(theirs.learning_starts / theirs.steps_per_update) + 1, "the same first gradient step"
 
 
-def test_both_ppo_loops_run_at_the_same_settings():
-    ours, theirs = cartpole.our_config(cartpole.PLAN), cartpole.their_config(cartpole.PLAN)
-    assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update) == (976, 512)
+@pytest.mark.parametrize(("module", "sizes"), [(cartpole, (976, 512)), (jaxmarl_compare, (488, 2048))])
+def test_both_ppo_loops_run_at_the_same_settings(module, sizes):
+    ours, theirs = module.configs(module.PLAN)
+    assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update) == sizes
+
+
+def test_a_difference_has_the_t_interval_over_seeds():
+    gap = stats.mean([1.0, 2.0, 3.0])
+    line = loops.difference({"mean": [2.0, 4.0, 6.0]}, {"mean": [1.0, 2.0, 3.0]})
+    assert line == f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
+
+
+def test_their_advantages_are_ours_where_every_end_is_terminal():
+    length, rows = 7, 4
+    keys = jax.random.split(jax.random.key(0), 4)
+    reward, value = jax.random.normal(keys[0], (2, length, rows))
+    done, last = jax.random.bernoulli(keys[1], 0.3, (length, rows)), jax.random.normal(keys[2], (rows,))
+    _, config = jaxmarl_compare.configs(Plan())
+    theirs = jaxmarl_ippo.gae(config, jaxmarl_ippo.Transition(done, done, value, reward, value, value), last)
+    steps = Step(reward[..., None], jnp.ones((length, rows, 1), bool), done, done)
+    ours, _ = advantages.gae(steps, value[..., None], last[:, None], config.gamma, config.gae_lambda)
+    np.testing.assert_allclose(theirs, ours[..., 0], rtol=1e-5, atol=1e-6)
+
+
+def test_the_limit_can_be_terminal():
+    ending, cutting = jaxmarl_compare.our_env("end"), jaxmarl_compare.our_env()
+    assert ending == marljax.make(f"jaxmarl/{jaxmarl_compare.NAME}")
+    state, _ = jax.jit(ending.reset)(jax.random.key(0))
+    state = state.replace(inner=state.inner.replace(step=jnp.array(25)))
+    for env, terminated in ((ending, True), (cutting, False)):
+        _, timestep = jax.jit(env.step)(jax.random.key(1), state, jnp.zeros(3, int))
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (terminated, not terminated)
 
 
 def test_their_mixer_is_monotonic():
@@ -53,10 +82,10 @@ def test_their_mixer_is_monotonic():
 
 def test_both_explore_alike(monkeypatch):
     """Over the first tenth of training, down to a twentieth."""
-    ours, theirs = qmix_compare.our_config(Plan(), "qmix"), qmix_compare.their_config(Plan(), "qmix")
+    ours, theirs = qmix_compare.configs(Plan(), "qmix")
 
     class Collects(Exception):
-        """With which share of random actions."""
+        """Carries the share of random actions."""
 
     def collects(env, config, params, epsilon, key):
         raise Collects(epsilon)
@@ -65,10 +94,10 @@ def test_both_explore_alike(monkeypatch):
     tenth = theirs.num_updates / 10
     for update, share in ((0, 1.0), (round(tenth / 2), 0.525), (round(tenth + 1), 0.05), (theirs.num_updates, 0.05)):
         state = jaxmarl_qmix.RunState(None, None, None, None, jnp.array(update), jax.random.key(0))
-        with pytest.raises(Collects) as asked:
+        with pytest.raises(Collects) as raised:
             jaxmarl_qmix.update(None, theirs, state)
-        np.testing.assert_allclose(asked.value.args[0], share, atol=1e-3)
-        np.testing.assert_allclose(asked.value.args[0], qmix.exploration_rate(ours, jnp.array(update)), rtol=1e-5)
+        np.testing.assert_allclose(raised.value.args[0], share, atol=1e-3)
+        np.testing.assert_allclose(raised.value.args[0], qmix.exploration_rate(ours, jnp.array(update)), rtol=1e-5)
 
 
 AGENTS, ACTIONS, SIZE = ["one", "two", "three"], 5, 4  # of the made-up rollouts
@@ -76,13 +105,13 @@ AGENTS, ACTIONS, SIZE = ["one", "two", "three"], 5, 4  # of the made-up rollouts
 
 def on_one_device(function, *arguments):
     """Runs what uses the data axis."""
-    everywhere = PartitionSpec()
-    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    replicated = PartitionSpec()
+    program = jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=replicated, out_specs=replicated, check_vma=False)
     return jax.jit(program)(*arguments)
 
 
 def rollouts(length=8, rows=6):
-    """A batch in their form and in ours, with ends of episodes anywhere; theirs does not learn from the last step."""
+    """A batch in their form and in ours, with ends of episodes anywhere; theirs does not train on the last step."""
     keys = iter(jax.random.split(jax.random.key(0), 5))
     obs = jax.random.normal(next(keys), (length, rows, len(AGENTS), SIZE))
     state = jax.random.normal(next(keys), (length, rows, 2 * SIZE))
@@ -97,15 +126,15 @@ def rollouts(length=8, rows=6):
     dones = dict.fromkeys([*AGENTS, "__all__"], done)
     views = by_agent(jnp.concatenate([obs, ids], -1)) | {"__all__": state}
     theirs = jaxmarl_qmix.Moment(views, by_agent(action), {"__all__": reward.sum(-1)}, dones)
-    everybody = jnp.ones((length, rows, len(AGENTS)), bool)
+    present = jnp.ones((length, rows, len(AGENTS)), bool)
     mask = jnp.ones((length, rows, len(AGENTS), ACTIONS), bool)
-    inputs = Inputs(obs, mask, jnp.broadcast_to(done[..., None], everybody.shape), everybody, state=state)
+    inputs = Inputs(obs, mask, jnp.broadcast_to(done[..., None], present.shape), present, state=state)
     never, recurrent = jnp.zeros((length - 1, rows), bool), jnp.zeros((rows, len(AGENTS), 64))
     return theirs, qmix.Rollout(inputs, never, action[:-1], reward[:-1], done[1:], done[1:], recurrent)
 
 
 def as_theirs(weights):
-    """Our networks' weights, or their gradients, in the places of JaxMARL's networks."""
+    """Our networks' weights, or their gradients, in the structure of JaxMARL's networks."""
     layers = weights["agent"]["params"]
     core = layers["Core_0"]["GRU_0"]
     parts = [jnp.split(part, 3, -1) for part in (core["input"]["kernel"], core["input"]["bias"], core["recurrent"])]
@@ -131,7 +160,7 @@ THEIR_ENV = SimpleNamespace(agents=AGENTS, action_space=lambda agent: Discrete(A
 
 
 def random_weights(networks, batch, key):
-    """Of our networks for this batch; beside the other parameters of a policy."""
+    """Of our networks for this batch; and all parameters of a policy."""
     keys = jax.random.split(key, 3)
     params = networks.init(*keys[:2], batch.inputs)
     weights = {"agent": params.agent, "mixer": params.mixer}
@@ -141,7 +170,7 @@ def random_weights(networks, batch, key):
 @pytest.mark.parametrize("mixer", ["qmix", "vdn"])
 def test_both_qmix_loops_learn_the_same_from_the_same_rollouts(mixer):
     """The loss and its gradient, of any weights: two programs written apart."""
-    ours, theirs = qmix_compare.our_config(Plan(), mixer), qmix_compare.their_config(Plan(), mixer)
+    ours, theirs = qmix_compare.configs(Plan(), mixer)
     networks, (moments, batch) = qmix.make_networks(OUR_ENV, ours), rollouts()
     (params, weights), (_, target) = (random_weights(networks, batch, key) for key in jax.random.split(jax.random.key(1)))
 
@@ -158,8 +187,8 @@ def test_both_qmix_loops_learn_the_same_from_the_same_rollouts(mixer):
 
 
 def test_both_greedy_policies_act_alike():
-    """Across beginnings of episodes: what plays the frozen ones is what was trained."""
-    ours, theirs = qmix_compare.our_config(Plan(), "vdn"), qmix_compare.their_config(Plan(), "vdn")
+    """Across resets: the frozen ones are played by the trained policy."""
+    ours, theirs = qmix_compare.configs(Plan(), "vdn")
     _, batch = rollouts(length=20)
     params, weights = random_weights(qmix.make_networks(OUR_ENV, ours), batch, jax.random.key(1))
     inputs = jax.tree.map(lambda leaf: leaf[:, 0], batch.inputs)  # [T, A, …] of one environment
@@ -181,8 +210,8 @@ def test_both_greedy_policies_act_alike():
 
 def test_both_ppo_loops_take_the_same_steps_from_the_same_rollout(monkeypatch):
     """Advantages, losses, gradients and Adam's steps; ends are terminal, for there no loop bootstraps."""
-    ours = cartpole.our_config(cartpole.PLAN).replace(num_minibatches=1, num_epochs=3)
-    theirs = cartpole.their_config(cartpole.PLAN).replace(num_minibatches=1, update_epochs=3)
+    ours, theirs = cartpole.configs(cartpole.PLAN)
+    ours, theirs = ours.replace(num_minibatches=1, num_epochs=3), dataclasses.replace(theirs, num_minibatches=1, update_epochs=3)
     env, shape = marljax.make("gymnax/CartPole-v1"), (theirs.num_steps, theirs.num_envs)
     keys = jax.random.split(jax.random.key(0), 6)
     obs, key = jax.random.normal(keys[0], (*shape, 4)), keys[1]
@@ -209,7 +238,9 @@ def test_both_ppo_loops_take_the_same_steps_from_the_same_rollout(monkeypatch):
     np.testing.assert_allclose(advantage, their_advantage, rtol=1e-4, atol=1e-4)
     before = both_towers(params)
     opt_state = purejaxrl_ppo.optimizer(theirs).init(before)
-    their_fit = jax.jit(functools.partial(purejaxrl_ppo.fit, SimpleNamespace(num_actions=2), theirs))
+    their_fit = jax.jit(
+        functools.partial(jaxmarl_ippo.fit, SimpleNamespace(agents=[0], action_space=lambda agent: Discrete(2)), theirs)
+    )
     found, _ = their_fit(before, opt_state, (transitions, their_advantage, their_advantage + value), key)
     assert_close(both_towers(after), found)
     moved = jax.tree.map(lambda old, new: float(jnp.abs(old - new).max()), before, found)
@@ -221,24 +252,3 @@ def both_towers(params):
     towers = [tower["params"] for tower in (params.actor, params.critic)]
     layers = [layer for tower in towers for layer in (*tower["Core_0"].values(), tower["Dense_0"])]
     return {"params": {f"Dense_{number}": layer for number, layer in enumerate(layers)}}
-
-
-@pytest.mark.parametrize(
-    ("page", "first"), [(cartpole, "marljax; PureJaxRL's loop"), (qmix_compare, "QMIX, marljax; QMIX, JaxMARL's loop")]
-)
-def test_a_page_says_what_is_missing(tmp_path, page, first):
-    cells = Cells(tmp_path, QUIET, compute_missing=False)
-    text = page.page({part: fill(cells) for part, fill in page.PARTS.items()})
-    assert f"Not computed yet: {first}" in text
-    assert f"{page.PLAN.total_steps:,} steps" in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [cartpole, qmix_compare], ids=["ppo", "qmix"])
-def test_both_trainings_fill_their_cells_and_are_found_again(tmp_path, page, monkeypatch):
-    monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
-    again = Cells(tmp_path, QUIET, compute_missing=False)
-    for fill in page.PARTS.values():
-        text = fill(Cells(tmp_path, QUIET), TINY)
-        assert fill(again, TINY) == text
-        assert text.count("\n") >= 3

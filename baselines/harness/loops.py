@@ -1,0 +1,190 @@
+"""Two training loops at the same settings: returns over seeds, and speed."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import marljax
+from marljax.baselines.harness import result_cache
+from marljax.baselines.harness.result_cache import Metrics
+from marljax.baselines.harness.tables import markdown_table
+from marljax.core.environment import Environment
+from marljax.errors import UserError
+from marljax.training import mesh
+from marljax.training.evaluation import Evaluator
+from marljax.training.trainer import Trainer
+from marljax.utils import stats
+
+KINDS = ("training", "greedy")  # of the returns
+SPEED_TEXT = """Whole updates, one seed, the loops in turn in one process; medians. All steps are counted, including those of ours
+that only reset an episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much to compute."""
+
+    total_steps: int = 1_000_000
+    seeds: int = 5
+    tail: float = 0.05  # last share of training, whose episodes' returns are averaged
+    episodes: int = 1_000  # frozen, for the greedy policies
+    repetitions: int = 5  # of each speed measurement
+    updates: int = 20  # timed together
+
+    @property
+    def keys(self) -> jax.Array:
+        """[seeds]"""
+        return jax.vmap(jax.random.key)(np.arange(self.seeds, dtype=np.uint32))
+
+    def returns_text(self, policy: str) -> str:
+        """How the returns were measured; ``policy`` is what trains."""
+        return f"""{self.seeds} seeds (0–{self.seeds - 1}) in one program each. *End of training*: the {policy} policy's
+episodes in the last {self.tail:.0%} of training. *Greedy*: the final parameters on {self.episodes:,} frozen episodes,
+the same for all loops. ±: 95 % t interval over seeds."""
+
+
+class Loop(NamedTuple):
+    """A training loop."""
+
+    algorithm: Any  # a module with ``act`` and ``initial_carry``, as ours have
+    config: Any  # with ``num_updates`` and ``steps_per_update``
+    # keys [S] → metrics [S, num_updates], with ``episodes`` and ``sum_return``, and parameters [S, …]
+    train: Callable[[jax.Array], tuple[Mapping[str, np.ndarray], Any]]
+    start: Callable[[], Any]  # the state of one seed
+    advance: Callable[[Any, int], Any]  # the state after that many updates
+
+
+def our_loop(algorithm: ModuleType, env: Environment, config: Any) -> Loop:
+    """An algorithm of ours."""
+    trainer = Trainer(algorithm, env, config, mesh.make_mesh())
+    program = jax.jit(jax.vmap(marljax.make_train(algorithm, env, config)))
+
+    def train(keys: jax.Array) -> tuple[Mapping[str, np.ndarray], Any]:
+        result = jax.device_get(program(keys))
+        if (result.diverged_at >= 0).any():
+            raise UserError("a seed of ours diverged; nothing is kept")
+        return result.metrics, result.state.learner.params
+
+    def start() -> Any:
+        return trainer.init(jax.random.split(jax.random.key(0), 1), env.default_params)
+
+    return Loop(algorithm, config, train, start, lambda state, count: trainer.run(state, count)[0])
+
+
+def their_loop(module: ModuleType, env: Any, config: Any) -> Loop:
+    """Another library's loop: ``init(env, config, key)`` and ``update(env, config, state)``, whose state has ``params``."""
+
+    def advance(state: Any, count: int) -> Any:
+        return jax.lax.scan(lambda state, _: module.update(env, config, state), state, length=count)
+
+    @jax.jit
+    @jax.vmap
+    def train(key: jax.Array) -> tuple[Any, Any]:
+        state, metrics = advance(module.init(env, config, key), config.num_updates)
+        return metrics, state.params
+
+    compiled = jax.jit(lambda state, count: advance(state, count)[0], static_argnums=1, donate_argnums=0)
+    start = jax.jit(lambda: module.init(env, config, jax.random.key(0)))
+    return Loop(module, config, lambda keys: jax.device_get(train(keys)), start, compiled)
+
+
+def ppo_settings(theirs: Any) -> dict[str, Any]:
+    """Settings of ``rivals/ppo.py`` and ``rivals/ippo.py`` under our names."""
+    return {
+        "total_steps": theirs.num_updates * theirs.steps_per_update,
+        "num_envs": theirs.num_envs,
+        "rollout_length": theirs.num_steps,
+        "num_epochs": theirs.update_epochs,
+        "num_minibatches": theirs.num_minibatches,
+        "hidden": (theirs.hidden, theirs.hidden),
+        "activation": "tanh",
+        "learning_rate": theirs.lr,
+        "max_grad_norm": theirs.max_grad_norm,
+        "gamma": theirs.gamma,
+        "gae_lambda": theirs.gae_lambda,
+        "clip_eps": theirs.clip_eps,
+        "entropy_coef": theirs.ent_coef,
+        "value_coef": theirs.vf_coef,
+        "normalize_values": False,
+        "clip_values": True,
+        "clip_actor_critic_separately": False,
+    }
+
+
+def train_and_play(plan: Plan, loop: Loop, env: Environment, keys: jax.Array) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """Trains a seed for each of ``keys``: the metrics of training, and the return of the greedy policies on the frozen
+    episodes."""
+    metrics, params = loop.train(keys)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+        raise UserError(f"a seed of {loop.algorithm.__name__} diverged; nothing is kept")
+    evaluator = Evaluator(env, plan.episodes)
+    greedy = evaluator.learned(loop.algorithm, loop.config, params, env.default_params, result_cache.suite_key())
+    return metrics, result_cache.summarise(jax.device_get(greedy))["return"]
+
+
+def measure_returns(plan: Plan, loop: Loop, env: Environment) -> Metrics:
+    """Per seed: the mean return of the episodes at the end of training, and of the greedy policy's frozen episodes."""
+    metrics, greedy = train_and_play(plan, loop, env, plan.keys)
+    tail = max(round(plan.tail * loop.config.num_updates), 1)
+    episodes, total = (metrics[name][:, -tail:].sum(-1) for name in ("episodes", "sum_return"))
+    training = {"mean": (total / episodes).tolist(), "std": [0.0] * plan.seeds, "count": int(episodes.min())}
+    return {"training": training, "greedy": greedy}
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Mean difference over seeds with its 95 % t interval."""
+    gap = stats.mean(np.subtract(ours["mean"], theirs["mean"]))
+    return f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
+
+
+def difference_line(title: str, ours: Metrics, theirs: Metrics) -> str:
+    """``difference`` of both kinds of returns."""
+    training, greedy = (difference(ours[kind], theirs[kind]) for kind in KINDS)
+    return f"{title}: {training} at the end of training, {greedy} greedy."
+
+
+def measure_speed(plan: Plan, loops: Mapping[str, Loop]) -> Metrics:
+    """Seconds of whole updates, in turn, one seed each; CPU seconds that the first ones took longer: tracing and compilation."""
+    jax.block_until_ready(jax.jit(jax.random.key)(0))  # the cost of the first program of a process belongs to no loop
+
+    def advance(name: str, state: Any) -> tuple[Any, float, float]:
+        start, start_cpu = time.perf_counter(), time.process_time()
+        state = jax.block_until_ready(loops[name].advance(state() if callable(state) else state, plan.updates))
+        return state, time.perf_counter() - start, time.process_time() - start_cpu
+
+    states, first = {}, {}
+    for name, loop in loops.items():
+        states[name], _, first[name] = advance(name, loop.start)
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in loops}
+    for _ in range(plan.repetitions):
+        for name in loops:
+            states[name], wall, cpu = advance(name, states[name])
+            seconds[name].append(wall)
+            cpu_seconds[name].append(cpu)
+    return {
+        name: {
+            "steps_per_s": plan.updates * loop.config.steps_per_update / statistics.median(seconds[name]),
+            "compile_cpu_s": first[name] - statistics.median(cpu_seconds[name]),
+            "seconds": seconds[name],
+        }
+        for name, loop in loops.items()
+    }
+
+
+def speed_table(metrics: Metrics | None, titles: Mapping[str, str]) -> str:
+    """Training steps per second of each loop, ``titles`` by name, and their ratio to the last one's."""
+    if metrics is None:
+        return "Not computed yet."
+    theirs = metrics[[*titles][-1]]["steps_per_s"]
+    rows = [
+        [title, f"{speed['steps_per_s']:,.0f}", f"{speed['steps_per_s'] / theirs:.2f}×", f"{speed['compile_cpu_s']:.1f}"]
+        for title, speed in ((title, metrics[name]) for name, title in titles.items())
+    ]
+    return markdown_table(["training", "env-steps/s", "× theirs", "tracing and compilation, CPU s"], rows)

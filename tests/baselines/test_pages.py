@@ -1,0 +1,90 @@
+"""Pages of results: what is missing is listed; trainings fill their results and are found again."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, qmix_compare, swarm
+from marljax.baselines.harness import result_cache
+from marljax.baselines.harness.loops import Plan
+from marljax.baselines.harness.result_cache import ResultCache, summarise
+
+QUIET = Console(quiet=True)
+TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, updates=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "missing"),
+    [
+        (cartpole, "marljax; PureJaxRL's loop"),
+        (qmix_compare, "QMIX, marljax; QMIX, JaxMARL's loop"),
+        (jaxmarl_compare, f"{jaxmarl_compare.OURS}; {jaxmarl_compare.TERMINAL}; {jaxmarl_compare.THEIRS}."),
+        (mpe, "simple_spread, IPPO; simple_spread, MAPPO"),
+        (games, "QMIX two-step; QMIX climbing"),
+    ],
+)
+def test_a_page_lists_what_is_missing(tmp_path, module, missing):
+    page = module.PAGE.render(ResultCache(tmp_path, QUIET, compute_missing=False))
+    text = " ".join(page.split())
+    assert f"Not computed yet: {missing}" in text
+    assert f"{module.PLAN.total_steps if hasattr(module, 'PLAN') else 80_000:,} steps" in text
+    assert page.startswith(f"# {module.PAGE.title}\n\n")
+
+
+def test_a_page_has_a_row_for_every_scripted_policy(tmp_path, monkeypatch):
+    def metrics(policy, *_):
+        """Two episodes' worth of every metric."""
+        shares = {"success": [0.4, 0.6], "collision": [0.4, 0.6], "crash": [0.0, 0.0]}
+        deadlock = {} if policy.env.task == "landmarks" else {"deadlock": [0.0, 0.0]}
+        return summarise({"return": [1.425, 1.575], "distance": [1.425, 1.575], **shares, **deadlock})
+
+    monkeypatch.setattr(result_cache, "play_scripted", metrics)
+    monkeypatch.setattr(swarm, "LEARNED", {})
+    text = swarm.PAGE.render(ResultCache(tmp_path, QUIET))
+    assert all(f"| {setting}: random | 1.50 ± " in text for setting in swarm.SETTINGS)
+    assert "| coverage: nearest landmark | 1.50 ± 0.95 | 50.0 ± 127.1 | 1.50 ± 0.95 | 50.0 ± 127.1 | 0.0 ± 0.0 | – |" in text
+
+
+def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["swarm.py", "scriptedd"])
+    with pytest.raises(SystemExit):
+        swarm.PAGE.main()
+    assert "scripted, learned" in " ".join(capsys.readouterr().err.replace("'", "").split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [cartpole, jaxmarl_compare, qmix_compare, *mpe.PAIRS], ids=str)
+def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monkeypatch):
+    if isinstance(module, str):
+        monkeypatch.setattr(mpe, "PAIRS", {module: mpe.PAIRS[module]})
+        monkeypatch.setattr(mpe, "ENVS", {"simple_tag": mpe.ENVS["simple_tag"]})
+        module = mpe
+    monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
+    again = ResultCache(tmp_path, QUIET, compute_missing=False)
+    for name, table in module.PAGE.tables.items():
+        text = table(ResultCache(tmp_path, QUIET), plan=TINY)
+        assert table(again, plan=TINY) == text, name
+        assert text.count("\n") >= 2
+        assert "Not computed yet" not in text
+    if module is jaxmarl_compare:
+        rows = [line.split("|") for line in jaxmarl_compare.returns_table(again, TINY).splitlines() if "±" in line]
+        assert all(-200 < float(row[2].split("±")[0]) < -5 for row in rows)  # untrained policies get about -25 per agent
+        with pytest.raises(ValueError, match="other settings"):
+            jaxmarl_compare.returns_table(again, dataclasses.replace(TINY, seeds=1))
+
+
+def test_the_curve_of_a_training_has_the_means_of_its_parts(monkeypatch):
+    monkeypatch.setattr(mpe, "POINTS", 3)
+    episodes = np.array([[1.0, 3.0, 0.0, 0.0, 2.0, 0.0]])
+    total = np.array([[-1.0, -7.0, 0.0, 0.0, -8.0, 0.0]])
+    np.testing.assert_allclose(mpe.curve(episodes, total), [[-2.0, -2.0, -4.0]])
+
+
+def test_steadiness_shows_the_collapse_of_one_seed():
+    """Though the mean hardly shows it and the end is well again."""
+    steady = [[-26.0, -22.0, -21.0, -20.0]] * 4
+    assert mpe.steadiness(steady, -26.0)[-1] == "83%"
+    assert mpe.steadiness([*steady, [-26.0, -20.0, -47.0, -20.0]], -26.0)[-1] == "-350%"
+    assert mpe.steadiness([[-26.0, -27.0, -68.0, -68.0]], -26.0)[-1] == "nothing gained"
