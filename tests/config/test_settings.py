@@ -113,7 +113,7 @@ def test_the_written_configuration_gives_the_same_settings(tmp_path):
     assert again.env_params == given.env_params
 
 
-# Overrides after ``env=corridor``; the setting that the message names; what it suggests.
+# Overrides, of ``env=corridor`` where they choose no other and ``env=`` for none; what the message names; what it suggests.
 MISTAKES = [
     # names
     ("algo.learning_rat=1", "algo.learning_rat'", "algo.learning_rate"),
@@ -122,7 +122,6 @@ MISTAKES = [
     ("eval.evry=1", "eval.evry", "eval.every"),
     ("env.lenght=1", "env.lenght", "env.length"),
     ("env.slipp=1", "env.slipp", "env.slip"),
-    ("env.length.x=1", "env.length.x", "--help|env.length"),
     ("algo.num_envs.x=1", "algo.num_envs.x", "--help|algo.num_envs"),
     ("eval=3", "eval", "eval.every"),
     ("algo=mappo", "tiny", "algo=mappo"),
@@ -149,9 +148,7 @@ MISTAKES = [
     ("algo.num_envs=1e99", "algo.num_envs=1e", "at most"),
     ("algo.num_envs=2e9 algo.rollout_length=2", "4e", "fewer environments"),
     ("algo.total_steps=1e14", "5e", "lower total_steps"),
-    ("env.length=1e99", "env.length=1e", "at most"),
     ("env.limit=3e9", "env.limit=3e", "at most 2147483647"),
-    ("env.slip=1e99", "env.slip=1e", "at most"),
     ("env=room env.size=10", "env.size=10", "from 1 to 9"),
     ("env=room env.size=3 env.slip=2", "env.slip=2", "from 0 to 1"),
     ("env=room env.size=3 env.colour=gren", "gren", "green"),
@@ -159,16 +156,13 @@ MISTAKES = [
     ("seeds=2e9", "seeds=2000000000", "an integer from 1"),
     ("seed=-1", "seed=-1", "at least 0"),
     ("eval.every=2", "eval.every=2", "from 0 to 1"),
-    ("eval.episodes=1e12", "eval.episodes=1000000000000", "an integer from 1"),
     ("name=../../up", "name='../../up'", "runs="),
-    ("name=..", r"name='\.\.'", "runs="),
     ("runs=/dev/null", "/dev/null/tiny_corridor", "runs="),
     # devices
     ("seeds=3 mesh.seed=2", "mesh.seed", "change one"),
     ("devices=2", "2 devices", "JAX_NUM_CPU_DEVICES"),
     ("devices=3 mesh.data=2", "3 devices", "mesh.data"),
     ("devices=4 mesh.data=2 mesh.seed=1", "mesh.seed=1", "devices=4"),
-    ("devices=0", "devices=0", "at least 1, or all"),
     ("devices=every", "devices=every", "at least 1, or all"),
     ("hosts.index=0", "hosts", "distributed=true"),
     ("distributed=true hosts.index=0", "hosts.index", "hosts.coordinator="),
@@ -191,7 +185,6 @@ MISTAKES = [
     ("sweep.learning_rate=[1,2,3] search.batches=2", "search.batches", "change one"),
     ("search.trials=3", "search", "sweep.learning_rate="),
     ("search.batch=1", "search.batch", "leave it out"),
-    ("sweep.learning_rate=[1,2] search.metric=speed", "'speed'", "known: "),
     ("search.metric=speed", "'speed'", "known: "),
     ("env.compete=true sweep.learning_rate=[1,2]", "teams", "search.metric="),
     ("seed=1,2", "seed=1,2", "seeds=8"),
@@ -272,11 +265,8 @@ def test_help_shows_what_the_tuned_file_sets_and_needs_no_sources(capsys):
     assert tuned.config.total_steps != type(tuned.config)().total_steps
     assert any(re.match(rf"algo.total_steps={tuned.config.total_steps}\b", line) for line in lines)
     assert any(re.match(r"env.drivers.headway=\[.*\] .*\bs\b", line) for line in lines)
-    smax = printed(capsys, "env=smax")
-    assert (
-        re.findall(r"\b(?:merge|smax)_\w+|\bDRIVERS\b|\bUNIT_NAMES\b", "\n".join([*lines[9:], *smax]).replace("mappo_merge", ""))
-        == []
-    )
+    text = "\n".join([*lines, *printed(capsys, "env=smax")]).replace("mappo_merge", "")
+    assert re.findall(r"\b(?:merge|smax)_\w+|\bDRIVERS\b|\bUNIT_NAMES\b", text) == []
 
 
 def test_a_class_in_the_current_folder_is_found(tmp_path, monkeypatch, capsys):
