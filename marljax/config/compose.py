@@ -104,17 +104,14 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"env={convert.format_value(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
         )
-    env_name = str(changes["env"])
-    _check_overrides(algo, changes)
-    return _merge(algo, env_name, {key: value for key, value in changes.items() if key not in ("algo", "env")})
-
-
-def _check_overrides(algo: str, changes: Mapping[str, Any]) -> None:
-    """Checks that every key exists and that its value alone is valid, except keys of ``env``: they need the environment.
-
-    The environment is imported last: it may be another library's, which takes seconds.
-    """
     config = registry.algorithm(algo, changes.get("algo.target")).Config
+    _check_overrides(config, changes)
+    cls = environment_class(str(changes["env"]), changes.get("env.target"))  # last: it may be another library's and take seconds
+    return _merge(algo, config, str(changes["env"]), cls, changes)
+
+
+def _check_overrides(config: type, changes: Mapping[str, Any]) -> None:
+    """Checks that every key exists and that its value alone is valid, except keys of ``env``: they need the environment."""
     known = ["algo", "env", "algo.target", *convert.key_paths(RunSettings), *(f"algo.{name}" for name in convert.names(config))]
     run: dict[str, Any] = {}
     for key, value in changes.items():
@@ -128,15 +125,12 @@ def _check_overrides(algo: str, changes: Mapping[str, Any]) -> None:
         elif group not in ("algo", "env", "sweep"):
             _put(run, key, value)
     convert.build(RunSettings, "", run)
-    environment_class(str(changes["env"]), changes.get("env.target"))
 
 
-def _merge(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(algo: str, config: type, env_name: str, cls: type[Environment], changes: Mapping[str, Any]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    cls = environment_class(env_name, changes.get("env.target"))
-    config = registry.algorithm(algo, changes.get("algo.target")).Config
     name = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
     defaults = {**convert.to_builtin(RunSettings()), "algo": convert.defaults(config), "env": convert.defaults(cls)}
     try:
@@ -144,7 +138,7 @@ def _merge(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, An
         for key, value in changes.items():
             if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a param
                 tree.env[key.removeprefix("env.")] = value
-            elif key not in PATHS:
+            elif key not in ("algo", "env", *PATHS):
                 OmegaConf.update(tree, key, value)
         values: Any = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
