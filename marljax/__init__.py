@@ -3,19 +3,19 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from marljax.core.environment import Environment
-from marljax.core.types import Outcome, TimeStep, View
-from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.registry import make, register, register_algorithm
 from marljax.version import __version__ as __version__
-from marljax.wrappers.joint import joint
 
 if TYPE_CHECKING:
     from marljax import testing as testing
     from marljax.config.compose import tuned
+    from marljax.core.environment import Environment
+    from marljax.core.types import Outcome, TimeStep, View
+    from marljax.core.vector import vectorize
+    from marljax.registry import make, register, register_algorithm
     from marljax.training.load import load
     from marljax.training.trainer import make_train
+    from marljax.wrappers.joint import joint
     from marljax.wrappers.to_gymnax import to_gymnax
     from marljax.wrappers.to_jaxmarl import to_jaxmarl
 
@@ -37,25 +37,34 @@ __all__ = [
     "vectorize",
 ]
 
-# Imported when asked for: the package stays light.
-_LATER = {
+# Imported on first use: JAX takes a second, of which a typo on the command line needs nothing.
+_MODULES = {
+    "Environment": "marljax.core.environment",
+    "Outcome": "marljax.core.types",
+    "TimeStep": "marljax.core.types",
+    "View": "marljax.core.types",
+    "joint": "marljax.wrappers.joint",
     "load": "marljax.training.load",
+    "make": "marljax.registry",
     "make_train": "marljax.training.trainer",
+    "register": "marljax.registry",
+    "register_algorithm": "marljax.registry",
     "to_gymnax": "marljax.wrappers.to_gymnax",
     "to_jaxmarl": "marljax.wrappers.to_jaxmarl",
     "tuned": "marljax.config.compose",
+    "vectorize": "marljax.core.vector",
 }
-_LATER_MODULES = ("algos", "config", "core", "envs", "learning", "nn", "testing", "training", "utils", "viz", "wrappers")
+_SUBPACKAGES = ("algos", "config", "core", "envs", "learning", "nn", "testing", "training", "utils", "viz", "wrappers")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER_MODULES:
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    if name in (*_SUBPACKAGES, "registry"):
         return importlib.import_module(f"{__name__}.{name}")
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     dunders = [name for name in globals() if name.startswith("__") and name.endswith("__")]
-    return sorted({*__all__, *_LATER_MODULES, *dunders})
+    return sorted({*__all__, *_SUBPACKAGES, *dunders})

@@ -5,28 +5,35 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from marljax.cli.evaluate import evaluate, replay
-from marljax.cli.exit_status import guarded, reject_flags
-from marljax.cli.plot import plot
-from marljax.cli.train import TRAIN_HELP
+from marljax.cli.exit_status import HELP_FLAGS, guarded, reject_flags
 from marljax.errors import unknown
 from marljax.io import terminal
+from marljax.version import __version__
 
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
-  marljax evaluate <run folder> [key=value …]          play fresh frozen episodes with the trained policy, beside scripted ones
+  marljax evaluate <run folder> [key=value …]          play frozen episodes with the trained policy, next to scripted ones
   marljax replay <run folder> [key=value …]            write an episode of the trained policy as GIF or MP4
-  marljax plot <run folder>                            draw the learning curve again, and how the settings of a sweep compare
-  marljax <command> --help                             what each takes
+  marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
+  marljax <command> --help                             list the settings of a command
+"""
+TRAIN_HELP = """usage: {command} env=<name> [key=value …]
+
+Trains {algo} and writes everything to runs/{algo}_<env>/<time>/. Examples:
+  {command} env=merge
+  {command} env=merge env.density=easy algo.total_steps=1e6 seeds=4
+  {command} env=merge seeds=4 "sweep.learning_rate=[1e-4,1e-3]"    every setting with every seed, in one program
+  {command} -m env=merge "algo.hidden=[64],[128,128]"              one run after another, by Hydra's multirun
+  {command} env=custom env.target=my_package.my_module:MyEnvironment
+  {command} resume=runs/{algo}_merge/<time>
 """
 
 
-def main(algo: str, words: Sequence[str] | None = None) -> None:
-    """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 a mistake in the command, 128 + signal when stopped."""
-    words = sys.argv[1:] if words is None else words
+def main(algo: str, arguments: Sequence[str] | None = None) -> None:
+    """Runs one algorithm's command line and exits: 0 done, 1 diverged, 2 an invalid command, 128 + signal when stopped."""
     script = sys.argv[0]
     command = ["python", script] if script.endswith(".py") else None
-    _exit_with(lambda: _train(algo, words, command))
+    _exit_with(lambda: _train(algo, sys.argv[1:] if arguments is None else arguments, command))
 
 
 def console() -> None:
@@ -35,11 +42,10 @@ def console() -> None:
 
 
 def _exit_with(command: Callable[[], int]) -> NoReturn:
-    """Runs a command as all of its process, and exits with its status."""
+    """Runs a command as the whole process, and exits with its status."""
 
     def started() -> int:
         terminal.in_utf8()
-        find_own_modules()
         with terminal.matplotlib_home():
             return command()
 
@@ -55,40 +61,48 @@ def find_own_modules() -> None:
     registry.OWN_FOLDERS[:] = [os.getcwd()]
 
 
-def _dispatch(words: Sequence[str]) -> int:
-    commands = {"train": _train_command, "evaluate": evaluate, "replay": replay, "plot": plot}
-    if not words or words[0] in ("-h", "--help"):
+def _dispatch(arguments: Sequence[str]) -> int:
+    """Runs ``marljax <arguments>``; help, the version and a typo need no import of JAX."""
+    command, *others = arguments or ["--help"]
+    if command in HELP_FLAGS:
         print(USAGE, end="")
         return 0
-    if words[0] == "--version":
-        import marljax
-
-        print(marljax.__version__)
+    if command == "--version":
+        print(__version__)
         return 0
-    if words[0] not in commands:
-        raise unknown("command", words[0], commands)
-    return commands[words[0]](words[1:])
+    if command == "train":
+        return _train_any(others)
+    if command not in ("evaluate", "replay", "plot"):
+        raise unknown("command", command, ["train", "evaluate", "replay", "plot"])
+    from marljax.cli import evaluate, plot
+
+    find_own_modules()
+    return {"evaluate": evaluate.evaluate, "replay": evaluate.replay, "plot": plot.plot}[command](others)
 
 
-def _train_command(words: Sequence[str]) -> int:
+def _train_any(arguments: Sequence[str]) -> int:
+    """``marljax train <algorithm> …``."""
+    if arguments and arguments[0] not in HELP_FLAGS:
+        return _train(arguments[0].removeprefix("algo="), arguments[1:])
     from marljax import registry
     from marljax.config import compose
 
-    if not words or words[0] in ("-h", "--help"):
-        print(TRAIN_HELP.format(command="marljax train <algorithm>", algo="<algorithm>"), end="")
-        print(f"algorithms: {', '.join(sorted(registry.ALGORITHMS))}; environments: {compose.known_environments()}")
-        return 0
-    return _train(words[0].removeprefix("algo="), words[1:])
+    print(TRAIN_HELP.format(command="marljax train <algorithm>", algo="<algorithm>"), end="")
+    print(f"algorithms: {', '.join(sorted(registry.ALGORITHMS))}; environments: {compose.known_environments()}")
+    return 0
 
 
-def _train(algo: str, words: Sequence[str], command: Sequence[str] | None = None) -> int:
-    """``marljax train <algo>``: its help, several runs with ``-m``, or one."""
+def _train(algo: str, arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
+    """The help of an algorithm's command, several runs with ``-m``, or one."""
+    find_own_modules()
     from marljax.cli import help, multirun, train
 
-    if {"-h", "--help"} & set(words):
-        text = help.settings_text(algo, [word for word in words if not word.startswith("-")])
+    if {*HELP_FLAGS} & {*arguments}:
+        text = help.settings_text(algo, [argument for argument in arguments if not argument.startswith("-")])
         typed = " ".join(command or ("marljax", "train", algo))
         print(TRAIN_HELP.format(command=typed, algo=algo), text, sep="\n")
         return 0
-    reject_flags([word for word in words if word not in multirun.FLAGS])
-    return multirun.run(algo, words) if multirun.asked(words) else train.train(algo, words, command)
+    reject_flags([argument for argument in arguments if argument not in multirun.FLAGS])
+    if {*multirun.FLAGS} & {*arguments}:
+        return multirun.run(algo, arguments)
+    return train.train(algo, arguments, command)

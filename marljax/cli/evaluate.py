@@ -2,105 +2,94 @@
 
 import dataclasses
 import sys
+import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from marljax.cli.exit_status import reject_flags
+from marljax.cli.exit_status import HELP_FLAGS, reject_flags
+from marljax.cli.help import options_text
 from marljax.cli.train import enable_compilation_cache
+from marljax.config import compose, convert
+from marljax.config.schema import Group
+from marljax.core.fields import option
 from marljax.errors import UserError, unknown
-from marljax.io import terminal
+from marljax.io import run_folder, terminal
 from marljax.io.run_folder import Which
-
-if TYPE_CHECKING:
-    from marljax.training.load import Loaded
-
-
-EVALUATE_HELP = """usage: marljax evaluate <run folder> [key=value …]
-
-Plays episodes that neither training nor its evaluations have seen, the same for every policy, and prints a table.
-  episodes=320     how many, for every seed of the run
-  suite=0          which set of episodes; no two have one in common
-  which=best       best or last parameters of every seed
-  trial=…          which setting of a sweep (default: the best)
-  trust=true       import env.target of a run that was not trained here: it may run any code
-  env.<key>=…      another option or number of the environment, such as env.density=easy
-"""
-REPLAY_HELP = """usage: marljax replay <run folder> [key=value …]
-
-Writes one episode of the trained policy as an animation.
-  out=…            the file, .gif or .mp4 (default: replay.gif in the run folder)
-  suite=0          which episode: the first of that suite
-  seed=…           which seed of the run (default: the one with the best evaluation)
-  which=best       best or last parameters
-  trial=…          which setting of a sweep (default: the best)
-  trust=true       import env.target of a run that was not trained here: it may run any code
-  env.<key>=…      another option or number of the environment, such as env.density=easy
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluateOptions:
-    """What ``marljax evaluate`` takes besides ``env.<key>``."""
-
-    episodes: int = 320
-    suite: int = 0
-    which: Which = "best"
-    trial: int | None = None
-    trust: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplayOptions:
-    """What ``marljax replay`` takes besides ``env.<key>``."""
-
-    out: str | None = None
-    suite: int = 0
-    seed: int | None = None
-    which: Which = "best"
-    trial: int | None = None
-    trust: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class PlotOptions:
-    """What ``marljax plot`` takes besides ``env.target``."""
-
-    trust: bool = False
-
+from marljax.training import evaluation, load
+from marljax.training.load import Loaded
 
 ALGO_TARGET = "algo.target"
-Options = TypeVar("Options", EvaluateOptions, ReplayOptions, PlotOptions)
 
 
-def evaluate(words: Sequence[str]) -> int:
-    if not words or {"-h", "--help"} & set(words):
-        print(EVALUATE_HELP, end="")
+@dataclasses.dataclass(frozen=True)
+class PlotOptions(Group):
+    """Options of ``marljax plot``."""
+
+    trust: bool = option(False, help="import env.target of a run that was not trained here: it may run any code")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyOptions(PlotOptions):
+    """Options of the commands that play episodes."""
+
+    suite: int = option(0, low=0, high=evaluation.SUITES - 1, help="set of episodes; no two have one in common")
+    which: Which = option("best", choices=typing.get_args(Which), help="parameters of every seed")
+    trial: int | None = option(None, help="setting of a sweep; null: the best")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateOptions(PolicyOptions):
+    """Options of ``marljax evaluate``."""
+
+    episodes: int = option(320, low=1, high=evaluation.PARTS_PER_SUITE, help="for every seed of the run")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayOptions(PolicyOptions):
+    """Options of ``marljax replay``, which plays the first episode of a suite."""
+
+    out: str | None = option(None, help="file to write, .gif or .mp4; null: replay.gif in the run folder")
+    seed: int | None = option(None, help="of the run; null: the one with the best evaluation")
+
+
+Options = TypeVar("Options", PlotOptions, EvaluateOptions, ReplayOptions)
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Prints a table of fresh episodes: the trained policy's next to scripted ones'."""
+    if not arguments or {*HELP_FLAGS} & {*arguments}:
+        print("usage: marljax evaluate <run folder> [key=value …]\n")
+        print("Plays episodes that neither training nor its evaluations used, the same for every policy, and prints a table.\n")
+        print(options_text(EvaluateOptions, "env.<key>=…"))
         return 0
-    folder, options, changes = folder_and_options(words, EvaluateOptions)
     from marljax.reporting import report
-    from marljax.training import evaluation, runner
+    from marljax.training import runner
     from marljax.training.progress import say
 
+    folder, options, changes = folder_and_options(arguments, EvaluateOptions)
     loaded = _load(folder, options, changes)
-    wanted, screen = loaded.settings, terminal.screen()
+    settings, screen = loaded.settings, terminal.screen()
     part = evaluation.fresh_part(options.suite)
-    rows = report.compare(wanted, loaded.params, part, options.episodes, lambda line: say(screen, line))
-    screen.print(report.table(wanted, rows, options.episodes, "fresh", screen.width))
+    rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: say(screen, line))
+    screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))
     if options.which == "best":
-        for line in report.about_best(wanted, runner.best_updates(loaded.best, loaded.update)):
+        for line in report.about_best(settings, runner.best_updates(loaded.best, loaded.update)):
             say(screen, line)
     return 0
 
 
-def replay(words: Sequence[str]) -> int:
-    if not words or {"-h", "--help"} & set(words):
-        print(REPLAY_HELP, end="")
+def replay(arguments: Sequence[str]) -> int:
+    """Writes an animation of one episode of the trained policy."""
+    if not arguments or {*HELP_FLAGS} & {*arguments}:
+        print("usage: marljax replay <run folder> [key=value …]\n")
+        print("Writes the first episode of a suite, played by the trained policy, as an animation.\n")
+        print(options_text(ReplayOptions, "env.<key>=…"))
         return 0
-    folder, options, changes = folder_and_options(words, ReplayOptions)
+    folder, options, changes = folder_and_options(arguments, ReplayOptions)
     path = Path(options.out or folder / "replay.gif")
     if path.suffix not in (".gif", ".mp4"):
-        raise UserError(f"out={path}: write a .gif or an .mp4 file")
+        raise UserError(f"out={path} has no known format; write a .gif or an .mp4 file")
     if path.suffix == ".mp4":
         from marljax.viz import animation
 
@@ -108,55 +97,46 @@ def replay(words: Sequence[str]) -> int:
     import jax
 
     from marljax.reporting import report
-    from marljax.training import evaluation
 
     loaded = _load(folder, options, changes)
-    wanted, index = loaded.settings, loaded.index_of(options.seed, folder)
+    settings, index = loaded.settings, loaded.index_of(options.seed, folder)
+    params = jax.tree.map(lambda leaf: leaf[index], loaded.params)
     key = evaluation.suite_key(evaluation.fresh_part(options.suite))
-    charts = path.with_suffix(".png")
-    metrics = report.animate(wanted, jax.tree.map(lambda leaf: leaf[index], loaded.params), key, path, charts)
+    metrics = report.animate(settings, params, key, path, path.with_suffix(".png"))
     if loaded.update_of(index, options.which) == 0:
-        print(f"warning: seed {wanted.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
+        print(f"warning: seed {settings.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
     print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     return 0
 
 
-def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[str, Any]) -> "Loaded":
-    """The members of a run, with changes to its environment."""
+def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[str, Any]) -> Loaded:
+    """The trained policies of a run, with changes to its environment."""
     enable_compilation_cache()
-    from marljax.training import load
-
     loaded = load.load_members(folder, options.which, options.trial, options.trust, changes)
     for line in loaded.warnings:
         print(f"warning: {line}", file=sys.stderr)
     env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}
-    if env_changes.get("target") == loaded.settings.tree["env"].get("target"):  # repeated, not changed
-        env_changes = {key: value for key, value in env_changes.items() if key != "target"}
+    if env_changes.get("target") == loaded.settings.tree["env"].get("target"):
+        env_changes.pop("target", None)  # repeated to allow its import, not changed
     return loaded._replace(settings=load.with_env(loaded.settings, env_changes))
 
 
-def folder_and_options(words: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
-    """The run folder, the command's own options, and by key what it changes of the environment or repeats of the targets."""
-    from marljax.config import compose, convert
-    from marljax.io import run_folder
-    from marljax.training import evaluation
-
-    folder, *rest = words
-    reject_flags(rest)
+def folder_and_options(arguments: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
+    """The run folder, the command's options, and by key the changes to the environment and repeated targets."""
+    folder, *overrides = arguments
+    reject_flags(overrides)
+    names: list[str] = convert.names(kind)
     key = folder.partition("=")[0]
-    if "=" in folder and (key in convert.names(kind) or key.startswith("env.")) and not Path(folder).is_dir():
+    if "=" in folder and (key in names or key.startswith("env.")) and not Path(folder).is_dir():
         raise UserError(f"name the run folder first, then {folder}")
     values, changes = {}, {}
-    for key, value in compose.parse(rest).items():
-        if key.startswith("env.") or key == ALGO_TARGET:
-            changes[key] = value
-        elif key in convert.names(kind):
+    for key, value in compose.parse(overrides).items():
+        if key in names:
             values[key] = value
+        elif key.startswith("env.") or key == ALGO_TARGET:
+            changes[key] = value
         else:
-            raise unknown("option", key, [*convert.names(kind), "env.target" if kind is PlotOptions else "env.<key>"])
+            raise unknown("option", key, [*names, "env.target" if kind is PlotOptions else "env.<key>"])
     options = convert.build(kind, "", values)
-    for key, (least, most) in {"episodes": (1, evaluation.PARTS_PER_SUITE), "suite": (0, evaluation.SUITES - 1)}.items():
-        if not least <= getattr(options, key, least) <= most:
-            raise UserError(f"{key}={getattr(options, key)} is out of range; it takes integers from {least} to {most}")
-    run_folder.read_config(Path(folder))  # it is one, before what plays is imported
+    run_folder.read_config(Path(folder))  # an error if it is none, before the heavy imports
     return Path(folder), options, changes

@@ -3,43 +3,40 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from marljax.errors import UserError
 from marljax.io import terminal
 
+HELP_FLAGS = ("-h", "--help")
+
 
 def guarded(command: Callable[[], int]) -> int:
-    """The exit status of a command; a user's mistake becomes one line on stderr."""
+    """The exit status of a command; a ``UserError`` becomes one line on stderr and status 2.
+
+    If another process of the same run has ended, so does this one; any other error is raised again.
+    """
     try:
         return command()
     except UserError as error:
-        line = " ".join(str(error).split())
-        print(f"error: {line}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):  # how JAX says so
-            return _without_another(error)
-        advice = "take fewer environments (algo.num_envs), shorter rollouts, fewer seeds or episodes"
-        print(f"error: the device has not enough memory; {advice}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
-        return _without_another(error)
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error):  # raised by JAX
+            advice = "take fewer environments (algo.num_envs), shorter rollouts, fewer seeds or episodes"
+            print(f"error: the device has not enough memory; {advice}", file=sys.stderr)
+            return 2
+        from marljax.utils import distributed
+
+        if distributed.another_ended(error):
+            terminal.fail_at_once("another process of this run has ended; start all of them again with resume=<run folder>")
+        raise
 
 
-def _without_another(error: Exception) -> NoReturn:
-    """Ends a process that has lost another of the same run; any other error is raised again."""
-    from marljax.utils import distributed
-
-    if not distributed.another_ended(error):
-        raise error
-    terminal.fail_at_once("another process of this run has ended; start all of them again with resume=<run folder>")
-
-
-def reject_flags(words: Sequence[str]) -> None:
-    for word in words:
-        if word.startswith("-"):
-            raise UserError(f"'{word}': settings are written key=value, without dashes; --help lists them")
+def reject_flags(arguments: Sequence[str]) -> None:
+    """Raises ``UserError`` for an argument that begins with a dash."""
+    for argument in arguments:
+        if argument.startswith("-"):
+            raise UserError(f"'{argument}': settings are written key=value, without dashes; --help lists them")

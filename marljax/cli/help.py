@@ -1,4 +1,4 @@
-"""What ``--help`` prints about settings: each key with the value that would run, the values it takes and its meaning."""
+"""The settings that ``--help`` lists: each key with the value that would apply, the values it takes and its meaning."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ HELP_COLUMN = 34  # a longer setting moves its own help to the right
 
 
 def settings_text(algo: str, overrides: Sequence[str]) -> str:
-    """Run settings, the algorithm's and the environment's, composed as for a run with these overrides.
+    """Run settings, hyperparameters, and the environment's options and params, as a run with these overrides would have them.
 
     Without an environment the defaults are listed. An environment with required options lists which it needs.
 
@@ -21,33 +21,42 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
     """
     changes = compose.parse(overrides)
     config = registry.algorithm(algo, changes.get("algo.target")).Config
+    helps = _helps(schema.RunSettings)
     if "env" not in changes and changes.get("resume") is None:
-        known = f"{compose.known_environments()}, {settings.CUSTOM}"
-        run_settings = _section(
-            "run settings", "", convert.flatten(convert.to_builtin(schema.RunSettings())), _helps(schema.RunSettings)
-        )
-        algorithm = _section(f"algo.* ({algo})", "algo.", convert.defaults(config), _helps(config))
-        return "\n\n".join([run_settings, algorithm, f"env.*: add env=<name> to list them; known: {known}"])
+        sections = [
+            _section("run settings", "", convert.flatten(convert.to_builtin(schema.RunSettings())), helps),
+            _section(f"algo.* ({algo})", "algo.", convert.defaults(config), _helps(config)),
+            f"env.*: add env=<name> to list them; known: {compose.known_environments()}, {settings.CUSTOM}",
+        ]
+        return "\n\n".join(sections)
     tree = compose.resolve(algo, changes)
     env_name = tree["env_name"]
     cls = settings.environment_class(env_name, tree["env"].get("target"))
-    missing = [f"env.{name}" for name in convert.required(cls) if name not in tree["env"]]
-    options: Mapping[str, Any] = {name: tree["env"].get(name, "???") for name in convert.names(cls)}
-    params = f"env.* ({env_name}): params\n  needs {', '.join(missing)}"
-    if not missing:
+    if missing := [f"env.{name}" for name in convert.required(cls) if name not in tree["env"]]:
+        options = {name: tree["env"].get(name, "???") for name in convert.names(cls)}
+        params = f"env.* ({env_name}): params\n  needs {', '.join(missing)}"
+    else:
         resolved = settings.from_tree(tree)
-        tree, options = resolved.tree, {name: convert.to_builtin(getattr(resolved.env, name)) for name in options}
+        tree, options = resolved.tree, {name: convert.to_builtin(getattr(resolved.env, name)) for name in convert.names(cls)}
         declared = {name: _help(field) for name, field, _ in fields.declared_params(resolved.env_params)}
         params = _section(f"env.* ({env_name}): params", "env.", convert.readable_leaves(resolved.env_params), declared)
-    name = compose.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None
+    tuned = compose.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None
     run = convert.flatten({key: value for key, value in tree.items() if key in convert.names(schema.RunSettings)})
     sections = [
-        _section("run settings", "", run, _helps(schema.RunSettings)),
-        _section(f"algo.* ({algo}{f', {name}.yaml' if name else ''})", "algo.", tree["algo"], _helps(config)),
+        _section("run settings", "", run, helps),
+        _section(f"algo.* ({algo}{f', {tuned}.yaml' if tuned else ''})", "algo.", tree["algo"], _helps(config)),
         _section(f"env.* ({env_name}): options", "env.", options, _helps(cls)),
         params,
     ]
     return "\n\n".join(sections)
+
+
+def options_text(record: type, env_key: str = "") -> str:
+    """The options of a command, and ``env.<key>`` where it takes that."""
+    values, helps = convert.defaults(record), _helps(record)
+    text = _section("options", "", values, helps)
+    change = "another option or param of the environment, such as env.density=easy"
+    return f"{text}\n  {env_key:<{HELP_COLUMN}}  {change}" if env_key else text
 
 
 def _section(title: str, prefix: str, values: Mapping[str, Any], helps: Mapping[str, str]) -> str:
@@ -56,7 +65,7 @@ def _section(title: str, prefix: str, values: Mapping[str, Any], helps: Mapping[
 
 
 def _helps(record: type, prefix: str = "") -> dict[str, str]:
-    """Dotted key → help of a record's fields, and of those of the records in it."""
+    """Dotted key → help of a dataclass's fields, and of those of the dataclasses in it."""
     helps = {}
     for field in dataclasses.fields(record):
         if isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marljax.cli.evaluate import ALGO_TARGET, PlotOptions, folder_and_options
+from marljax.cli.exit_status import HELP_FLAGS
+from marljax.cli.help import options_text
 from marljax.errors import UserError
 from marljax.io import terminal
 
@@ -12,18 +14,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-PLOT_HELP = """usage: marljax plot <run folder> [trust=true]
-
-Draws curve.png from metrics.jsonl, also of a run that was stopped or still goes on; of a sweep that is ranked also sweep.png.
-  trust=true       import env.target of a run that was not trained here: it may run any code
-"""
-
-
-def plot(words: Sequence[str]) -> int:
-    if not words or {"-h", "--help"} & set(words):
-        print(PLOT_HELP, end="")
+def plot(arguments: Sequence[str]) -> int:
+    """Draws the pictures of a run folder."""
+    if not arguments or {*HELP_FLAGS} & {*arguments}:
+        print("usage: marljax plot <run folder> [trust=true]\n")
+        print("Draws curve.png from metrics.jsonl, also of a run in progress; for a ranked sweep also sweep.png.\n")
+        print(options_text(PlotOptions))
         return 0
-    folder, options, repeated = folder_and_options(words, PlotOptions)
+    folder, options, repeated = folder_and_options(arguments, PlotOptions)
     if changed := [key for key in repeated if key not in ("env.target", ALGO_TARGET)]:
         raise UserError(f"plot draws a run as it was; leave out {', '.join(changed)}")
     draw_again(folder, terminal.screen(), options.trust, repeated)
@@ -31,9 +29,9 @@ def plot(words: Sequence[str]) -> int:
 
 
 def draw_again(folder: Path, console: "Console", trusted: bool = False, repeated: Mapping[str, Any] | None = None) -> None:
-    """The pictures of a run folder that need no training: the learning curve, and of a sweep its settings.
+    """Draws the pictures of a run folder that need no training: the learning curve, and the comparison of a sweep.
 
-    ``trusted`` and ``repeated``, settings by key as the user gave them, are for ``trust.read_config``.
+    ``trusted`` and ``repeated``, overrides by key, are those of ``trust.read_config``.
     """
     from marljax.config import trust
     from marljax.config.settings import from_tree
@@ -46,5 +44,4 @@ def draw_again(folder: Path, console: "Console", trusted: bool = False, repeated
         ranking.draw_again(settings, folder, console)
         return
     own = (settings.algo, last_of(settings.algo))
-    references = {name: figures for name, figures in played(folder).items() if name not in own}
-    draw_curve(settings, folder, console, references)
+    draw_curve(settings, folder, console, {name: metrics for name, metrics in played(folder).items() if name not in own})

@@ -1,4 +1,4 @@
-"""From the arguments of a command line to the whole configuration: class defaults ← tuned values ← command line."""
+"""The whole configuration of a run: class defaults ← tuned values ← command line."""
 
 import os
 import re
@@ -17,11 +17,11 @@ from marljax.config.sweep import KEY
 from marljax.core.environment import Environment
 from marljax.errors import UserError, short_repr, unknown
 
-STANDARD, UNTUNED = "standard", "none"  # tuned values: those of the pair, and the defaults of the classes
+STANDARD, UNTUNED = "standard", "none"  # tuned values of the pair, or none
 SET_BY_RUN = ("search.batch", "search.tried")
-# Settings without influence on the numbers, or as little as another machine.
+# Without influence on the results, or as little as another machine has.
 CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb", "devices", "mesh", "distributed", "hosts", "trust")
-PATHS = ("runs", "resume", "name", "out")  # taken literally: no character in them has a meaning
+PATHS = ("runs", "resume", "name", "out")  # taken literally: no character is special
 
 
 def compose(algo: str, overrides: Sequence[str]) -> Settings:
@@ -29,17 +29,17 @@ def compose(algo: str, overrides: Sequence[str]) -> Settings:
 
     Args:
         algo: name of the algorithm.
-        overrides: in Hydra's syntax, ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` that run's own
-            settings apply, and only those without influence on its numbers may be changed.
+        overrides: in Hydra's syntax, ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` that run's
+            settings apply, and only those without influence on its results may be changed.
 
     Raises:
-        UserError: one line for the first mistake.
+        UserError: for the first invalid override.
     """
     return from_tree(resolve(algo, parse(overrides)))
 
 
 def tuned(algo: str, env: str, *overrides: str) -> Settings:
-    """The settings that ``python algos/<algo>.py env=<env> <overrides>`` would train, with the tuned values of the pair.
+    """The settings that ``python algos/<algo>.py env=<env> <overrides>`` trains, with the tuned values of the pair.
 
     Example:
         run = marljax.tuned("mappo", "merge", "env.density=easy", "algo.total_steps=1e6")
@@ -50,8 +50,8 @@ def tuned(algo: str, env: str, *overrides: str) -> Settings:
     """
     for argument in (algo, env, *overrides):
         if not isinstance(argument, str):
-            text = "give text, such as tuned('mappo', 'merge', 'algo.total_steps=1e6')"
-            raise UserError(f"tuned got {short_repr(argument)}; {text}")
+            example = "tuned('mappo', 'merge', 'algo.total_steps=1e6')"
+            raise UserError(f"tuned got {short_repr(argument)}, which is not text; call it as {example}")
     return compose(algo, [f"env={env}", *overrides])
 
 
@@ -76,20 +76,20 @@ def parse(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _path(text: str) -> str | None:
-    """A path as written; one in quotes, as ``-m`` passes them on, without them; ``null`` is none."""
+    """A path as written, without the quotes in which ``-m`` passes it on; ``null`` is None."""
     if text == "null":
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         with suppress(UserError):
             return str(convert.hydra_value(convert.parse_override(f"x={text}", "").value()))
-    # No shell expands a quoted ~, and deleting a folder of that name could delete everything.
+    # No shell expands a quoted ~, and deleting a folder called ~ could delete everything.
     return os.path.expanduser(text) if text == "~" or text.startswith("~/") else text
 
 
 def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The whole configuration as a tree: class defaults, then the tuned values that ``changes`` choose, then ``changes``.
 
-    Keys are checked, and values one by one except those of ``env``; whether they fit together is checked by ``from_tree``.
+    Checks every key, and every value alone except those of ``env``; ``from_tree`` checks whether they fit together.
     """
     if isinstance(changes.get("env"), str) and changes["env"] in registry.SUITES:  # env=jaxmarl env.name=overcooked
         full = registry.full_name(changes["env"], changes.get("env.name"))
@@ -104,24 +104,20 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"env={convert.format_value(changes['env'])} is not a name; env=<name> chooses, and env.<key>=… changes its options"
         )
-    env_name = str(changes["env"])
-    _check_overrides(algo, changes)
-    return _merge(algo, env_name, {key: value for key, value in changes.items() if key not in ("algo", "env")})
+    config = registry.algorithm(algo, changes.get("algo.target")).Config
+    _check_overrides(config, changes)
+    cls = environment_class(str(changes["env"]), changes.get("env.target"))  # last: it may be another library's and take seconds
+    return _merge(algo, config, str(changes["env"]), cls, changes)
 
 
-def _check_overrides(algo: str, changes: Mapping[str, Any]) -> None:
-    """Checks that every key exists and that its value alone is valid, except keys of ``env``: they are checked once it is built.
-
-    The environment is imported last: it may be another library's, which takes seconds.
-    """
-    target = changes.get("algo.target")
-    config = registry.algorithm(algo, target).Config
+def _check_overrides(config: type, changes: Mapping[str, Any]) -> None:
+    """Checks that every key exists and that its value alone is valid, except keys of ``env``: they need the environment."""
     known = ["algo", "env", "algo.target", *convert.key_paths(RunSettings), *(f"algo.{name}" for name in convert.names(config))]
     run: dict[str, Any] = {}
     for key, value in changes.items():
         group, _, name = key.partition(".")
         if key in SET_BY_RUN:
-            raise UserError(f"{key} is written by the run itself; leave it out")
+            raise UserError(f"{key} is set by the run itself; leave it out")
         if key not in known and group != "env" and not key.startswith(KEY):
             raise convert.unknown_setting(key, known)
         if group == "algo" and name and key != "algo.target":
@@ -129,15 +125,12 @@ def _check_overrides(algo: str, changes: Mapping[str, Any]) -> None:
         elif group not in ("algo", "env", "sweep"):
             _put(run, key, value)
     convert.build(RunSettings, "", run)
-    environment_class(str(changes["env"]), changes.get("env.target"))
 
 
-def _merge(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(algo: str, config: type, env_name: str, cls: type[Environment], changes: Mapping[str, Any]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    cls = environment_class(env_name, changes.get("env.target"))
-    config = registry.algorithm(algo, changes.get("algo.target")).Config
     name = tuned_name(algo, env_name, cls, changes.get("tuned", STANDARD))
     defaults = {**convert.to_builtin(RunSettings()), "algo": convert.defaults(config), "env": convert.defaults(cls)}
     try:
@@ -145,7 +138,7 @@ def _merge(algo: str, env_name: str, changes: Mapping[str, Any]) -> dict[str, An
         for key, value in changes.items():
             if key.startswith("env."):  # a dotted name stays one key: env.drivers may be an option, env.drivers.delay a param
                 tree.env[key.removeprefix("env.")] = value
-            elif key not in PATHS:
+            elif key not in ("algo", "env", *PATHS):
                 OmegaConf.update(tree, key, value)
         values: Any = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
@@ -165,9 +158,9 @@ def tuned_name(algo: str, env_name: str, cls: type[Environment], variant: Any) -
     """The name of the file in ``configs/tuned`` with a variant of the pair's tuned values; None where there is none.
 
     Raises:
-        UserError: for a variant that is neither there nor "standard" or "none".
+        UserError: for a variant that is neither a file nor "standard" or "none".
     """
-    env_name = registry.name_of(cls) or env_name  # a user's module may offer a class of ours, such as Smax with new scenarios
+    env_name = registry.name_of(cls) or env_name  # env.target may name a registered class, such as Smax with new scenarios
     pair = re.sub(r"\W", "_", f"{algo}_{env_name}")
     name = pair if variant == STANDARD else f"{pair}_{variant}"
     if (_tuned_folder() / f"{name}.yaml").is_file():
@@ -194,9 +187,8 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     folder = Path(str(changes["resume"]))
     tree = read_config(folder)
     repeatable = {"algo": tree["algo_name"], "env": tree["env_name"], **trust.targets(tree)}
-    # What a stranger's configuration names is not sent anywhere.
     if not trust.is_marked(folder, trust.WANDB, tree.get(trust.WANDB)):
-        tree[trust.WANDB] = convert.to_builtin(Wandb())
+        tree[trust.WANDB] = convert.to_builtin(Wandb())  # nothing is sent to an account that a received folder names
     tree["trust"] = False  # for the user to set, not for the folder
     if tree["algo_name"] != algo:
         raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")

@@ -1,4 +1,4 @@
-"""Plain values from a command line or a YAML file into typed records, and back; one clear line for each kind of mistake."""
+"""Builtin values of a command line or a YAML file into typed records, and back; one clear line for each kind of user error."""
 
 import dataclasses
 import difflib
@@ -15,15 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.errors import UserError, unknown
+from marljax.utils.pytrees import named_leaves
 
-LARGEST = 2**63 - 1  # what any setting may be
-LONGEST_CHOICE = 12  # names in a message
-DIGITS = 16  # of a digest
-LONGEST_LIST = 64  # a longer array of env_params is a table: it is set in Python, not on a command line
+MAX_VALUE = 2**63 - 1  # of an integer setting that declares no smaller limit
+MAX_SUGGESTIONS = 12  # names listed in a message
+MAX_LIST = 64  # entries; a longer array in env_params is a table, to be set in Python
+DIGEST_DIGITS = 16
+EXPECTED: dict[Any, str] = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
 def parse_override(text: str, advice: str) -> Any:
-    """One of Hydra's overrides; raises ``UserError`` with ``advice`` for text that is not one."""
+    """A Hydra override; raises ``UserError`` with ``advice`` for text that is not one."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -34,7 +36,7 @@ def parse_override(text: str, advice: str) -> Any:
 
 
 def hydra_value(value: Any) -> Any:
-    """Hydra's quoted strings and containers as ordinary Python values."""
+    """Hydra's quoted strings and containers as builtin values."""
     if isinstance(value, list):
         return [hydra_value(entry) for entry in value]
     if isinstance(value, dict):
@@ -43,12 +45,12 @@ def hydra_value(value: Any) -> Any:
 
 
 def names(cls: type) -> list[str]:
-    """The fields that a record is made with."""
+    """The fields of a dataclass that its constructor takes."""
     return [field.name for field in dataclasses.fields(cls) if field.init]
 
 
 def key_paths(cls: type, prefix: str = "") -> list[str]:
-    """Dotted keys of a record of records, groups included."""
+    """Dotted keys of nested dataclasses, groups included."""
     paths = []
     for name, hint in typing.get_type_hints(cls).items():
         paths.append(prefix + name)
@@ -58,14 +60,18 @@ def key_paths(cls: type, prefix: str = "") -> list[str]:
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """The fields that have a default, as plain values."""
-    found = {field.name: _default(field) for field in dataclasses.fields(cls) if field.init}
-    return {name: to_builtin(value) for name, value in found.items() if value is not dataclasses.MISSING}
+    """The defaults of a dataclass as builtin values; fields without one are left out."""
+    values = {field.name: _default(field) for field in dataclasses.fields(cls) if field.init}
+    return {name: to_builtin(value) for name, value in values.items() if value is not dataclasses.MISSING}
 
 
 def required(cls: type) -> list[str]:
-    """The fields that have none."""
+    """The fields of a dataclass that have no default."""
     return [field.name for field in dataclasses.fields(cls) if field.init and _default(field) is dataclasses.MISSING]
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def to_builtin(value: Any) -> Any:
@@ -79,52 +85,80 @@ def to_builtin(value: Any) -> Any:
     if isinstance(value, jax.core.Tracer) or (isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)):
         return " ".join(str(value).split())
     if isinstance(value, jax.Array | np.ndarray | np.generic):
-        return _readable(np.asarray(value))
+        return _array_to_builtin(np.asarray(value))
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
+def _array_to_builtin(array: np.ndarray) -> Any:
+    """Nested lists or a number; of a table its shape and a digest."""
+    if array.ndim > 1 or array.size > MAX_LIST:
+        return f"array of shape {array.shape}, SHA-256 {hashlib.sha256(array.tobytes()).hexdigest()[:DIGEST_DIGITS]}"
+    if array.dtype == np.float32:  # the shortest decimal that gives the same float32, not its double's digits
+        return [float(str(entry)) for entry in array] if array.ndim else float(str(array[()]))
+    return array.tolist()
+
+
 def build(cls: type, prefix: str, tree: Mapping[str, Any]) -> Any:
-    """A record from a mapping; ``UserError`` for an unknown key, a missing one, or a value of the wrong type."""
+    """A dataclass from a mapping; ``UserError`` for an unknown key, a missing one, or a value of the wrong type."""
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    hints = _hints(cls)
+    start = f"{prefix}." if prefix else ""
+    try:
+        hints = typing.get_type_hints(cls)
+    except (NameError, TypeError):  # a user's class may annotate with names that exist for type checkers only
+        hints = {}
     values = {}
     for key, value in tree.items():
         if key not in fields:
-            raise unknown_setting(_join(prefix, key), [_join(prefix, name) for name in fields])
-        values[key] = convert(_join(prefix, key), value, hints.get(key, Any), _default(fields[key]))
+            raise unknown_setting(f"{start}{key}", [f"{start}{name}" for name in fields])
+        values[key] = as_type(f"{start}{key}", value, hints.get(key, Any), _default(fields[key]))
     for name in required(cls):
         if name not in values:
-            raise UserError(f"{_join(prefix, name)} has no default; set it")
+            raise UserError(f"{start}{name} has no default; set it")
     try:
         return cls(**values)
-    except ValueError as error:  # a range, or two fields that do not fit; the record knows its names without the prefix
+    except ValueError as error:  # a range, or two fields that do not fit; the class knows its fields without the prefix
         raise prefixed(prefix, error, fields) from error
 
 
-def convert(key: str, value: Any, hint: Any, default: Any = dataclasses.MISSING) -> Any:
-    """``value`` as the type that a field is declared with; integers may be written 1e6.
+def as_type(key: str, value: Any, hint: Any, default: Any = dataclasses.MISSING) -> Any:
+    """``value`` as the type that a field declares; an integer may be written as 1e6.
 
-    A field's default says its type where the annotation does not (``jax.Array | float`` with default 0.99 is a number).
+    Where the annotation is not one type, the default's applies: ``jax.Array | float`` with default 0.99 is a float.
     """
-    choices = _alternatives(hint)
-    if value is None:
-        if default is None or type(None) in choices:
-            return None
-        raise _wrong_type(key, value, _expected(hint, default))
-    kind = _kind(choices, default)
-    if isinstance(value, Mapping) and kind in (bool, int, float, str):
-        raise UserError(
-            f"{key} has no settings of its own, such as {key}.{next(iter(value), '')}; it takes {_expected(hint, default)}"
-        )
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    alternatives = typing.get_args(hint) if is_union else (hint,)
+    declared = [each for each in alternatives if each not in (Any, types.NoneType)]
+    has_default = default is not None and default is not dataclasses.MISSING
+    kind: Any = declared[0] if len(declared) == 1 else type(default) if has_default else Any
+    if value is None and (default is None or types.NoneType in alternatives):
+        return None
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise UserError(f"{key} is a group of settings: {', '.join(f'{key}.{name}' for name in names(kind))}")  # type: ignore[arg-type]
         return build(kind, key, value)  # type: ignore[arg-type]
-    if typing.get_origin(kind) is typing.Literal:
-        return _literal(key, value, typing.get_args(kind))
-    if kind is tuple or typing.get_origin(kind) is tuple:
-        return _entries(key, value, kind, default)
-    return _scalar(key, value, kind, default)
+    is_tuple = kind is tuple or typing.get_origin(kind) is tuple
+    if is_tuple and isinstance(value, list | tuple):
+        entry_hint = next(iter(typing.get_args(kind)), Any)
+        entry_default = default[0] if isinstance(default, tuple) and default else dataclasses.MISSING
+        return tuple(as_type(f"{key}[{index}]", entry, entry_hint, entry_default) for index, entry in enumerate(value))
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and abs(value) > MAX_VALUE and (kind is int or (kind is float and isinstance(value, int))):
+        raise UserError(f"{key}={format_value(value)} is out of range; it takes numbers of at most {MAX_VALUE}")
+    if kind is int and is_number and float(value).is_integer():
+        return int(value)
+    if kind is float and is_number and (math.isfinite(value) or value == default):
+        return float(value)
+    if kind is str and (is_number or isinstance(value, str)):
+        return str(value)
+    if typing.get_origin(kind) is typing.Literal and value not in typing.get_args(kind):
+        raise UserError(f"{key}={format_value(value)} is not available; choose {' or '.join(map(str, typing.get_args(kind)))}")
+    if (kind is bool and isinstance(value, bool)) or not (is_tuple or value is None or kind in EXPECTED):
+        return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, Mapping):
+        raise UserError(f"{key} is a value, not a group; {key}.{next(iter(value), '')} does not exist")
+    takes = "a list" if is_tuple else EXPECTED.get(kind, "a value")
+    example = f", such as {format_value(to_builtin(default))}" if has_default and default != () and kind is not bool else ""
+    raise UserError(f"{key}={format_value(to_builtin(value))} has the wrong type; it takes {takes}{example}")
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -135,37 +169,45 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def leaf_names(tree: Any) -> list[str]:
-    """Dotted names of a pytree's arrays."""
-    return [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
-
-
-def number_types(tree: Any) -> dict[str, np.dtype]:
-    """Dotted name → type of a pytree's single numbers."""
-    leaves = {_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
-    return {name: jax.dtypes.canonicalize_dtype(leaf.dtype) for name, leaf in leaves.items() if leaf.ndim == 0}
+def scalar_types(tree: Any) -> dict[str, np.dtype]:
+    """Dotted name → dtype of a pytree's scalars."""
+    return {name: jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype) for name, leaf in named_leaves(tree) if not np.ndim(leaf)}
 
 
 def readable_leaves(tree: Any) -> dict[str, Any]:
-    """A pytree's numbers and short lists by name; larger tables by their shape and a digest."""
-    return {_name(path): _readable(np.asarray(leaf)) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+    """A pytree's numbers and short lists by dotted name; larger tables by their shape and a digest."""
+    return {name: _array_to_builtin(np.asarray(leaf)) for name, leaf in named_leaves(tree)}
 
 
-def replace_leaves(tree: Any, prefix: str, numbers: Mapping[str, Any], known: Sequence[str]) -> Any:
+def replace_leaves(tree: Any, prefix: str, changes: Mapping[str, Any], known: Sequence[str]) -> Any:
     """A pytree with some leaves replaced by numbers or short lists, shapes and dtypes kept; ``None`` keeps a leaf."""
-    wanted = flatten(numbers)
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
-    present = {_name(path) for path, _ in paths}
-    for key in wanted:
-        if key not in present:
-            raise unknown_setting(_join(prefix, key), [_join(prefix, name) for name in known])
-    leaves = [leaf if wanted.get(_name(path)) is None else _leaf(_join(prefix, _name(path)), wanted[_name(path)], leaf)
-              for path, leaf in paths]  # fmt: skip
-    return jax.tree.unflatten(structure, leaves)
+    changes, leaves = flatten(changes), named_leaves(tree)
+    for key in changes:
+        if key not in dict(leaves):
+            raise unknown_setting(f"{prefix}.{key}", [f"{prefix}.{name}" for name in known])
+    new = [leaf if changes.get(name) is None else _like(leaf, f"{prefix}.{name}", changes[name]) for name, leaf in leaves]
+    return jax.tree.unflatten(jax.tree.structure(tree), new)
+
+
+def _like(leaf: Any, key: str, value: Any) -> Any:
+    """``value`` with the shape and dtype of ``leaf``; a Python number where that is one."""
+    shape, dtype = np.shape(leaf), jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
+    if len(shape) > 1 or math.prod(shape) > MAX_LIST:
+        raise UserError(f"{key} is a table of shape {shape}; set it in Python, in env_params")
+    if shape and not (isinstance(value, list | tuple) and len(value) == shape[0]):
+        raise UserError(f"{key}={format_value(value)} has the wrong shape; it takes a list of {shape[0]} numbers")
+    kind: type = {"b": bool, "i": int, "u": int}.get(dtype.kind, float)
+    entries = [as_type(key, entry, kind) for entry in (value if shape else [value])]
+    limit = 1 if kind is bool else np.iinfo(dtype).max if kind is int else float(np.finfo(dtype).max)
+    if any(abs(entry) > limit for entry in entries):
+        raise UserError(f"{key}={format_value(value)} is out of range; it takes numbers of at most {format_value(limit)}")
+    if not isinstance(leaf, jax.Array | np.ndarray):
+        return entries[0]
+    return jnp.asarray(entries if shape else entries[0], dtype)
 
 
 def format_value(value: Any) -> str:
-    """A plain value as one would write it on the command line."""
+    """A builtin value as one would write it on the command line."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -175,135 +217,26 @@ def format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, noun: str) -> str:
     """``1 update``, ``2,000 updates``."""
-    return f"{number:,} {thing}{'s' * (number != 1)}"
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def prefixed(prefix: str, error: ValueError, known: Iterable[str]) -> UserError:
-    """What a record says of its own fields, in the words of the command line: ``gamma=2 …`` becomes ``algo.gamma=2 …``."""
+    """The error of a dataclass about its own field with the key of the command line: ``gamma=2 …`` → ``algo.gamma=2 …``."""
     message = " ".join(str(error).split())
     first = re.match(r"[\w.]*", message)
-    names_a_field = first is not None and first[0] in known
-    return UserError(f"{prefix}.{message}" if prefix and names_a_field else f"{prefix}: {message}" if prefix else message)
+    separator = "." if first is not None and first[0] in known else ": "
+    return UserError(f"{prefix}{separator}{message}" if prefix else message)
 
 
 def unknown_setting(key: str, known: Sequence[str]) -> UserError:
-    """The error for a dotted key that does not exist; its last part counts, so that a forgotten prefix is found too."""
-    near = difflib.get_close_matches(_last(key), {_last(name) for name in known}, n=1, cutoff=0.6)
-    suggestions = [name for name in known if near and _last(name) == near[0]]
-    if not suggestions and len(known) > LONGEST_CHOICE:
-        return UserError(f"unknown setting '{key}'; --help lists all there are")
-    if not suggestions:
-        return unknown("setting", key, known)
-    return UserError(f"unknown setting '{key}'; did you mean {' or '.join(suggestions[:3])}?")
-
-
-def _scalar(key: str, value: Any, kind: Any, default: Any) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and abs(value) > LARGEST and (kind is int or (kind is float and isinstance(value, int))):
-        raise UserError(f"{key}={format_value(value)} is out of range; it takes numbers up to {LARGEST}")
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and number and float(value).is_integer():
-        return int(value)
-    if kind is float and number and (math.isfinite(value) or value == default):
-        return float(value)
-    if kind is str and (number or isinstance(value, str)):
-        return str(value)
-    if kind in (bool, int, float, str):
-        raise _wrong_type(key, value, _expected(kind, default))
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _literal(key: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    if value not in allowed:
-        raise UserError(f"{key}={format_value(value)} is not known; choose {' or '.join(map(format_value, allowed))}")
-    return value
-
-
-def _entries(key: str, value: Any, kind: Any, default: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        example = format_value(to_builtin(default)) if isinstance(default, tuple) and default else "[1,2]"
-        raise _wrong_type(key, value, f"a list, such as {example}")
-    hints = [hint for hint in typing.get_args(kind) if hint is not Ellipsis]
-    sample = default[0] if isinstance(default, tuple) and default else dataclasses.MISSING
-    hint = hints[0] if hints else Any
-    return tuple(convert(f"{key}[{index}]", entry, hint, sample) for index, entry in enumerate(value))
-
-
-def _leaf(key: str, value: Any, leaf: Any) -> Any:
-    shape, dtype = np.shape(leaf), jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
-    if len(shape) > 1 or math.prod(shape) > LONGEST_LIST:
-        raise UserError(f"{key} is a table of shape {shape}; set it in Python, in env_params")
-    if shape and (not isinstance(value, list | tuple) or len(value) != shape[0]):
-        given = f"{len(value)} were given" if isinstance(value, list | tuple) else f"{format_value(value)} was given"
-        raise UserError(f"{key} takes a list of {shape[0]} numbers; {given}")
-    kind = bool if dtype.kind == "b" else int if np.issubdtype(dtype, np.integer) else float
-    entries = [_scalar(key, entry, kind, None) for entry in (value if shape else [value])]
-    most = 1 if kind is bool else np.iinfo(dtype).max if kind is int else float(np.finfo(dtype).max)
-    if any(abs(entry) > most for entry in entries):
-        raise UserError(f"{key}={format_value(value)} is out of range; it takes numbers up to {format_value(most)}")
-    if not isinstance(leaf, jax.Array | np.ndarray):
-        return entries[0]
-    return jnp.asarray(entries if shape else entries[0], dtype)
-
-
-def _default(field: dataclasses.Field) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _hints(cls: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cls)
-    except (NameError, TypeError):  # a user's class may annotate with names that exist for type checkers only
-        return {}
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    return typing.get_args(hint) if union else (hint,)
-
-
-def _kind(choices: tuple[Any, ...], default: Any) -> Any:
-    stated = [choice for choice in choices if choice is not type(None)]
-    if len(stated) == 1 and stated[0] is not Any:
-        return stated[0]
-    return Any if default in (None, dataclasses.MISSING) else type(default)
-
-
-def _expected(hint: Any, default: Any) -> str:
-    words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
-    kind = _kind(_alternatives(hint), default)
-    example = (
-        f", such as {format_value(to_builtin(default))}"
-        if default not in (None, dataclasses.MISSING) and kind is not bool
-        else ""
-    )
-    return words.get(kind, "a value") + example
-
-
-def _wrong_type(key: str, value: Any, expected: str) -> UserError:
-    return UserError(f"{key}={format_value(to_builtin(value))} has the wrong type; it takes {expected}")
-
-
-def _readable(array: np.ndarray) -> Any:
-    if array.ndim > 1 or array.size > LONGEST_LIST:
-        return f"array of shape {array.shape}, SHA-256 {hashlib.sha256(array.tobytes()).hexdigest()[:DIGITS]}"
-    if array.dtype == np.float32:  # the shortest decimal that gives the same float32, not its double's digits
-        return [float(str(entry)) for entry in array] if array.ndim else float(str(array[()]))
-    return array.tolist()
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
-
-
-def _join(prefix: str, key: str) -> str:
-    return f"{prefix}.{key}" if prefix else str(key)
-
-
-def _last(key: str) -> str:
-    return key.rsplit(".", 1)[-1]
+    """The error for a dotted key that does not exist; its last part alone is compared, to suggest a missing prefix too."""
+    last = {name: name.rsplit(".", 1)[-1] for name in known}
+    near = difflib.get_close_matches(key.rsplit(".", 1)[-1], {*last.values()}, n=1, cutoff=0.6)
+    suggestions = [name for name in known if last[name] in near]
+    if suggestions:
+        return UserError(f"unknown setting '{key}'; did you mean {' or '.join(suggestions[:3])}?")
+    if len(known) > MAX_SUGGESTIONS:
+        return UserError(f"unknown setting '{key}'; --help lists all")
+    return unknown("setting", key, known)

@@ -1,4 +1,4 @@
-"""Hyperparameters of an algorithm: static sizes and traced rates, each with its range."""
+"""Hyperparameters of an algorithm: static fields, which shape the program, and traced numbers, each with its range."""
 
 import dataclasses
 import math
@@ -14,10 +14,9 @@ from marljax.core import fields
 from marljax.core.fields import MAX_INT
 from marljax.errors import UserError, unknown
 
-Scalar = float | jax.Array  # a traced number: float where the user writes it, an array inside programs
+Scalar = float | jax.Array  # a traced number: a float in the user's code, an array inside programs
 
-
-# A hyperparameter that shapes the program, so changing it compiles again; and a number that the program takes as input.
+# A hyperparameter that shapes the program, so that changing it compiles again; and a number that the program takes as input.
 static, traced = fields.option, fields.param
 
 
@@ -27,7 +26,7 @@ def is_static(field: dataclasses.Field) -> bool:
 
 
 def traced_names(config: type) -> list[str]:
-    """The fields of a ``Config`` that are numbers of the program's input."""
+    """The fields of a ``Config`` that the program takes as input."""
     return [field.name for field in dataclasses.fields(config) if not is_static(field)]
 
 
@@ -35,16 +34,30 @@ def traced_names(config: type) -> list[str]:
 class Hyperparameters:
     """Base of every algorithm's ``Config``; fields are declared with ``static`` and ``traced``.
 
-    A subclass is a frozen dataclass and a pytree of its traced fields. Whoever makes one, in Python or by the command line, gets
-    its values normalised (lists become tuples, 1e6 an integer, NumPy scalars Python's) and checked: ``UserError`` for a name that
-    does not exist, a wrong type, a value out of range. Traced fields take arrays too, one entry per member of a batch. JAX puts
-    whatever it likes into the pytree, unchecked.
+    A subclass is a frozen dataclass and a pytree of its traced fields. Its constructor normalises values (lists become tuples,
+    1e6 an integer, NumPy scalars Python numbers) and checks them: ``UserError`` for an unknown name, a wrong type, a value out
+    of range. Traced fields take arrays too, one entry per run of a batch. Leaves that JAX puts into the pytree are not checked.
     """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         dataclasses.dataclass(frozen=True)(cls)
-        jax.tree_util.register_pytree_with_keys(cls, cls._flatten_with_keys, cls._unflatten, cls._flatten)
+        leaves, structure = traced_names(cls), [name for name in convert.names(cls) if name not in traced_names(cls)]
+
+        def flatten(config: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            return tuple(getattr(config, name) for name in leaves), tuple(getattr(config, name) for name in structure)
+
+        def flatten_with_keys(config: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+            values, static_values = flatten(config)
+            return list(zip(map(jax.tree_util.GetAttrKey, leaves), values, strict=True)), static_values
+
+        def unflatten(static_values: tuple[Any, ...], values: Iterable[Any]) -> Any:
+            config = object.__new__(cls)  # not the constructor: it would check the values
+            vars(config).update(zip(structure, static_values, strict=True))
+            vars(config).update(zip(leaves, values, strict=True))
+            return config
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         del values
@@ -56,8 +69,7 @@ class Hyperparameters:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            normal = (_static_value if is_static(field) else _traced_value)(field, getattr(self, field.name))
-            object.__setattr__(self, field.name, normal)
+            object.__setattr__(self, field.name, _normalised(field, getattr(self, field.name)))
         if self.steps_per_update > MAX_INT:
             steps = f"{self.steps_per_update:g} environment steps"
             raise UserError(f"an update of {steps} is too large; take fewer environments or shorter rollouts, {MAX_INT} at most")
@@ -78,37 +90,26 @@ class Hyperparameters:
         """A copy with other values, checked like any other."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
-    @classmethod
-    def _names(cls, static: bool) -> list[str]:
-        return [field.name for field in dataclasses.fields(cls) if is_static(field) == static]  # type: ignore[arg-type]
 
-    def _flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple(getattr(self, name) for name in self._names(False)), tuple(getattr(self, name) for name in self._names(True))
-
-    def _flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
-        leaves, structure = self._flatten()
-        keys = [jax.tree_util.GetAttrKey(name) for name in self._names(False)]
-        return tuple(zip(keys, leaves, strict=True)), structure
-
-    @classmethod
-    def _unflatten(cls, structure: tuple[Any, ...], leaves: Iterable[Any]) -> Self:
-        config = object.__new__(cls)
-        for names, values in ((cls._names(True), structure), (cls._names(False), leaves)):
-            for name, value in zip(names, values, strict=True):
-                object.__setattr__(config, name, value)
-        return config
+def check_value(config: type, name: str, value: Any) -> None:
+    """Raises ``UserError`` for a value that a field of a ``Config`` does not take, whatever the others are."""
+    field = next(field for field in dataclasses.fields(config) if field.name == name)
+    value = convert.as_type(f"algo.{name}", value, Any, field.default)
+    try:
+        _normalised(field, value)
+    except UserError as error:
+        raise convert.prefixed("algo", error, [name]) from error
 
 
-def _static_value(field: dataclasses.Field, value: Any) -> Any:
-    """The value as its field's type; a default says the type."""
-    value = convert.convert(field.name, convert.to_builtin(value), Any, field.default)
-    fields.check_option(field, value)
-    return value
-
-
-def _traced_value(field: dataclasses.Field, value: Any) -> Any:
-    """A Python float where a single number is given; arrays of numbers and tracers stay as they are."""
-    if not is_number(value):
+def _normalised(field: dataclasses.Field, value: Any) -> Any:
+    """The checked value of a field: a static one as the type of its default, a traced one as a float or an array of numbers."""
+    if is_static(field):
+        value = convert.as_type(field.name, convert.to_builtin(value), Any, field.default)
+        fields.check_option(field, value)
+        return value
+    number = isinstance(value, int | float | jax.Array | np.ndarray | np.generic) and not isinstance(value, bool)
+    dtype = getattr(value, "dtype", np.dtype(float))
+    if not number or not (jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)):
         given = convert.format_value(convert.to_builtin(value))
         raise UserError(f"{field.name}={given} has the wrong type; it takes a number, such as {field.default:g}")
     if isinstance(value, jax.core.Tracer):
@@ -117,24 +118,6 @@ def _traced_value(field: dataclasses.Field, value: Any) -> Any:
     numbers = np.asarray(math.inf if too_large else value).astype(np.float64)
     fields.check_number(field.name, field.metadata, numbers)
     return value if numbers.ndim else float(numbers)
-
-
-def check_value(config: type, name: str, value: Any) -> None:
-    """Raises ``UserError`` for a value that a field of a ``Config`` does not take, whatever the others are."""
-    field = next(field for field in dataclasses.fields(config) if field.name == name)
-    value = convert.convert(f"algo.{name}", value, Any, field.default)
-    try:
-        (_static_value if is_static(field) else _traced_value)(field, value)
-    except UserError as error:
-        raise convert.prefixed("algo", error, [name]) from error
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number or an array of numbers; truth values are not."""
-    if not isinstance(value, int | float | jax.Array | np.ndarray | np.generic) or isinstance(value, bool):
-        return False
-    dtype = value.dtype if hasattr(value, "dtype") else np.dtype(type(value))
-    return bool(jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating))
 
 
 def as_traced(config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers that members of a batch do not share: hyperparameters by name, numbers of the environment as ``env.<name>``."""
+"""Values in which the runs of a batch differ: hyperparameters by name, params of the environment as ``env.<name>``."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,77 +12,69 @@ from marljax.core.types import EnvParams
 from marljax.errors import UserError, short_repr, unknown
 from marljax.utils.pytrees import shape_difference, strongly_typed
 
-ENV = "env."  # before the name of a number of the environment
+ENV = "env."  # prefix of the names of env_params
 Overrides = Mapping[str, Any]
 
 
 def overridden(config: Any, env_params: EnvParams, overrides: Overrides) -> tuple[Any, EnvParams]:
-    """The config and env_params with some of their numbers replaced; static fields cannot be."""
+    """The config and env_params with some values replaced; static hyperparameters cannot be.
+
+    Raises:
+        UserError: for a name that does not exist, a static hyperparameter, or a value of another shape.
+    """
     if not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides):
-        raise UserError(f"overrides are {short_repr(overrides)}; give numbers by name, such as {{'learning_rate': 1e-3}}")
-    mine = {name: value for name, value in overrides.items() if not name.startswith(ENV)}
-    theirs = {name.removeprefix(ENV): value for name, value in overrides.items() if name.startswith(ENV)}
-    for name in mine:
-        check_hyperparameter(type(config), name)
-    config = config.replace(**mine) if mine else config
-    for name in mine:
+        raise UserError(f"overrides={short_repr(overrides)} are not values by name, such as {{'learning_rate': 1e-3}}")
+    changes = {name: value for name, value in overrides.items() if not name.startswith(ENV)}
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    for name in changes:
+        if name not in fields:
+            raise unknown("hyperparameter", name, fields)
+        if is_static(fields[name]):
+            raise UserError(f"'{name}' is static (changes compiled shapes) and cannot be vmapped; set it in Config")
+    config = config.replace(**changes) if changes else config
+    for name in changes:
         check_single(name, getattr(config, name))
-    for name, value in theirs.items():
-        env_params = _with_number(env_params, name, name, value)
+    for name, value in overrides.items():
+        if name.startswith(ENV):
+            param = name.removeprefix(ENV)
+            env_params = _replace_param(env_params, param, value, param)
     return config, env_params
 
 
-def check_hyperparameter(config: type, name: str) -> None:
-    """Raises ``UserError`` for a name that is no traced field of an algorithm's ``Config``."""
-    fields = {field.name: field for field in dataclasses.fields(config)}
-    if name not in fields:
-        raise unknown("hyperparameter", name, fields)
-    if is_static(fields[name]):
-        raise UserError(f"'{name}' shapes the program and cannot vary inside one; give it to Config, one program per value")
-
-
 def check_single(name: str, value: Any) -> None:
-    """Raises ``UserError`` for an array where one number is taken."""
+    """Raises ``UserError`` for an array where a scalar is expected."""
     if jnp.ndim(value):
-        raise UserError(f"'{name}' is of shape {list(jnp.shape(value))}; it takes one number (under jax.vmap, one per member)")
+        raise UserError(f"'{name}' has shape {list(jnp.shape(value))}; it takes a scalar (under jax.vmap, one per run)")
 
 
-def _with_number(env_params: EnvParams, whole: str, name: str, value: Any) -> EnvParams:
-    """A record with the part ``name`` (``demand_scale``, ``drivers.headway``) replaced; ``whole`` is the name in messages.
+def _replace_param(record: EnvParams, path: str, value: Any, name: str) -> EnvParams:
+    """The record with the field at a dotted path (``demand_scale``, ``drivers.headway``) replaced; ``name`` is that in messages.
 
-    What a wrapper's own record does not have is the wrapped one's, its field ``env``.
+    A field that a wrapper's record does not have is looked up in that of the wrapped environment, its field ``env``.
     """
-    first, _, rest = name.partition(".")
-    if not _has(env_params, first):
-        if not _has(env_params, "env"):
-            raise unknown("number of the environment", whole, known_numbers(env_params))
-        return env_params.replace(env=_with_number(env_params.env, whole, name, value))
-    current = getattr(env_params, first)
+    first, _, rest = path.partition(".")
+    fields = {field.name for field in dataclasses.fields(record)} if dataclasses.is_dataclass(record) else set()
+    if first not in fields and "env" in fields:
+        return record.replace(env=_replace_param(record.env, path, value, name))
+    if first not in fields:
+        raise unknown("param of the environment", name, fields)
+    current = getattr(record, first)
     if rest:
-        return env_params.replace(**{first: _with_number(current, whole, rest, value)})
-    _check_shape(whole, value, current)
-    return env_params.replace(**{first: value})
-
-
-def _has(record: Any, name: str) -> bool:
-    return dataclasses.is_dataclass(record) and name in {field.name for field in dataclasses.fields(record)}
-
-
-def known_numbers(env_params: EnvParams) -> set[str]:
-    """The names that ``env.<name>`` may have: fields of a record, and of the one that it wraps in a field ``env``."""
-    own = {field.name for field in dataclasses.fields(env_params)} if dataclasses.is_dataclass(env_params) else set()
-    return own | known_numbers(env_params.env) if "env" in own else own
+        value = _replace_param(current, rest, value, name)
+    else:
+        _check_shape(name, value, current)
+    return record.replace(**{first: value})
 
 
 def _check_shape(name: str, value: Any, current: Any) -> None:
-    """Raises ``UserError`` for a value that cannot stand in the place of ``current``, a leaf or a tree of env_params."""
+    """Raises ``UserError`` for a value whose shape differs from that of ``current``, a leaf or a tree of env_params."""
     try:
-        given, usual = strongly_typed(value), strongly_typed(current)
+        new, old = strongly_typed(value), strongly_typed(current)
     except (TypeError, ValueError) as error:
-        raise UserError(f"'{ENV}{name}' is {short_repr(value)}; give numbers or arrays") from error
-    if jax.tree_util.all_leaves([given, usual]):
-        if given.shape != usual.shape:
-            shapes = f"of shape {list(given.shape)}; it takes shape {list(usual.shape)}"
-            raise UserError(f"'{ENV}{name}' is {shapes} (under jax.vmap, per member)")
-    elif difference := shape_difference(usual, given):
-        raise UserError(f"'{ENV}{name}' differs from the environment's own: {difference} (under jax.vmap, per member)")
+        raise UserError(f"'{ENV}{name}' is {short_repr(value)}; it takes numbers or arrays") from error
+    if not jax.tree_util.all_leaves([new, old]):
+        difference = shape_difference(old, new)
+    else:
+        difference = f"shape {list(new.shape)} instead of {list(old.shape)}" if new.shape != old.shape else ""
+    if difference:
+        raise UserError(f"'{ENV}{name}' has another structure than the default: {difference} (under jax.vmap, per run)")

@@ -1,7 +1,7 @@
 """Run settings: each declared once, with its default, its range and its meaning."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from marljax.config import convert
 from marljax.config.sweep import Method
@@ -33,13 +33,13 @@ class Group:
 class Search(Group):
     """How a sweep chooses and ranks settings."""
 
-    method: Method = option("grid", help="every combination of lists (grid), or draws (random, sobol), also from intervals")
+    method: Method = option("grid", choices=get_args(Method), help="every combination of lists, or draws, also from intervals")
     trials: int | None = option(None, low=1, help="settings to draw; null with a grid")
     seed: int = option(0, low=0, help="of the draws")
     metric: str = option("return", help="of the final evaluation, by which settings are ranked")
     lowest: bool = option(False, help="rank by the lowest value of the metric")
     judge: str = option("standard", choices=("standard", "own"), help="evaluate with the run's env.* or each setting's own")
-    batches: int | None = option(None, low=1, help="equal batches trained one after the other; null: as few as memory allows")
+    batches: int | None = option(None, low=1, help="equal batches trained one after another; null: as few as memory allows")
     batch: int | None = option(None, help="index of this run folder's batch; filled in")
     tried: tuple[dict, ...] | None = option(None, help="the settings, in order; filled in")
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import shlex
 import signal
+import subprocess
 import sys
 import warnings
 
@@ -11,7 +13,7 @@ import jax
 import pytest
 from PIL import Image
 from rich.console import Console
-from toys import Corridor
+from toys import Corridor, Points
 
 import marljax
 from marljax import registry
@@ -27,7 +29,6 @@ from marljax.training.evaluation import PARTS_PER_SUITE, SUITES
 
 @pytest.fixture(scope="module", autouse=True)
 def run():
-    """The folder of a finished run, made by the command itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
         patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
@@ -52,7 +53,7 @@ def console(*words):
     return stopped.value.code
 
 
-def test_a_finished_run_leaves_everything_a_person_looks_for(folder):
+def test_a_finished_run_leaves_its_results_and_pictures(folder):
     names = {path.name for path in folder.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "checkpoints", "results.json", "curve.png", "episode.gif"} <= names
     results = json.loads((folder / "results.json").read_text())
@@ -61,18 +62,18 @@ def test_a_finished_run_leaves_everything_a_person_looks_for(folder):
     assert Image.open(folder / "episode.gif").n_frames > 1
 
 
-def test_the_last_parameters_are_reported_beside_the_best(folder):
+def test_the_last_parameters_are_reported_next_to_the_best(folder):
     results = json.loads((folder / "results.json").read_text())
     seeds = results["seeds"]
     best, last = ([seeds[name][key] if key else seeds[name] for name in "01"] for key in ("", "last"))
-    for name, figures in {"tiny": best, "tiny, last": last}.items():
-        assert results["policies"][name]["return"] == pytest.approx(sum(seed["return"] for seed in figures) / 2)
+    for name, metrics in {"tiny": best, "tiny, last": last}.items():
+        assert results["policies"][name]["return"] == pytest.approx(sum(seed["return"] for seed in metrics) / 2)
     policies = [[marljax.load(folder, seed, which) for seed in (0, 1)] for which in ("best", "last")]
     assert [seed["update"] for seed in best] == [policy.update for policy in policies[0]]
     assert [seed["update"] for seed in last] == [policy.update for policy in policies[1]] == [10, 10]
 
 
-def test_an_untrained_network_that_counts_as_best_is_told(folder, capsys):
+def test_an_untrained_network_that_is_the_best_is_reported(folder, capsys):
     """The toy's parameters drift at random: those of seed 0 were best before they did."""
     assert console("evaluate", folder, "episodes=8") == 0
     shown = capsys.readouterr().out
@@ -90,7 +91,7 @@ def test_an_untrained_network_that_counts_as_best_is_told(folder, capsys):
         marljax.load(folder, seed=0, which="last")
 
 
-def test_a_stopped_run_leaves_a_curve_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+def test_a_stopped_run_leaves_a_curve_and_says_how_to_resume(tmp_path, monkeypatch, capsys):
     run_chunks = runner.run_chunks
 
     def interrupted(run, progress, record, stopper):
@@ -109,7 +110,7 @@ def test_a_stopped_run_leaves_a_curve_and_says_how_to_go_on(tmp_path, monkeypatc
     assert (folder / "curve.png").exists()
     advice = capsys.readouterr().out.split("continue with: ")[1].splitlines()[0]
     assert shlex.split(advice) == ["marljax", "train", "tiny", f"resume={folder}"]
-    assert console(*shlex.split(advice)[1:]) == 0
+    assert console(*shlex.split(advice)[1:], "render=false") == 0
     sessions = json.loads((folder / "run.json").read_text())["sessions"]
     assert [session["status"] for session in sessions] == ["interrupted", "finished"]
     assert all(session["seconds"] > session["training_seconds"] > 0 for session in sessions)
@@ -140,10 +141,10 @@ def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
     assert "8 fresh episodes × 2 seeds" in first
     assert console("evaluate", folder, "episodes=8") == 0
     assert capsys.readouterr().out == first
-    assert console("evaluate", folder, "episodes=8", "suite=1") == 0
-    assert capsys.readouterr().out != first
-    assert console("evaluate", folder, "episodes=6") == 0  # parts hold four: one and a half of them
-    assert "6 fresh episodes × 2 seeds" in capsys.readouterr().out
+    assert console("evaluate", folder, "episodes=6", "suite=1") == 0  # parts hold four: one and a half of them
+    second = capsys.readouterr().out
+    assert "6 fresh episodes × 2 seeds" in second
+    assert second.splitlines()[-1] != first.splitlines()[-1]
     assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
     assert capsys.readouterr().out != first
 
@@ -159,14 +160,15 @@ def test_no_two_suites_share_a_part():
 def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys, monkeypatch):
     monkeypatch.setattr(Corridor, "observation_space", property(lambda env: Box((2 + env.compete,), 0.0, 1.0)))
     assert console("evaluate", folder, "env.compete=true") == 2
-    line = "do not fit env.compete=true: the observation's shape was (2,) and becomes (3,); leave it out"
-    assert line in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert "env.compete=true" in line
+    assert "(2,) and becomes (3,)" in line
     per_agent = compose.compose("ippo", ["env=corridor", "algo.share_parameters=false"])
-    with pytest.raises(UserError, match=r"do not fit env.agents=2: their networks have other sizes"):
+    with pytest.raises(UserError, match=r"env.agents=2"):
         load.with_env(per_agent, {"agents": 2})
 
 
-def test_an_mp4_without_ffmpeg_is_refused_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
+def test_an_mp4_needs_ffmpeg_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delattr(load, "load_members")
     assert console("replay", folder, "out=episode.mp4") == 2
@@ -180,50 +182,49 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "suggestion"),
     [
         (["evaluate", "nowhere"], "nowhere is not a run folder"),
-        (["evaluate", "episodes=3"], "name the run folder first"),
-        (["evaluate", "{folder}", "episode=3"], "unknown option 'episode'; did you mean episodes"),
-        (["evaluate", "{folder}", "episodes=0"], "episodes=0 is out of range"),
-        (["evaluate", "{folder}", "suite=-1"], "suite=-1 is out of range; it takes integers from 0"),
-        (["evaluate", "{folder}", "suite=4095"], "suite=4095 is out of range; it takes integers from 0 to 4094"),
-        (["evaluate", "{folder}", "episodes=some"], "episodes=some has the wrong type; it takes an integer"),
-        (["evaluate", "{folder}", "which=worst"], "choose best or last"),
-        (["evaluate", "{folder}", "env.limt=3"], "did you mean env.limit"),
-        (["replay", "{folder}", "seed=7"], "has no seed 7; it trained 0, 1"),
-        (["replay", "{folder}", "seed=-1"], "has no seed -1; it trained 0, 1"),
-        (["replay", "{folder}", "seed=x"], "seed=x has the wrong type; it takes an integer"),
-        (["plot", "{folder}", "out=x.png"], "unknown option 'out'; known: env.target, trust"),
-        (["plot", "{folder}", "env.limit=3"], "plot draws a run as it was; leave out env.limit"),
+        (["evaluate", "episodes=3"], "run folder first, then episodes=3"),
+        (["evaluate", "{folder}", "episode=3"], "'episode'.*episodes"),
+        (["evaluate", "{folder}", "episodes=0"], "episodes=0.*an integer from 1"),
+        (["evaluate", "{folder}", "suite=-1"], "suite=-1.*an integer from 0 to 4094"),
+        (["evaluate", "{folder}", "suite=4095"], "suite=4095.*an integer from 0 to 4094"),
+        (["evaluate", "{folder}", "episodes=some"], "episodes=some.*an integer"),
+        (["evaluate", "{folder}", "which=worst"], "which=worst.*best or last"),
+        (["evaluate", "{folder}", "env.limt=3"], "env.limt'.*env.limit"),
+        (["replay", "{folder}", "seed=7"], "seed 7.*0, 1"),
+        (["replay", "{folder}", "seed=-1"], "seed -1.*0, 1"),
+        (["replay", "{folder}", "seed=x"], "seed=x.*an integer"),
+        (["plot", "{folder}", "out=x.png"], "'out'.*trust"),
+        (["plot", "{folder}", "env.limit=3"], "leave out env.limit"),
         (["plot", "nowhere"], "nowhere is not a run folder"),
-        (["replay", "{folder}", "out=x.avi"], "write a .gif or an .mp4 file"),
-        (["replay", "{folder}", "out=/dev/null/x.gif"], "cannot write /dev/null/x.gif"),
-        (["evaluat", "{folder}"], "did you mean evaluate"),
-        (["train", "tiny", "env=coridor"], "did you mean corridor"),
+        (["replay", "{folder}", "out=x.avi"], "out=x.avi.*gif"),
+        (["replay", "{folder}", "out=/dev/null/x.gif"], "/dev/null/x.gif"),
+        (["evaluat", "{folder}"], "evaluate"),
+        (["train", "tiny", "env=coridor"], "corridor"),
     ],
 )
-def test_mistakes_are_one_line(folder, words, message, capsys):
+def test_mistakes_are_one_line(folder, words, suggestion, capsys):
     assert console(*(word.format(folder=folder) for word in words)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: .*{suggestion}", line), line
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "suggestion"),
     [
         ((None,), "None is not a run folder"),
         ((3,), "3 is not a run folder"),
-        (("{folder}", None, "best", "0"), "has no trial '0'"),
-        (("{folder}", None, "best", 0.0), "has no trial 0.0; it tried 0 to 0"),
-        (("{folder}", "0"), "has no seed '0'; it trained 0, 1"),
-        (("{folder}", True), "has no seed True; it trained 0, 1"),
+        (("{folder}", None, "best", "0"), "trial '0'"),
+        (("{folder}", None, "best", 0.0), "trial 0.0.*0 to 0"),
+        (("{folder}", "0"), "seed '0'.*0, 1"),
+        (("{folder}", True), "seed True.*0, 1"),
     ],
 )
-def test_python_s_load_takes_paths_and_numbers(folder, arguments, message):
+def test_python_s_load_takes_paths_and_numbers(folder, arguments, suggestion):
     given = [folder if each == "{folder}" else each for each in arguments]
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=suggestion):
         load.load(*given)
 
 
@@ -231,72 +232,57 @@ PAINTLESS = """
 from toys import Corridor
 
 class Paintless(Corridor):
+    calls = []
+
     def scene(self, state, env_params):
         raise RuntimeError("no paint")
-"""
-
-
-def test_a_scene_that_raises_is_told_before_training_and_costs_the_animation_only(run, tmp_path, monkeypatch, capsys):
-    (tmp_path / "paintless.py").write_text(PAINTLESS)
-    monkeypatch.syspath_prepend(tmp_path)
-    words = ["env=custom", "env.target=paintless:Paintless", "algo.total_steps=40", "eval.every=0", "eval.final_episodes=4"]
-    assert console("train", "tiny", *words, f"runs={tmp_path}", "name=bare") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("no animation: Paintless: scene raised RuntimeError: no paint")
-    assert (tmp_path / "tiny_paintless" / "bare" / "results.json").exists()
-
-
-SCENELESS = """
-from toys import Corridor, Points
-
-class Sceneless(Corridor):
-    scene = Points.scene
-    alarms = {"arrived": "…"}
-    asked = []
 
     def scripted_policies(self, env_params):
-        self.asked.append(self)
-        if len(self.asked) == 2:  # after training
+        self.calls.append(self)
+        if len(self.calls) == 2:  # after training
             raise SystemExit(3)
         return {}
 """
 
 
-def test_a_finished_run_keeps_its_results_whatever_its_environment_raises_then(run, tmp_path, monkeypatch, capsys):
-    """And an environment without a scene is told of once, before training."""
-    (tmp_path / "sceneless.py").write_text(SCENELESS)
+def test_a_finished_run_keeps_its_results_whatever_its_environment_raises(run, tmp_path, monkeypatch, capsys):
+    """A scene that raises is reported once, before training, and costs the animation only."""
+    (tmp_path / "paintless.py").write_text(PAINTLESS)
     monkeypatch.syspath_prepend(tmp_path)
-    words = ["env=custom", "env.target=sceneless:Sceneless", "algo.total_steps=40", "eval.every=0", "eval.final_episodes=4"]
-    words += [f"runs={tmp_path}", "name=bare"]
-    assert console("train", "tiny", *words) == 2
-    assert "error: Sceneless: rivals raised SystemExit: 3 (rivals, line" in capsys.readouterr().err
-    folder = tmp_path / "tiny_sceneless" / "bare"
+    words = ["env=custom", "env.target=paintless:Paintless", "algo.total_steps=40", "eval.every=0", "eval.final_episodes=4"]
+    assert console("train", "tiny", *words, f"runs={tmp_path}", "name=bare") == 2
+    output = capsys.readouterr()
+    assert re.match("error: Paintless: scripted_policies raised SystemExit: 3", output.err)
+    assert output.out.startswith("no animation: Paintless: scene raised RuntimeError: no paint")
+    folder = tmp_path / "tiny_paintless" / "bare"
     assert list(json.loads((folder / "results.json").read_text())["policies"]) == ["tiny"]
     assert console("train", "tiny", f"resume={folder}") == 0
     shown = capsys.readouterr().out
-    assert [line for line in shown.splitlines() if "episode.gif" in line or "animation" in line] == [
-        "no animation: Sceneless has no scene; implement scene(state, env_params)"
-    ]
+    assert shown.count("no animation") == 1
+    assert "episode.gif" not in shown
     assert "random" in json.loads((folder / "results.json").read_text())["policies"]
 
 
-def test_an_environment_of_another_library_says_nothing_of_pictures(capsys, tmp_path):
+def test_an_environment_without_a_scene_is_reported_unless_it_is_another_library_s(capsys, tmp_path, monkeypatch):
     settings = compose.compose("ppo", ["env=gymnax/CartPole-v1"])
     runner.check_environment(settings, Console())
     report.draw_episode(settings, None, "seed 0", tmp_path, Console())
     assert capsys.readouterr().out == ""
+    monkeypatch.setattr(Corridor, "scene", Points.scene)
+    runner.check_environment(compose.compose("tiny", ["env=custom", "env.target=toys:Corridor"]), Console(width=200))
+    assert capsys.readouterr().out.startswith("no animation: Corridor has no scene; implement scene(state, env_params)")
 
 
-def test_what_a_scene_raises_while_it_is_drawn_costs_the_animation_only(folder, tmp_path, monkeypatch, capsys):
+def test_an_error_while_an_episode_is_drawn_costs_the_animation_only(folder, tmp_path, monkeypatch, capsys):
     loaded = load.load_members(folder, "best")
     params = jax.tree.map(lambda leaf: leaf[0], loaded.params)
-    monkeypatch.setattr(Corridor, "pace", property(lambda env: {}["pace"]))
+    monkeypatch.setattr(Corridor, "display", property(lambda env: {}["units"]))
     report.draw_episode(loaded.settings, params, "seed 0", tmp_path, Console(width=200))
-    assert "no animation: Corridor: what draws an episode raised KeyError: 'pace'" in capsys.readouterr().out
+    assert re.search("no animation: Corridor: .*KeyError: 'units'", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("words", [["env=corridor"], []])
-def test_help_says_the_command_that_was_typed(words, monkeypatch, capsys):
+def test_help_shows_the_command_as_typed(words, monkeypatch, capsys):
     assert console("train", "tiny", *words, "--help") == 0
     assert capsys.readouterr().out.startswith("usage: marljax train tiny env=<name>")
     monkeypatch.setattr(sys, "argv", ["algos/tiny.py"])
@@ -313,9 +299,30 @@ def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [[], ["--help"], ["train", "--help"], ["train", "tiny", "--help"], ["evaluate", "-h"], ["replay", "-h"], ["plot", "-h"]],
+    ("words", "option"),
+    [
+        ([], "marljax train"),
+        (["--help"], "marljax train"),
+        (["train", "--help"], "mappo"),
+        (["evaluate", "-h"], "  episodes=320  "),
+        (["replay", "-h"], "  env.<key>=…  "),
+        (["plot", "-h"], "  trust=false  "),
+    ],
 )
-def test_every_command_explains_itself(words, capsys):
+def test_every_command_explains_itself(words, option, capsys):
     assert console(*words) == 0
-    assert "usage: " in capsys.readouterr().out.replace("usage:\n", "usage: ")
+    text = capsys.readouterr().out
+    assert text.startswith("usage:")
+    assert option in text
+
+
+def test_help_the_version_and_a_typo_import_no_jax():
+    code = """
+import sys
+from marljax.cli import app, exit_status
+for words in ([], ["--help"], ["--version"], ["evalute"]):
+    exit_status.guarded(lambda: app._dispatch(words))
+print(*{"jax", "hydra", "matplotlib", "numpy"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("", "error: unknown command 'evalute'; did you mean evaluate?\n")

@@ -1,7 +1,8 @@
-"""Run folders that somebody else wrote, that were damaged, edited or moved: nothing is executed, overwritten or passed over."""
+"""Run folders from elsewhere, or damaged, edited or moved: nothing is executed, overwritten or silently ignored."""
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,7 +16,7 @@ from toys import Corridor
 import marljax
 from marljax import registry
 from marljax.cli import app, batches, exit_status
-from marljax.config import compose, schema, settings, trust
+from marljax.config import compose, convert, schema, settings, trust
 from marljax.errors import UserError
 from marljax.io import checkpoint, files, metrics_log, program_cache, run_folder
 from marljax.reporting import ranking
@@ -23,7 +24,7 @@ from marljax.training import runner
 
 TINY = ["algo.total_steps=800", "chunk=2", "eval.episodes=4", "eval.final_episodes=8", "checkpoint.every=0.1", "render=false"]
 CUSTOM = ["env=custom", "env.target=toys:Corridor"]
-STRANGE = "a (1)=b,c ~é's"  # a folder's name
+STRANGE = "a (1)=b,c ~é's"  # name of a folder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +52,6 @@ def resume(folder, *words, width=1000):
 
 def console(*words):
     """The exit status of ``marljax <words>``, as in a process of its own."""
-    app.find_own_modules()
     return exit_status.guarded(lambda: app._dispatch([str(word) for word in words]))
 
 
@@ -63,13 +63,13 @@ def registered(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def custom(tmp_path_factory):
-    """A finished run of an environment of one's own."""
+    """A finished run of a user's environment."""
     return train(*CUSTOM, f"runs={tmp_path_factory.mktemp('custom')}").folder
 
 
 @pytest.fixture
 def received(registered, tmp_path):
-    """A copy elsewhere, with which a test may do what it likes."""
+    """A copy elsewhere, which a test may damage."""
     return Path(shutil.copytree(registered, tmp_path / "received"))
 
 
@@ -102,17 +102,18 @@ def imported(monkeypatch):
 # --- code ---
 
 
-@pytest.mark.parametrize("place", ["in the folder", "beside it"])
-def test_no_command_imports_what_a_received_folder_names(foreign, tmp_path, monkeypatch, capsys, imported, place):
-    here = foreign if place == "in the folder" else tmp_path
+@pytest.mark.parametrize("inside", [True, False])
+def test_no_command_imports_the_target_of_a_received_folder(foreign, tmp_path, monkeypatch, capsys, imported, inside):
+    here = foreign if inside else tmp_path
     bad_module(here, "bad_one")
     edit(foreign, "toys:Corridor", "bad_one:Env")
+    edit(foreign, "trust: false", "trust: true")  # which is not for the folder to say
     monkeypatch.chdir(here)
-    commands = (["evaluate", foreign], ["replay", foreign], ["train", "tiny", f"resume={foreign}"])
-    for words in (*commands, ["evaluate", foreign, "env.target=toys:Corridor"]):
+    repeated_another = ["evaluate", foreign, "env.target=toys:Corridor"]
+    for words in (["evaluate", foreign], ["replay", foreign], ["train", "tiny", f"resume={foreign}"], repeated_another):
         assert console(*words) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "would import env.target=bad_one:Env" in line
+        assert "env.target=bad_one:Env" in line
         assert "trust=true" in line
     with pytest.raises(UserError, match="trust=True"):
         marljax.load(foreign)
@@ -124,10 +125,10 @@ def test_a_repeated_target_or_trust_allows_the_import(foreign, capsys):
         assert console("evaluate", foreign, "episodes=4", word) == 0
     assert "4 fresh episodes" in capsys.readouterr().out
     assert marljax.load(foreign, trust=True).env.length == 4
-    with pytest.raises(UserError, match=r"was trained with env.target=toys:Corridor, not with toys:Walk"):
+    with pytest.raises(UserError, match=r"env.target=toys:Corridor.*toys:Walk"):
         compose.compose("tiny", [f"resume={foreign}", "env.target=toys:Walk"])
     assert resume(foreign, "env.target=toys:Corridor").status == "finished"
-    assert marljax.load(foreign).update <= 40  # has been trained here now
+    assert marljax.load(foreign).update <= 40  # it has been trained here
 
 
 def test_nothing_is_imported_from_the_folder_itself_unless_it_is_on_the_path(foreign, tmp_path, monkeypatch, imported):
@@ -166,102 +167,114 @@ def test_nothing_is_imported_from_the_folder_itself_unless_it_is_on_the_path(for
     assert imported() is not None
 
 
-def test_the_current_folder_joins_the_path_only_for_targets(received, tmp_path, monkeypatch):
-    """Packages try to import others that are not there; a stranger's folder could hold one."""
+def test_the_current_folder_joins_the_path_only_for_targets(received, monkeypatch):
+    """Packages try to import others that are not installed; a received folder could hold one."""
     monkeypatch.chdir(received)
     assert console("evaluate", ".", "episodes=4") == 0
     assert not {str(received), "", "."} & set(sys.path)
 
 
-def test_what_was_trained_here_needs_no_word_until_it_is_moved_or_edited(custom, foreign, tmp_path, monkeypatch):
+def test_a_run_trained_here_is_trusted_until_it_is_moved_or_edited(custom, foreign, tmp_path, monkeypatch):
     assert marljax.load(custom).env.length == 4
     assert compose.compose("tiny", [f"resume={custom}"]).env_name == "custom"
-    with pytest.raises(UserError, match="was not trained here"):
+    with pytest.raises(UserError, match="not trained here"):
         compose.compose("tiny", [f"resume={foreign}"])
     moved = Path(shutil.move(custom, tmp_path / "moved"))
-    with pytest.raises(UserError, match="was not trained here"):
+    with pytest.raises(UserError, match="not trained here"):
         marljax.load(moved)
     edit(Path(shutil.move(moved, custom)), "toys:Corridor", "toys:Walk")
-    with pytest.raises(UserError, match=r"would import env.target=toys:Walk"):
+    with pytest.raises(UserError, match=r"env.target=toys:Walk"):
         marljax.load(custom)
     edit(custom, "toys:Walk", "toys:Corridor")
 
-    def nowhere():
+    def no_home():
         raise RuntimeError("no home directory")
 
     monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", nowhere)
-    homeless = train(*CUSTOM, f"runs={tmp_path}", "name=homeless", "sweep.learning_rate=[0.1,0.2]")
-    ranking.finish(homeless.run.settings, homeless.folder, Console(quiet=True))
-    with pytest.raises(UserError, match="was not trained here"):
-        marljax.load(homeless.folder)
+    monkeypatch.setattr(Path, "home", no_home)
+    trust.mark(foreign, run_folder.read_config(foreign), {})
+    with pytest.raises(UserError, match="not trained here"):
+        marljax.load(foreign)
 
 
-def test_edited_results_of_a_batch_are_told_and_judged_again(tmp_path, capsys):
-    ended = train("env=corridor", f"runs={tmp_path}", "sweep.learning_rate=[0.1,0.2]", "search.batches=2")
+def test_damaged_or_edited_results_of_batches_are_reported_and_evaluated_again(tmp_path, monkeypatch, capsys):
+    """Also those of a user's environment, whose folder is trusted without a word, or without a home for its marks."""
+    ended = train(*CUSTOM, f"runs={tmp_path}", "sweep.learning_rate=[0.1,0.2]", "search.batches=2")
     results = ended.folder / "batch_1" / "results.json"
-    judged = results.read_text()
-    tree = json.loads(judged)
+    before = results.read_text()
+    tree = json.loads(before)
     tree["members"][0]["metrics"]["return"] = 1e9
     ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
-    for edited in ({"members": tree["members"]}, tree):  # with no checksum, and with the one that it had
-        results.write_text(json.dumps(edited))
+    edited = json.dumps(tree)  # with the checksum of the original
+    for content in (edited, json.dumps({"members": tree["members"]}), before[:-9]):
+        results.write_text(content)
         assert resume(ended.folder).status == "finished"
-        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-        assert told == [f"warning: {results} is damaged, was edited or is an earlier version's; its members are judged again"]
-        assert results.read_text() == judged
-    results.write_text(json.dumps(tree))
-    assert console("plot", ended.folder) == 2
-    assert "are damaged or were edited; resume=" in capsys.readouterr().err
-
-
-def test_batches_of_ones_own_environment_are_resumed_without_a_word(tmp_path):
-    ended = train(*CUSTOM, f"runs={tmp_path}", "sweep.learning_rate=[0.1,0.2]", "search.batches=2")
-    results = ended.folder / "batch_0" / "results.json"
-    judged = results.read_text()
-    results.write_text(judged[:-9])  # and what is damaged there is made again
-    assert resume(ended.folder).status == "finished"
-    assert results.read_text() == judged
+        (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+        assert str(results) in warning
+        assert results.read_text() == before
     assert marljax.load(ended.folder, trial=1).update <= 40
+    results.write_text(edited)
+    assert console("plot", ended.folder) == 2
+    assert "resume=" in capsys.readouterr().err
+    results.write_text(before)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "without marks"))
+    ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
+    with pytest.raises(UserError, match="not trained here"):
+        marljax.load(ended.folder)
 
 
-def test_wandb_settings_of_a_received_folder_are_not_obeyed(received, registered, capsys):
+@pytest.mark.parametrize("content", [b"", b"{", b'{"members": 3}', b'{"members": []}', b"\xff", b"[" * 100_000, "others"])
+def test_damaged_results_of_a_batch_do_not_count(tmp_path, content):
+    part = compose.compose("tiny", ["env=corridor", "sweep.learning_rate=[0.1,0.2]", "search.batches=2"])
+    part = settings.batch_of(part, 0, 2)
+    metrics = {"return": 0.5, "length": None}
+    member = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": metrics, "last": metrics}
+    run_folder.write_results(tmp_path, {"members": [member]})
+    assert ranking.is_judged(part, tmp_path)
+    if content == "others":
+        run_folder.write_results(tmp_path, {"members": [member | {"trial": 1}]})
+    else:
+        (tmp_path / "results.json").write_bytes(content)
+    assert not ranking.is_judged(part, tmp_path)
+
+
+def test_wandb_settings_of_a_received_folder_are_ignored(received, capsys):
     edit(received, "mode: disabled", "mode: online")
     edit(received, "project: marljax", "project: theirs")
     ended = resume(received)
     assert (ended.run.settings.run.wandb.mode, ended.run.settings.run.wandb.project) == ("disabled", "marljax")
-    assert "wandb.* in its config.yaml is not taken" in capsys.readouterr().out
+    assert "wandb.*" in capsys.readouterr().out
     given = compose.compose("tiny", [f"resume={received}", "wandb.mode=offline"]).run.wandb
     assert (given.mode, given.project) == ("offline", "marljax")
-    tree = run_folder.read_config(received)
-    trust.mark(received, tree, schema.run_defaults()["wandb"])  # as training does
+    trust.mark(received, run_folder.read_config(received), convert.to_builtin(schema.Wandb()))  # as training does
     assert compose.compose("tiny", [f"resume={received}"]).run.wandb.project == "theirs"
-
-
-def test_trust_is_not_for_the_folder_to_say(foreign):
-    edit(foreign, "trust: false", "trust: true")
-    with pytest.raises(UserError, match="was not trained here"):
-        compose.compose("tiny", [f"resume={foreign}"])
 
 
 # --- files outside ---
 
 
-def test_links_in_a_run_folder_lead_no_writer_outside(received, tmp_path, monkeypatch):
+def test_links_in_a_run_folder_lead_no_writer_outside_and_drafts_of_killed_runs_are_removed(received, tmp_path, monkeypatch):
     victim = tmp_path / "victim"
     victim.write_text("precious")
+    drawn = received / ".writing-1-replay.gif"  # another process may be drawing it
+    for path in (drawn, received / ".writing-1-metrics.jsonl", received / "checkpoints" / ".writing-00000044" / "d",
+                 received / "checkpoints" / ".deleting-00000032" / "d"):  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
     for name in (".metrics.writing.jsonl", ".writing-metrics.jsonl", ".results.writing.json", ".writing-0-metrics.jsonl"):
         (received / name).symlink_to(victim)
     (received / "checkpoints" / ".writing-00000040").symlink_to(tmp_path)
     assert resume(received).status == "finished"
+    assert sorted(path.name for path in (received / "checkpoints").iterdir()) == ["00000036", "00000040"]
+    assert [path.name for path in received.glob(".writing-1-*")] == [drawn.name]
     with monkeypatch.context() as patch:
         patch.setattr(files.secrets, "token_hex", lambda count: "0")
         (received / ".writing-0-results.json").symlink_to(victim)
-        with pytest.raises(UserError, match=r"cannot write .*results.json: File exists"):
+        with pytest.raises(UserError, match=r"results.json: File exists"):
             run_folder.write_results(received, {})
     (received / ".lock").unlink()
     (received / ".lock").symlink_to(victim)
-    with pytest.raises(UserError, match="cannot write to the run folder"):
+    with pytest.raises(UserError, match="run folder"):
         resume(received)
     (received / ".lock").unlink()
     elsewhere = shutil.move(received / "checkpoints", tmp_path / "elsewhere")
@@ -271,35 +284,11 @@ def test_links_in_a_run_folder_lead_no_writer_outside(received, tmp_path, monkey
     assert victim.read_text() == "precious"
 
 
-def test_what_killed_runs_left_is_cleared_away(received):
-    kept = received / ".writing-1-replay.gif"  # somebody may be drawing it
-    left = [received / ".writing-1-metrics.jsonl", received / "checkpoints" / ".writing-00000044" / "arrays" / "d",
-            received / "checkpoints" / ".deleting-00000032" / "manifest.json"]  # fmt: skip
-    for path in (kept, *left):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    resume(received)
-    assert sorted(path.name for path in (received / "checkpoints").iterdir()) == ["00000036", "00000040"]
-    assert [path.name for path in received.glob(".writing-*")] == [kept.name]
-
-
 # --- lost, old and edited parts ---
 
 
-def test_a_damaged_checkpoint_is_told_by_every_reader(received, capsys):
-    manifest = received / "checkpoints" / "00000040" / checkpoint.MANIFEST
-    manifest.write_text(manifest.read_text()[:-9])
-    for words in (["evaluate", received, "episodes=4"], ["replay", received]):
-        assert console(*words) == 0
-        error = capsys.readouterr().err
-        assert "00000040 is damaged" in error
-        assert "going on from 00000036" in error
-    with pytest.warns(UserWarning, match="00000040 is damaged"):
-        assert marljax.load(received, which="last").update == 36
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "change"),
     [
         ("  length: 4", "  length: 3", "env.length was 4 and is 3"),
         ("  length: 4", "  length: 4\n  slip: 0.9", "env.slip was not set and is 0.9"),
@@ -308,39 +297,35 @@ def test_a_damaged_checkpoint_is_told_by_every_reader(received, capsys):
         ("  step_cost: 0.05", "  step_cost: 0.05\n  cost: 1", "env_params.cost was None and is 1"),
     ],
 )
-def test_an_edited_configuration_is_refused_by_every_reader(received, capsys, old, new, told):
+def test_every_reader_rejects_an_edited_configuration(received, capsys, old, new, change):
     edit(received, old, new)
     assert console("evaluate", received) == 2
-    assert told in capsys.readouterr().err
+    assert change in capsys.readouterr().err
     for read in (marljax.load, resume):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=change):
             read(received)
-    edit(received, new, old)
-    assert console("evaluate", received, "episodes=4", "env.length=3") == 0
 
 
-def test_other_numbers_of_the_code_are_told(received, monkeypatch):
+def test_env_params_changed_in_the_code_are_reported(received, monkeypatch):
     other = Corridor().default_params.replace(step_cost=0.06)
     monkeypatch.setattr(Corridor, "default_params", property(lambda env: other))
     with pytest.warns(UserWarning, match=r"env_params.step_cost was 0.05 and is 0.06"):
         marljax.load(received)
 
 
-def test_lost_checkpoints_are_not_trained_anew_in_silence(received, capsys):
+def test_a_run_that_lost_its_checkpoints_does_not_start_again(received):
     shutil.rmtree(received / "checkpoints")
     before = (received / "metrics.jsonl").read_bytes()
-    for unlink in (None, ".saved", "results.json"):
-        if unlink:
-            (received / unlink).unlink(missing_ok=True)
-        with pytest.raises(UserError, match=r"put .*checkpoints back, or start a new run"):
+    for lost in ("nothing else", ".saved", "results.json"):
+        (received / lost).unlink(missing_ok=True)
+        with pytest.raises(UserError, match="checkpoints back, or start a new run"):
             resume(received)
-        with pytest.raises(UserError, match=r"but no checkpoint|had a checkpoint of update 40|has rows up to update 40"):
+        with pytest.raises(UserError, match="checkpoint"):
             marljax.load(received)
         assert (received / "metrics.jsonl").read_bytes() == before
-    assert "nothing was saved" not in capsys.readouterr().out
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(registered, tmp_path, monkeypatch, capsys):
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_says_so(registered, tmp_path, monkeypatch, capsys):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -355,91 +340,74 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(regis
         resume(folder)
     edit(folder, "  step_cost: 0.5", "  step_cost: 0.05")
     assert resume(folder).status == "finished"
-    assert "nothing was saved yet; starting from the beginning" in capsys.readouterr().out
-    assert [row["update"] for row in metrics_log.read_rows(folder)] == [
-        row["update"] for row in metrics_log.read_rows(registered)
-    ]
-
-
-def test_an_old_checkpoint_in_the_place_of_a_new_one_is_told(received, capsys):
-    saved = received / "checkpoints"
-    shutil.rmtree(saved / "00000040")
-    shutil.copytree(saved / "00000036", saved / "00000040")
-    with pytest.warns(UserWarning, match="it is the checkpoint of update 36; rename it to 00000036"):
-        marljax.load(received)
-    assert resume(received).run.update == 40
-    printed = capsys.readouterr().out
-    assert "it is the checkpoint of update 36" in printed
-    assert "36 updates done already" in printed
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_run_that_had_got_further_says_so(received, capsys, known):
-    saved = received / "checkpoints"
-    manifest = json.loads((saved / "00000036" / checkpoint.MANIFEST).read_text())
-    shutil.rmtree(saved / "00000040")
-    old = saved / ("00000036" if known else "00000012")
-    if not known:
-        (received / ".saved").unlink()
-        (saved / "00000036").rename(old)
-        (old / checkpoint.MANIFEST).write_text(json.dumps(checkpoint.sealed(manifest | {"update": 12})))
-    told = "had a checkpoint of update 40" if known else "has rows up to update 40"
-    with pytest.warns(UserWarning, match=told):
-        marljax.load(received)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run_chunks", lambda *_: "finished")
-        resume(received)
-    assert f"{told}, and" in capsys.readouterr().out
+    assert "nothing was saved" in capsys.readouterr().out
+    rows, uninterrupted = ([row["update"] for row in metrics_log.read_rows(each)] for each in (folder, registered))
+    assert rows == uninterrupted
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("lost", "reported"),
+    [
+        ("renamed", "is the checkpoint of update 36"),
+        ("newest", "had a checkpoint of update 40"),
+        ("newest and note", "has rows up to update 40"),
+    ],
+)
+def test_lost_progress_is_reported(received, monkeypatch, capsys, lost, reported):
+    saved = received / "checkpoints"
+    manifest = json.loads((saved / "00000036" / checkpoint.MANIFEST).read_text())
+    shutil.rmtree(saved / "00000040")
+    if lost == "renamed":
+        shutil.copytree(saved / "00000036", saved / "00000040")
+    if lost == "newest and note":
+        (received / ".saved").unlink()
+        old = (saved / "00000036").rename(saved / "00000012")
+        (old / checkpoint.MANIFEST).write_text(json.dumps(checkpoint.sealed(manifest | {"update": 12})))
+    with pytest.warns(UserWarning, match=reported):
+        marljax.load(received)
+    monkeypatch.setattr(runner, "run_chunks", lambda *_: "finished")
+    resume(received)
+    assert reported in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "reported"),
     [
         (lambda rows: None, "metrics.jsonl is missing"),
-        (lambda rows: rows[:5] + rows[6:], "metrics.jsonl is not what it was at update 40"),
+        (lambda rows: rows[:5] + rows[6:], "metrics.jsonl is not what it was"),
         (lambda rows: [rows[0].replace('"update": 0', '"update": 1'), *rows[1:]], "metrics.jsonl is not what it was"),
         (lambda rows: [*rows, '{"update": 44, "seed": 0}', '{"upd'], None),
     ],
+    ids=["lost", "one less", "altered", "one more"],
 )
-def test_lost_and_altered_rows_are_told(received, capsys, change, told):
+def test_lost_and_altered_rows_are_reported(received, capsys, change, reported):
     path = received / "metrics.jsonl"
     rows = change(path.read_text().splitlines())
     path.unlink()
     if rows is not None:
         path.write_text("\n".join(rows) + "\n")
-    assert console("train", "tiny", f"resume={received}", "render=true") == 0
+    assert console("train", "tiny", f"resume={received}", f"render={rows is None}") == 0
     printed = "".join(capsys.readouterr().out.splitlines())
-    assert told in printed if told else "metrics.jsonl" not in printed
+    assert reported in printed if reported else "metrics.jsonl" not in printed
     assert ("no learning curve" in printed) == (rows is None)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"members": 3}', b'{"members": []}', b"\xff", b"[" * 100_000, "others"])
-def test_damaged_results_of_a_batch_are_judged_again(tmp_path, monkeypatch, content):
-    part = compose.compose("tiny", ["env=corridor", "sweep.learning_rate=[0.1,0.2]", "search.batches=2"])
-    part = settings.batch_of(part, 0, 2)
-    figures = {"return": 0.5, "length": None}
-    member = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": figures, "last": figures}
-    run_folder.write_results(tmp_path, {"members": [member]})
-    assert ranking.is_judged(part, tmp_path)
-    if content == "others":
-        run_folder.write_results(tmp_path, {"members": [member | {"trial": 1}]})
-    else:
-        (tmp_path / "results.json").write_bytes(content)
-    assert not ranking.is_judged(part, tmp_path)
+# --- files without end ---
 
 
-# --- what has no end ---
-
-
-@pytest.mark.parametrize("damage", ["device", "above", "pipe", "link", "manifest"])
-def test_only_regular_files_of_a_checkpoint_are_read(received, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["cut", "device", "above", "pipe", "link", "manifest"])
+def test_a_damaged_checkpoint_is_reported_and_only_regular_files_are_read(received, tmp_path, capsys, damage):
     newest = received / "checkpoints" / "00000040"
     manifest = newest / checkpoint.MANIFEST
-    content = json.loads(manifest.read_text())
-    if damage in ("device", "above"):
+    content = manifest.read_text()
+    if damage == "cut":
+        manifest.write_text(content[:-9])
+        assert console("evaluate", received, "episodes=4") == 0
+        assert re.search("00000040 is damaged.*00000036", capsys.readouterr().err)
+    elif damage in ("device", "above"):
         (tmp_path / "x").write_text("x")
         name = {"device": "/dev/zero", "above": "../../../x"}[damage]
-        manifest.write_text(json.dumps(checkpoint.sealed(content | {"files": {name: "0"}})))
+        manifest.write_text(json.dumps(checkpoint.sealed(json.loads(content) | {"files": {name: "0"}})))
     elif damage == "pipe":
         os.mkfifo(newest / "arrays" / "pipe")
     elif damage == "link":
@@ -452,8 +420,8 @@ def test_only_regular_files_of_a_checkpoint_are_read(received, tmp_path, damage)
 
 
 @pytest.fixture
-def in_two_minutes():
-    """Fails a test that is not done by then: opening a pipe that nobody else opens takes for ever."""
+def two_minutes():
+    """Fails a test that takes longer: opening a pipe that nobody else opens never returns."""
 
     def waiting(*_):
         raise AssertionError("it waits")
@@ -465,17 +433,23 @@ def in_two_minutes():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.usefixtures("in_two_minutes")
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "results.json", "run.json", ".saved", ".lock", "curve.png"])
-def test_no_command_waits_for_a_pipe_in_place_of_a_file(received, capsys, name):
-    """Each ends, with a line where it cannot do without the file."""
+@pytest.mark.usefixtures("two_minutes")
+@pytest.mark.parametrize(
+    ("names", "needed_by"),
+    [
+        (["config.yaml"], ["plot", "evaluate", "train"]),
+        (["metrics.jsonl"], ["plot", "train"]),
+        (["results.json", "run.json", ".saved", ".lock", "curve.png"], []),
+    ],
+)
+def test_no_command_waits_for_a_pipe_in_place_of_a_file(received, capsys, names, needed_by):
     for words in (["plot", received], ["evaluate", received, "episodes=4"], ["train", "tiny", f"resume={received}"]):
-        (received / name).unlink(missing_ok=True)
-        os.mkfifo(received / name)
+        for name in names:
+            (received / name).unlink(missing_ok=True)
+            os.mkfifo(received / name)
         status = console(*words)
         lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning: ")]
-        assert status == 2 * len(lines)
-        assert len(lines) == (name in ("config.yaml", "metrics.jsonl") and (name, words[0]) != ("metrics.jsonl", "evaluate"))
+        assert (status, len(lines)) == ((2, 1) if words[0] in needed_by else (0, 0))
 
 
 def test_a_configuration_without_end_is_one_line(received):
@@ -512,14 +486,6 @@ def test_paths_are_taken_literally_and_advice_can_be_pasted(registered, tmp_path
 @pytest.mark.parametrize(
     ("text", "path"), [("'a b'", "a b"), ("null", None), ("~x", "~x"), ("${x}", "${x}"), ("1e3", "1e3"), ("~/x", "HOME/x")]
 )
-def test_what_a_path_means(text, path, monkeypatch):
+def test_paths_as_written(text, path, monkeypatch):
     monkeypatch.setenv("HOME", "HOME")
     assert compose.parse([f"resume={text}"]) == {"resume": path}
-
-
-def test_several_runs_take_paths_literally_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        app.main("tiny", ["-m", *TINY, "env=corridor", "seed=1,2", f"runs={STRANGE}"])
-    assert ended.value.code == 0
-    assert len(list((tmp_path / STRANGE).glob("*/*/config.yaml"))) == 2
