@@ -8,13 +8,13 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 CODE = ("algos", "baselines", "configs", "envs", "marljax")
 
 
 def python_files(folder: str) -> list[Path]:
     """The Python files below a folder of the repository, each once: ``marljax/envs`` and others are links."""
-    return [path for path in sorted((ROOT / folder).rglob("*.py")) if not any(part.is_symlink() for part in path.parents)]
+    return [path for path in sorted((ROOT / folder).rglob("*.py")) if path.resolve() == path]
 
 
 def count(paths: list[Path]) -> str:
@@ -26,7 +26,8 @@ def count(paths: list[Path]) -> str:
         functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
         lengths += [node.end_lineno - node.lineno + 1 for node in functions]
     median = statistics.median(lengths) if lengths else 0
-    return f"{len(paths):4d} files  {lines:6d} lines  {100 * len(lengths) / max(lines, 1):4.1f} functions/100 lines, median {median:g}"
+    share = 100 * len(lengths) / max(lines, 1)
+    return f"{len(paths):4d} files  {lines:6d} lines  {share:4.1f} functions/100 lines, median {median:g}"
 
 
 def library_imports(path: Path) -> tuple[int, int]:

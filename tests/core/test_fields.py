@@ -24,7 +24,7 @@ class Options:
     sizes: tuple[int, ...] = option((1, 2), low=1)
     limit: int | None = option(None, low=1)
     either: bool | None = option(None)
-    anything: Any = option(None)  # noqa: RUF009
+    anything: Any = option(None)
     preset: str = option("easy", preset=True)
     undeclared: int = 3
 
