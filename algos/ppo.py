@@ -67,7 +67,7 @@ class Config(RolloutConfig):
     # Turn it off for limits that belong to the task, and where the critic never learns what follows: its value at the limit is
     # bootstrapped from, but never regressed on.
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
-    time_for_critic: bool = static(True, help="where limits end episodes, a separate critic takes the elapsed share of them")
+    time_for_critic: bool = static(True, help="add the elapsed time to inputs of a separate critic where limits end episodes")
     normalize_values: bool = static(True, help="the critic predicts returns standardised by running mean and deviation")
     value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"), help="to mean 0, deviation 1")
