@@ -108,7 +108,7 @@ def rollout(env, env_params, count, steps, seed=0):
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_ring_evictions_and_gate_match_a_model_in_plain_python(gate):
-    env, count, steps = FailureReplay(Bumps(), gate="bumps" if gate else "", **SMALL), 4, 300
+    env, count, steps = FailureReplay(Bumps(), gate="bumps" if gate else "", **SMALL), 4, 400
     start, states, timesteps, keys = rollout(env, env.default_params.replace(**PARAMS), count, steps)
     kinds, random = jax.jit(jax.vmap(functools.partial(draws, Bumps(), count)))(keys)
     states = states.env.replace(env=states.env.env.replace(key=0), store=states.env.store.value.replace(key=0))
