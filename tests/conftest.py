@@ -16,14 +16,19 @@ if version("jaxlib").startswith("0.10."):
     FLAGS["--xla_cpu_use_fusion_emitters"] = "false"
 given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(f"{name}={value}" for name, value in FLAGS.items() if name not in given)]).strip()
-# Runs leave marks in the user's state folder; those of tests stay out of it.
+# Runs mark what is trusted in the user's state folder; tests have a folder of their own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marljax-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+# Workers, and the commands that tests start, load each other's compiled programs. ``.ci/run`` shares a folder between its test runs.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="marljax-programs-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory):
-    """The user's own cache stays as it is, and nothing in it decides what is played."""
+    """Results of scripted policies in the user's cache are neither read nor written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
