@@ -19,7 +19,7 @@ os.environ["XLA_FLAGS"] = " ".join([given, *(f"{name}={value}" for name, value i
 # Runs mark what is trusted in the user's state folder; tests have a folder of their own.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="marljax-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
-# Workers, and the commands that tests start, load each other's compiled programs. ``.ci/run`` shares a folder between its test runs.
+# Workers and the commands that tests start load each other's compiled programs; ``.ci/run`` keeps them for the slow tests.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="marljax-programs-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
