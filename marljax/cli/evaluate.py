@@ -63,11 +63,12 @@ def evaluate(arguments: Sequence[str]) -> int:
         print("Plays episodes that neither training nor its evaluations used, the same for every policy, and prints a table.\n")
         print(options_text(EvaluateOptions, "env.<key>=…"))
         return 0
+    folder, options, changes = folder_and_options(arguments, EvaluateOptions)
+
     from marljax.reporting import report
     from marljax.training import runner
     from marljax.training.progress import say
 
-    folder, options, changes = folder_and_options(arguments, EvaluateOptions)
     loaded = _load(folder, options, changes)
     settings, screen = loaded.settings, terminal.screen()
     part = evaluation.fresh_part(options.suite)

@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
@@ -14,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from marljax.errors import UserError, short_repr, unknown
+from marljax.errors import UserError, short_repr
 from marljax.utils.pytrees import named_leaves
 
 MAX_INT = 2**31 - 1  # integers are int32 inside programs
@@ -75,9 +76,9 @@ def check_option(field: dataclasses.Field, value: Any) -> None:
     if choices is not None:
         if value in list(choices):
             return
-        if all(isinstance(choice, str) for choice in (value, *choices)):
-            raise unknown(field.name, value, choices)
-        raise UserError(f"{given} is not available; choose {' or '.join(map(repr, choices))}")
+        near = difflib.get_close_matches(str(value), map(str, choices), n=3, cutoff=0.5)
+        suggestion = f"did you mean {' or '.join(near)}?" if near else f"choose {' or '.join(str(choice) for choice in choices)}"
+        raise UserError(f"{field.name}={value} is not available; {suggestion}")
     hint, default = field.type, field.default
     alternatives = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     if value is None and (default is None or types.NoneType in alternatives):
@@ -93,7 +94,8 @@ def check_option(field: dataclasses.Field, value: Any) -> None:
         raise UserError(f"{given} has the wrong type; it takes {TYPES.get(expected, expected)}")
     entries = value if isinstance(value, tuple) else (value,)
     if low is not None and not all(low <= entry <= high for entry in entries):
-        limits = f"of at least {low:g}" if high >= MAX_INT else f"from {low:g} to {high:g}"
+        bounded = high < MAX_INT or any(entry > high for entry in entries)
+        limits = f"from {low:,} to {high:,}" if bounded else f"of at least {low:,}"
         raise UserError(f"{given} is out of range; it takes {'a number' if expected is float else 'an integer'} {limits}")
 
 
@@ -135,12 +137,12 @@ def check_order(env_params: Any, *pairs: tuple[str, str]) -> None:
 
 
 def declared_params(record: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """(dotted name, field, value) of every number that ``param`` declares in a record and the records inside it."""
+    """(dotted name, field, value) of every number that ``param`` declares in a record and the records inside it, except None."""
     if not dataclasses.is_dataclass(record):
         return
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        if "integer" in field.metadata:
+        if "integer" in field.metadata and value is not None:
             yield f"{prefix}{field.name}", field, value
         else:
             yield from declared_params(value, f"{prefix}{field.name}.")
@@ -148,11 +150,12 @@ def declared_params(record: Any, prefix: str = "") -> Iterator[tuple[str, datacl
 
 def check_number(name: str, metadata: Mapping[str, Any], values: np.ndarray) -> None:
     """Raises ``UserError`` for a number, or the first entry of an array, that is not finite or out of its declared range."""
-    values = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
     low, high, above = (np.float32(metadata[key]) for key in ("low", "high", "above"))
-    fits = np.isfinite(values) & (values >= low) & (values <= high) & ((values > above) | np.isneginf(above))
+    fits = np.isfinite(single) & (single >= low) & (single <= high) & ((single > above) | np.isneginf(above))
     if metadata["integer"]:
-        fits &= values % 1 == 0
+        fits &= single % 1 == 0
     if fits.all():
         return
     index = tuple(np.argwhere(~fits)[0])

@@ -238,7 +238,8 @@ def check_scene(env: Environment, env_params: EnvParams, key: jax.Array) -> bool
     except UserError:  # it has none
         return False
     require(env, isinstance(scene, Scene), f"scene returns a {type(scene).__name__}, not a marljax.core.scene.Scene")
-    legend = env.display.legend
+    with own_code(type(env), "display"):
+        legend = env.display.legend
     pairs = isinstance(legend, tuple | list) and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in legend)
     is_legend = pairs and all(isinstance(name, str) and np.shape(colour) == (4,) for name, colour in legend)
     require(env, is_legend, "display.legend is not a tuple of (name, RGBA) pairs")

@@ -186,7 +186,7 @@ MISTAKES = [
     ("search.trials=3", "search", "sweep.learning_rate="),
     ("search.batch=1", "search.batch", "leave it out"),
     ("search.metric=speed", "'speed'", "known: "),
-    ("env.compete=true sweep.learning_rate=[1,2]", "teams", "search.metric="),
+    ("env.compete=true sweep.learning_rate=[1,2]", "metric", "search.metric="),
     ("seed=1,2", "seed=1,2", "seeds=8"),
     # syntax
     ("~seeds", "~seeds", "not supported"),

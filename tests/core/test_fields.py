@@ -47,8 +47,8 @@ def test_options_in_range_are_accepted(options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "fats"}, "unknown mode 'fats'; did you mean fast"),
-        ({"mode": ["fast"]}, "mode=.*choose 'fast' or 'slow'"),
+        ({"mode": "fats"}, "mode=fats .*did you mean fast"),
+        ({"mode": ["fast"]}, "mode=.*fast or slow"),
         ({"level": 4}, "level=4 .*1 or 2 or 3"),
         ({"size": 0}, "size=0 .*an integer from 1 to 8"),
         ({"size": 9}, "size=9 "),

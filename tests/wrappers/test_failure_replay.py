@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -298,16 +299,10 @@ def test_a_run_replays_resumes_bitwise_and_evaluates_the_bare_environment(tmp_pa
     assert int(state.index.stored.sum()) > 4
     assert int(state.index.replays.sum()) > 2
 
-    original = runner.run_chunks
-
-    def stopped(run, progress, record, stopper):
-        stopper.asked = 2
-        return original(run, progress, record, stopper)
-
-    monkeypatch.setattr(runner, "run_chunks", stopped)
     cut = compose.compose("tiny", [*ARGUMENTS, f"runs={tmp_path}", "name=cut"])
-    assert runner.train(cut, Console(quiet=True)).status == "interrupted"
-    monkeypatch.setattr(runner, "run_chunks", original)
+    with monkeypatch.context() as patch:
+        patch.setattr(Stopper, "agreed", lambda self: signal.SIGINT)
+        assert runner.train(cut, Console(quiet=True)).status == "interrupted"
     folder = tmp_path / "tiny_corridor" / "cut"
     resumed = runner.train(compose.compose("tiny", [f"resume={folder}"]), Console(quiet=True)).run
     for one, two in zip(leaves((whole.members, whole.best)), leaves((resumed.members, resumed.best)), strict=True):
