@@ -18,6 +18,7 @@ from marljax.core.environment import Display, Environment
 from marljax.errors import UserError
 from marljax.testing import check_env
 from marljax.training import load, runner
+from marljax.training.interrupts import Stopper
 from marljax.utils.pytrees import strongly_typed
 from marljax.wrappers.failure_replay import FailureReplay
 
