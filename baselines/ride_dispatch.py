@@ -12,7 +12,7 @@ import numpy as np
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
 from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
-from marljax.baselines.policies.ride_dispatch import PRICED, PRICES, RULES, Worth, matching, price_of, rival
+from marljax.baselines.policies.ride_dispatch import PRICED, PRICES, RULES, Worth, matching, price_of, scripted_policy
 from marljax.config import convert
 from marljax.envs.ride_dispatch import RideDispatch
 
@@ -87,7 +87,7 @@ def describe(env: RideDispatch) -> dict[str, Any]:
 
 def scripted_result(cache: ResultCache, preset: str, name: str) -> Metrics | None:
     env = RideDispatch(preset)
-    policy = rival(env, env.default_params, name)
+    policy = scripted_policy(env, env.default_params, name)
     about = {"policy": name, "price": price_of(name, preset), "episodes": EPISODES, **describe(env)}
     return cache.get(f"scripted {preset} {name}", about, lambda: result_cache.play_scripted(policy, EPISODES, BATCH))
 

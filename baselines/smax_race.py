@@ -130,7 +130,7 @@ def train_to_goal(
     start, advance, steps_per_update = side
     state = start(jax.random.split(jax.random.key(0), SEEDS))
     won, episodes = np.zeros((2, SEEDS, 0))
-    purpose = checkpoint.Purpose("race", "smax", str(steps_per_update))
+    purpose = checkpoint.CheckpointSpec("race", "smax", str(steps_per_update))
     if checkpoint.checkpoints(folder):
         found = checkpoint.restore(folder, state, purpose)
         state, (won, episodes) = found.tree, np.array(found.notes["counts"])

@@ -22,7 +22,7 @@ from marljax.io.files import replacing
 from marljax.io.run_folder import Which
 from marljax.training import load, runner
 from marljax.training.evaluation import Evaluator, ScriptedPolicy
-from marljax.training.progress import say
+from marljax.training.progress import print_line
 
 BASELINES = Path(__file__).resolve().parents[1]
 RESULTS, RUNS = BASELINES / "results", BASELINES.parent / "runs" / "tables"
@@ -57,7 +57,7 @@ class ResultCache:
             return kept["figures"]
         if not self.compute_missing:
             return None
-        say(self.console, f"computing {name}")
+        print_line(self.console, f"computing {name}")
         metrics = compute()
         with replacing(path) as draft:
             draft.write_text(json.dumps({"about": about, "figures": metrics}, indent=1) + "\n", encoding="utf-8")

@@ -61,10 +61,12 @@ def price_of(name: str, preset: str) -> float:
 def scripted_policies(env: RideDispatch, env_params: RideParams) -> dict[str, ScriptedPolicy]:
     """By name; they choose among all pairs, whatever view the agents have. Prices are the preset's."""
     prices = {name: price_of(name, env.preset) for name in RULES}
-    return {f"{name} ({price:g}/min)" if price else name: rival(env, env_params, name) for name, price in prices.items()}
+    return {
+        f"{name} ({price:g}/min)" if price else name: scripted_policy(env, env_params, name) for name, price in prices.items()
+    }
 
 
-def rival(env: RideDispatch, env_params: RideParams, name: str) -> ScriptedPolicy:
+def scripted_policy(env: RideDispatch, env_params: RideParams, name: str) -> ScriptedPolicy:
     """One of ``RULES``."""
     env = dataclasses.replace(env, view="pairs")
     return matching(env, env_params, RULES[name]._replace(busy=-price_of(name, env.preset)))

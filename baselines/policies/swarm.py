@@ -94,10 +94,10 @@ def motors(body: Body, target: jax.Array, drone: Any, gains: Gains) -> jax.Array
     rates = gains.attitude * turn.at[2].set(0.0)
     inertia = jnp.stack([drone.inertia_x, drone.inertia_y, drone.inertia_z])[:, None]
     torque = inertia * gains.rate * (rates - body.spin) + cross(body.spin, inertia * body.spin)
-    return mixed(drone.mass * jnp.maximum(dot(thrust, up), 0.0), torque, drone)
+    return motor_commands(drone.mass * jnp.maximum(dot(thrust, up), 0.0), torque, drone)
 
 
-def mixed(force: jax.Array, torque: jax.Array, drone: Any) -> jax.Array:
+def motor_commands(force: jax.Array, torque: jax.Array, drone: Any) -> jax.Array:
     """[4, N] actions for a force [N] in N and torques [3, N] in N m: the inverse of the motors' effect; yaw is clipped first."""
     x, y, yaw = (sign[:, None] for sign in (MOTOR_X, MOTOR_Y, YAW))
     thrust = 0.25 * (force + y * torque[0] / drone.offset - x * torque[1] / drone.offset)

@@ -18,7 +18,7 @@ from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.wrappers.baselines import LogWrapper
 
 from marljax import registry
-from marljax.wrappers.jaxmarl_families import Theirs, theirs
+from marljax.wrappers.jaxmarl_families import WrappedEnv, wrapped_env
 
 TAG = "MPE_simple_tag_v3"
 PREY = "agent_0"
@@ -75,9 +75,9 @@ def logged() -> LogWrapper:
 
 
 @functools.cache
-def chased() -> Theirs:
+def chased() -> WrappedEnv:
     """What our adapter knows of ``Predators``."""
-    tag, env = theirs(TAG, ()), Predators()
+    tag, env = wrapped_env(TAG, ()), Predators()
     agents = range(env.num_agents)
     return dataclasses.replace(
         tag,
@@ -97,5 +97,5 @@ class Chase(registry.environment_class(f"jaxmarl/{TAG}")):  # type: ignore[misc]
         chased()  # which no trace can make
 
     @property
-    def _theirs(self) -> Theirs:
+    def _wrapped(self) -> WrappedEnv:
         return chased()

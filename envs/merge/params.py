@@ -48,9 +48,7 @@ REWARDS = ("local", "regional", "global")
 class MergeParams(struct.PyTreeNode):
     """Parameters of ``merge``. Changing those of ``default_params`` with ``.replace(…)`` needs no recompilation."""
 
-    driver_shares: Any = param(
-        low=0.0, help="shares of base, normal, aggressive, defensive and the two linear drivers"
-    )
+    driver_shares: Any = param(low=0.0, help="shares of base, normal, aggressive, defensive and the two linear drivers")
     drivers: DriverTable = dataclasses.field(default_factory=DriverTable)  # [6] each
     cavs_min: Any = param(4, low=1, high=NUM_CAVS, integer=True, help="CAVs per episode, uniform: lower bound")
     cavs_max: Any = param(6, low=1, high=NUM_CAVS, integer=True, help="upper bound")

@@ -38,7 +38,7 @@ def main(algo: str, arguments: Sequence[str] | None = None) -> None:
 
 def console() -> None:
     """The ``marljax`` command."""
-    _exit_with(lambda: _dispatch(sys.argv[1:]))
+    _exit_with(lambda: run_command(sys.argv[1:]))
 
 
 def _exit_with(command: Callable[[], int]) -> NoReturn:
@@ -61,7 +61,7 @@ def find_own_modules() -> None:
     registry.OWN_FOLDERS[:] = [os.getcwd()]
 
 
-def _dispatch(arguments: Sequence[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """Runs ``marljax <arguments>``; help, the version and a typo need no import of JAX."""
     command, *others = arguments or ["--help"]
     if command in HELP_FLAGS:

@@ -17,8 +17,8 @@ from marljax.errors import UserError
 from marljax.io import provenance, run_folder
 from marljax.reporting import ranking
 from marljax.training import runner
-from marljax.training.progress import say
-from marljax.training.runner import Ended, Status
+from marljax.training.progress import print_line
+from marljax.training.runner import RunResult, Status
 from marljax.training.trainer import Trainer
 from marljax.utils import distributed, memory
 from marljax.utils.collectives import SEED
@@ -26,20 +26,20 @@ from marljax.utils.collectives import SEED
 SHARE = 0.8  # of the free memory, for the program; the remainder is for evaluation and checkpoints
 
 
-def train(settings: Settings, console: Console) -> Ended:
+def train(settings: Settings, console: Console) -> RunResult:
     """Trains all replicas in one program, or in equal batches if they do not fit into memory; evaluates those of a sweep.
 
     Of several batches the last run is returned, with the status of all: diverged if every replica of every batch has.
     """
     resume = settings.run.resume
     if settings.run.search.batch is not None:
-        whole = run_folder.resume_word(Path(str(resume)).parent)
+        whole = run_folder.resume_argument(Path(str(resume)).parent)
         raise UserError(f"{resume} is one batch of several; {whole} resumes all of them")
     if resume is not None:
         named, default = run_folder.read_config(Path(resume)).get(trust.WANDB), convert.to_builtin(Wandb())
         if named not in (None, default, settings.tree[trust.WANDB]) and not trust.is_marked(Path(resume), trust.WANDB, named):
             line = f"{resume} was not trained here by you: wandb.* in its config.yaml is ignored; set it on the command line"
-            say(console, f"warning: {line}")
+            print_line(console, f"warning: {line}")
     runner.check_environment(settings, console)
     ranking.check_metric(settings)
     count = settings.run.search.batches
@@ -48,12 +48,12 @@ def train(settings: Settings, console: Console) -> Ended:
     if count == 1:
         ended = runner.train(settings, console)
         if ranking.compares(settings) and ended.status != "interrupted":
-            ranking.judge(ended.run, console)
+            ranking.evaluate_runs(ended.run, console)
         return ended
     settings = batch_of(settings, None, count)
     ranking.check_metric(settings)  # batches are always compared
     with ExitStack() as stack:
-        folder = runner.entered(stack, settings, None)
+        folder = runner.open_run_folder(stack, settings, None)
         distributed.first_writes(lambda: run_folder.write_config(folder, settings.tree))
         trust.mark(folder, settings.tree, convert.to_builtin(Wandb()))
         session = stack.enter_context(provenance.recorded(folder, runner.own_sources(settings)))
@@ -62,21 +62,21 @@ def train(settings: Settings, console: Console) -> Ended:
         return ended
 
 
-def _train_batches(settings: Settings, count: int, folder: Path, console: Console) -> Ended:
+def _train_batches(settings: Settings, count: int, folder: Path, console: Console) -> RunResult:
     statuses: list[Status] = []
     ended = None
     for index in range(count):
         part = batch_of(settings, index, count)
-        say(console, f"batch {index + 1} of {count}: {part.members[0].name} to {part.members[-1].name}")
+        print_line(console, f"batch {index + 1} of {count}: {part.members[0].name} to {part.members[-1].name}")
         ended = None  # frees its arrays for the next batch
-        ended = runner.train(part, console, folder / run_folder.batch(index))
+        ended = runner.train(part, console, folder / run_folder.batch_folder(index))
         if ended.status == "interrupted":
             return dataclasses.replace(ended, folder=folder)
-        if not distributed.largest(ranking.is_judged(part, ended.folder)):  # every process reads before one of them writes
+        if not distributed.largest(ranking.has_results(part, ended.folder)):  # every process reads before one of them writes
             results = ended.folder / run_folder.RESULTS
             if results.exists():
-                say(console, f"warning: {results} is damaged, was edited or is of another version; evaluating its runs again")
-            ranking.judge(ended.run, console)
+                print_line(console, f"warning: {results} is damaged, edited or of another version; evaluating its runs again")
+            ranking.evaluate_runs(ended.run, console)
         statuses.append(ended.status)
         if ended.signal and index + 1 < count:  # it came in the last chunk
             return dataclasses.replace(ended, folder=folder, status="interrupted")
@@ -90,18 +90,18 @@ def needed(settings: Settings, console: Console) -> int:
     unit, room = trainer.mesh.shape[SEED], SHARE * memory.left()
     if total == unit or trainer.at_most(*runner.member_inputs(settings)) < room:
         return 1
-    say(console, f"checking whether {runner.many(settings)} fit into memory at once")
+    print_line(console, f"checking whether {runner.describe_runs(settings)} fit into memory at once")
     predict = prediction(trainer, settings)
     sizes = [size for size in range(total, 0, -unit) if total % size == 0 and size % unit == 0]
     fitting = next((size for size in sizes if predict(size) <= room), None)
     if fitting is None:
-        need = f"{convert.counted(unit, 'run')} needs {memory.shown(predict(unit))} of memory"
+        need = f"{convert.pluralize(unit, 'run')} needs {memory.shown(predict(unit))} of memory"
         raise UserError(
             f"{need}, but only {memory.shown(round(room))} are available; "
             "lower algo.num_envs, algo.rollout_length or, if there is one, algo.buffer_size"
         )
     if fitting < total:
-        say(console, f"{memory.shown(predict(total))} would be needed; training {total // fitting} batches of {fitting}")
+        print_line(console, f"{memory.shown(predict(total))} would be needed; training {total // fitting} batches of {fitting}")
     return total // fitting
 
 

@@ -67,16 +67,16 @@ def evaluate(arguments: Sequence[str]) -> int:
 
     from marljax.reporting import report
     from marljax.training import runner
-    from marljax.training.progress import say
+    from marljax.training.progress import print_line
 
     loaded = _load(folder, options, changes)
     settings, screen = loaded.settings, terminal.screen()
     part = evaluation.fresh_part(options.suite)
-    rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: say(screen, line))
+    rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
     screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))
     if options.which == "best":
-        for line in report.about_best(settings, runner.best_updates(loaded.best, loaded.update)):
-            say(screen, line)
+        for line in report.describe_best(settings, runner.best_updates(loaded.best, loaded.update)):
+            print_line(screen, line)
     return 0
 
 

@@ -24,11 +24,11 @@ def plot(arguments: Sequence[str]) -> int:
     folder, options, repeated = folder_and_options(arguments, PlotOptions)
     if changed := [key for key in repeated if key not in ("env.target", ALGO_TARGET)]:
         raise UserError(f"plot draws a run as it was; leave out {', '.join(changed)}")
-    draw_again(folder, terminal.screen(), options.trust, repeated)
+    redraw(folder, terminal.screen(), options.trust, repeated)
     return 0
 
 
-def draw_again(folder: Path, console: "Console", trusted: bool = False, repeated: Mapping[str, Any] | None = None) -> None:
+def redraw(folder: Path, console: "Console", trusted: bool = False, repeated: Mapping[str, Any] | None = None) -> None:
     """Draws the pictures of a run folder that need no training: the learning curve, and the comparison of a sweep.
 
     ``trusted`` and ``repeated``, overrides by key, are those of ``trust.read_config``.
@@ -41,7 +41,7 @@ def draw_again(folder: Path, console: "Console", trusted: bool = False, repeated
     settings = from_tree(trust.read_config(folder, repeated or {}, trusted))
     if settings.run.search.tried:
         draw_curve(settings, folder, console)
-        ranking.draw_again(settings, folder, console)
+        ranking.redraw(settings, folder, console)
         return
     own = (settings.algo, last_of(settings.algo))
     draw_curve(settings, folder, console, {name: metrics for name, metrics in played(folder).items() if name not in own})

@@ -12,7 +12,7 @@ from marljax.io import terminal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from marljax.training.runner import Ended
+    from marljax.training.runner import RunResult
 
 
 def enable_compilation_cache() -> None:
@@ -48,29 +48,29 @@ def train(algo: str, overrides: Sequence[str], command: Sequence[str] | None = N
     try:
         return _report(ended, command or ("marljax", "train", algo), screen)
     finally:
-        provenance.note_whole(ended.folder, time.monotonic() - begun)
+        provenance.record_total_duration(ended.folder, time.monotonic() - begun)
 
 
-def _report(ended: "Ended", command: Sequence[str], screen: "Console") -> int:
+def _report(ended: "RunResult", command: Sequence[str], screen: "Console") -> int:
     """Reports how training ended, and returns the exit status."""
     from marljax.config import convert, settings
     from marljax.reporting import ranking, report
-    from marljax.training.progress import say
+    from marljax.training.progress import print_line
     from marljax.utils import distributed
 
     if ended.status == "interrupted":
         resume = shlex.join([*command, f"resume={ended.folder}"])
-        stopped = f"stopped after {convert.counted(ended.run.update, 'update')}; continue with: {resume}"
-        say(screen, stopped)
+        stopped = f"stopped after {convert.pluralize(ended.run.update, 'update')}; continue with: {resume}"
+        print_line(screen, stopped)
         whole = settings.batch_of(ended.run.settings, None, ended.run.settings.run.search.batches)
         if whole.run.render and distributed.is_first():
             try:
                 report.draw_curve(whole, ended.folder, screen)
             except UserError as error:
-                say(screen, f"no curve: {error}")
+                print_line(screen, f"no curve: {error}")
         lost = terminal.lost_output(screen.file)
         if lost is not None and not isinstance(lost, BrokenPipeError):
-            raise UserError(f"{terminal.unwritten(lost)}; {stopped}")
+            raise UserError(f"{terminal.output_error(lost)}; {stopped}")
         return 128 + ended.signal
     if ended.status == "diverged":
         print(f"error: every seed has diverged; {ended.folder} holds their last finite states", file=sys.stderr)

@@ -217,7 +217,7 @@ def format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """``1 update``, ``2,000 updates``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 

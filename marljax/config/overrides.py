@@ -16,7 +16,7 @@ ENV = "env."  # prefix of the names of env_params
 Overrides = Mapping[str, Any]
 
 
-def overridden(config: Any, env_params: EnvParams, overrides: Overrides) -> tuple[Any, EnvParams]:
+def apply_overrides(config: Any, env_params: EnvParams, overrides: Overrides) -> tuple[Any, EnvParams]:
     """The config and env_params with some values replaced; static hyperparameters cannot be.
 
     Raises:
@@ -33,7 +33,7 @@ def overridden(config: Any, env_params: EnvParams, overrides: Overrides) -> tupl
             raise UserError(f"'{name}' is static (changes compiled shapes) and cannot be vmapped; set it in Config")
     config = config.replace(**changes) if changes else config
     for name in changes:
-        check_single(name, getattr(config, name))
+        check_scalar(name, getattr(config, name))
     for name, value in overrides.items():
         if name.startswith(ENV):
             param = name.removeprefix(ENV)
@@ -41,7 +41,7 @@ def overridden(config: Any, env_params: EnvParams, overrides: Overrides) -> tupl
     return config, env_params
 
 
-def check_single(name: str, value: Any) -> None:
+def check_scalar(name: str, value: Any) -> None:
     """Raises ``UserError`` for an array where a scalar is expected."""
     if jnp.ndim(value):
         raise UserError(f"'{name}' has shape {list(jnp.shape(value))}; it takes a scalar (under jax.vmap, one per run)")

@@ -20,7 +20,7 @@ from marljax.core.environment import Environment
 from marljax.core.types import EnvParams
 from marljax.errors import UserError
 from marljax.registry import CUSTOM
-from marljax.testing.static import own_code
+from marljax.testing.static import user_code
 from marljax.utils.pytrees import named_leaves, strongly_typed
 from marljax.utils.validation import divide
 from marljax.wrappers.base import Wrapper
@@ -145,15 +145,15 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
     """The environment and its params from one mapping of both; a param that is ``None`` keeps the preset's."""
     cls = environment_class(env_name, tree.get("target"))
     names = convert.names(cls)
-    with own_code(cls, "its constructor"):
+    with user_code(cls, "its constructor"):
         env = convert.build(cls, "env", {key: value for key, value in tree.items() if key in names})
-    with own_code(cls, "default_params"):
+    with user_code(cls, "default_params"):
         default_params = env.default_params
     known = [*names, *(name for name, _ in named_leaves(default_params))]
     changes = {key: value for key, value in tree.items() if key not in names and key != "target"}
     env_params = convert.replace_leaves(default_params, "env", changes, known)
     try:
-        with own_code(cls, "check_params"):
+        with user_code(cls, "check_params"):
             env.check_params(env_params)
     except UserError as error:
         raise convert.prefixed("env", error, known) from error
@@ -162,7 +162,7 @@ def build_env(env_name: str, tree: Mapping[str, Any]) -> tuple[Environment, EnvP
 
 def adapt_env(algorithm: ModuleType, env: Environment) -> Environment:
     """``env`` as the algorithm trains in it: ``present(env)`` of its module, if there is one."""
-    with own_code(type(env), "its description"):
+    with user_code(type(env), "its description"):
         return algorithm.present(env) if hasattr(algorithm, "present") else env
 
 
@@ -177,7 +177,7 @@ def _training_env(env: Environment, env_params: EnvParams, replay: FailureReplay
     changes = {f"replay_{name}": getattr(replay, name) for name in names if name not in options}
     try:
         wrapper = FailureReplay(env, **{name: getattr(replay, name) for name in options})
-        params = wrapper.around(env_params).replace(**{name: value for name, value in changes.items() if value is not None})
+        params = wrapper.wrap_params(env_params).replace(**{name: value for name, value in changes.items() if value is not None})
         wrapper.check_params(params)
     except UserError as error:
         raise convert.prefixed("failure_replay", UserError(str(error).removeprefix("replay_")), names) from error

@@ -43,10 +43,10 @@ class Replica(NamedTuple):
     @property
     def name(self) -> str:
         """``seed 3``, ``learning_rate=0.001 seed 3``."""
-        return f"{described(self.values)} seed {self.seed}".lstrip()
+        return f"{describe_trial(self.values)} seed {self.seed}".lstrip()
 
 
-class Ranked(NamedTuple):
+class RankedTrial(NamedTuple):
     """A setting and the results of its seeds."""
 
     trial: int  # its index
@@ -59,7 +59,7 @@ class Ranked(NamedTuple):
     updates: list[int]  # after which the best parameters of each seed were saved
 
 
-def described(values: Trial) -> str:
+def describe_trial(values: Trial) -> str:
     """``learning_rate=0.001 gamma=0.99``."""
     return " ".join(f"{name}={value:.4g}" for name, value in values.items())
 
@@ -141,7 +141,7 @@ def trials(swept: Mapping[str, Any], method: Method, count: int | None, seed: in
         raise UserError(f"search.method={method} needs search.trials from 1 to {MAX_TRIALS}, such as search.trials=32")
     size = math.prod(each.size for each in axes.values())
     if count > size:
-        settings = convert.counted(int(size), "setting")
+        settings = convert.pluralize(int(size), "setting")
         raise UserError(f"search.trials={count} exceeds the {settings} of the sweep; use search.method=grid for all of them")
     drawn: dict[tuple[float, ...], None] = {}  # in order, without duplicates
     for fractions in _fractions(method, count, len(axes), seed):

@@ -35,15 +35,6 @@ def validate_layout(env: Environment) -> None:
         raise UserError(f"obs_layout describes {described} columns of an observation of {columns}")
 
 
-def fault(env: Environment) -> str:
-    """The message of ``validate_layout``; empty where it raises nothing."""
-    try:
-        validate_layout(env)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def kinds(layout: Layout) -> Layout:
     """One part per kind of entity, in the order of first mention: parts of one name joined, ``own`` left out."""
     widths: dict[str, int] = {}

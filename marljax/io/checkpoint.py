@@ -27,7 +27,7 @@ import numpy as np
 
 from marljax.errors import UserError, first_line
 from marljax.io import files
-from marljax.io.files import CHECKSUM, DRAFT, discard, sealed
+from marljax.io.files import CHECKSUM, DRAFT, discard, with_checksum
 from marljax.io.run_folder import DELETING
 from marljax.utils import distributed
 from marljax.utils.pytrees import named_leaves
@@ -43,7 +43,7 @@ class DamagedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Purpose:
+class CheckpointSpec:
     """What a checkpoint was trained with; it is restored into nothing else."""
 
     algo: str
@@ -61,7 +61,7 @@ class Restored:
     warnings: tuple[str, ...]  # one line for each newer checkpoint that is damaged
 
 
-def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, notes: dict[str, Any] | None = None) -> Path:
+def save(folder: Path, update: int, tree: Any, purpose: CheckpointSpec, keep: int, notes: dict[str, Any] | None = None) -> Path:
     """Writes ``tree`` as ``folder/<update>``, then deletes all but the newest ``keep`` checkpoints up to this one.
 
     ``tree`` is a pytree of arrays, typed PRNG keys included; ``notes`` are further JSON values for the manifest. Raises
@@ -83,7 +83,7 @@ def save(folder: Path, update: int, tree: Any, purpose: Purpose, keep: int, note
         written = sorted(path for path in draft.rglob("*") if path.is_file())
         checksums = {path.relative_to(draft).as_posix(): _checksum(path) for path in written}
         manifest |= {"marljax": __version__, "structure": structure(tree), "files": checksums}
-        (draft / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1), encoding="utf-8")
+        (draft / MANIFEST).write_text(json.dumps(with_checksum(manifest), indent=1), encoding="utf-8")
         for path in [*draft.rglob("*"), draft]:  # everything is on the disk before it is renamed
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -123,7 +123,7 @@ def _write_errors(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write the checkpoint {path}: {reason}; free some space or check permissions") from error
 
 
-def restore(folder: Path, template: Any, purpose: Purpose, parts: Sequence[str] = ("",)) -> Restored:
+def restore(folder: Path, template: Any, purpose: CheckpointSpec, parts: Sequence[str] = ("",)) -> Restored:
     """The newest good checkpoint in ``folder``, with the shapes, dtypes and shardings of ``template``.
 
     ``template`` holds arrays or ``jax.ShapeDtypeStruct``. Only arrays whose names begin with one of ``parts`` are read, the rest
@@ -164,7 +164,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(files.read_file(path / MANIFEST))
         if not isinstance(manifest, dict) or CHECKSUM not in manifest:
             raise DamagedError(f"its {MANIFEST} is not complete")
-        if sealed(manifest) != manifest:
+        if with_checksum(manifest) != manifest:
             raise DamagedError(f"its {MANIFEST} has changed since it was written")
     except FileNotFoundError as error:
         raise DamagedError(f"it has no {MANIFEST}") from error
@@ -264,7 +264,7 @@ def _orbax() -> Any:
     return orbax.checkpoint
 
 
-def _check_manifest(path: Path, manifest: dict[str, Any], purpose: Purpose, expected: dict[str, list[Any]]) -> None:
+def _check_manifest(path: Path, manifest: dict[str, Any], purpose: CheckpointSpec, expected: dict[str, list[Any]]) -> None:
     """Raises ``UserError`` for a checkpoint of another purpose or structure."""
     for name, value in dataclasses.asdict(purpose).items():
         if (saved := manifest["purpose"].get(name)) != value:

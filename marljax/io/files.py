@@ -74,7 +74,7 @@ def _finite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values with the checksum of all of them; a tree that differs from its ``sealed`` version has been changed."""
+def with_checksum(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values with the checksum of all of them; a tree that differs from its ``with_checksum`` version has been changed."""
     content = {name: value for name, value in tree.items() if name != CHECKSUM}
     return content | {CHECKSUM: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}

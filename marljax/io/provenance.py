@@ -56,7 +56,7 @@ def recorded(folder: Path, sources: Mapping[str, Path] | None = None) -> Iterato
                 _write(path, sessions)
 
 
-def note_whole(folder: Path, seconds: float) -> None:
+def record_total_duration(folder: Path, seconds: float) -> None:
     """Records the total duration of the last session in ``run.json``, with everything before and after its training.
 
     Only the first process writes; an unwritable file stays as it is.
@@ -82,7 +82,7 @@ def describe(sources: Mapping[str, Path]) -> dict[str, Any]:
         "versions": {"marljax": __version__, "python": platform.python_version()}
         | {name: metadata.version(name) for name in LIBRARIES},
         "git": git_state(PACKAGE),
-        "own_code": {name: git_state(path) for name, path in sources.items()},
+        "user_code": {name: git_state(path) for name, path in sources.items()},
         "device": {"platform": device.platform, "kind": device.device_kind, "count": jax.device_count()},
         "processes": jax.process_count(),
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marljax.errors import UserError
-from marljax.io.files import DRAFT, as_json, discard, read_file, replacing, sealed
+from marljax.io.files import DRAFT, as_json, discard, read_file, replacing, with_checksum
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS, PROVENANCE = "config.yaml", "metrics.jsonl", "checkpoints", "results.json", "run.json"
 CURVE, SWEEP, EPISODE, CHARTS, LOCK = "curve.png", "sweep.png", "episode.gif", "episode.png", ".lock"
@@ -38,7 +38,7 @@ def create(root: Path, title: str, name: str | None) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError as error:
             if name is not None or not folder.parent.is_dir():
-                raise UserError(f"{folder} exists already; choose another name=, or {resume_word(folder)}") from error
+                raise UserError(f"{folder} exists already; choose another name=, or {resume_argument(folder)}") from error
             continue
         except (OSError, ValueError) as error:  # ValueError: a name that no file system takes
             reason = getattr(error, "strerror", None) or error
@@ -47,12 +47,12 @@ def create(root: Path, title: str, name: str | None) -> Path:
     raise UserError(f"{root / title} holds {ATTEMPTS} runs named {stem}; choose a name=")
 
 
-def resume_word(folder: Path) -> str:
+def resume_argument(folder: Path) -> str:
     """``resume=<folder>``, quoted for a shell."""
     return shlex.quote(f"resume={folder}")
 
 
-def batch(index: int) -> str:
+def batch_folder(index: int) -> str:
     """Name of a batch's folder inside that of the whole run."""
     return f"batch_{index}"
 
@@ -151,14 +151,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
     """The final evaluation, with its checksum."""
     with replacing(folder / RESULTS) as draft:
-        draft.write_text(as_json(sealed(json.loads(as_json(results))), indent=1) + "\n", encoding="utf-8")
+        draft.write_text(as_json(with_checksum(json.loads(as_json(results))), indent=1) + "\n", encoding="utf-8")
 
 
 def read_results(folder: Path) -> dict[str, Any]:
     """The final evaluation. Raises ``OSError`` where it cannot be read, ``ValueError`` where it is damaged or was edited."""
     try:
         results = json.loads(read_file(folder / RESULTS))
-        intact = isinstance(results, dict) and sealed(results) == results
+        intact = isinstance(results, dict) and with_checksum(results) == results
     except RecursionError as error:
         raise ValueError(f"{folder / RESULTS} is nested too deep") from error
     if not intact:

@@ -188,11 +188,11 @@ def final_status(status: int) -> int:
         return status
     if isinstance(lost, BrokenPipeError):
         return 128 + signal.SIGPIPE
-    print(f"error: {unwritten(lost)}", file=sys.stderr)
+    print(f"error: {output_error(lost)}", file=sys.stderr)
     return 2
 
 
-def unwritten(lost: OSError) -> str:
+def output_error(lost: OSError) -> str:
     """The message for an error of standard output."""
     return f"cannot write to standard output: {lost.strerror or lost}; free some space or redirect it"
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.core.environment import Environment
-from marljax.core.layout import OWN, Layout, fault, kinds, present, split
+from marljax.core.layout import OWN, Layout, kinds, present, split, validate_layout
 from marljax.errors import UserError
 from marljax.nn.layers import EncoderSizes, Sizes, agent_ids, dense, tower
 from marljax.nn.running_stats import RunningStats
@@ -38,9 +38,11 @@ class ObservationEncoder:
         """For ``encoder="flat"`` or ``"attention"``; raises ``UserError`` where there are no entities to attend to."""
         if encoder == "flat":
             return cls((), agent_id, normalize)
-        name, error = type(env).__name__, fault(env)
-        if error:
-            raise UserError(f"encoder=attention cannot read {name}: {error}")
+        name = type(env).__name__
+        try:
+            validate_layout(env)
+        except UserError as error:
+            raise UserError(f"encoder=attention cannot read {name}: {error}") from error
         if not kinds(env.obs_layout):
             raise UserError(f"encoder=attention needs entities, and the layout of {name} names none; choose encoder=flat")
         return cls(env.obs_layout, agent_id, normalize)

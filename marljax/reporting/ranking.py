@@ -12,14 +12,14 @@ from rich.table import Table
 
 from marljax.config import convert
 from marljax.config.settings import Settings, batch_of
-from marljax.config.sweep import Ranked, described
+from marljax.config.sweep import RankedTrial, describe_trial
 from marljax.core.vector import vectorize
 from marljax.errors import UserError, unknown
 from marljax.io import run_folder
 from marljax.reporting import report
 from marljax.training.best import best_or_last, best_updates, same_parameters
 from marljax.training.load import load_members
-from marljax.training.progress import say
+from marljax.training.progress import print_line
 from marljax.training.runner import Run
 from marljax.utils import distributed, stats
 from marljax.utils.stats import Estimate
@@ -50,7 +50,7 @@ def check_metric(settings: Settings) -> None:
         raise unknown("search.metric, a metric of the environment,", metric, timestep.metrics)
 
 
-def judge(run: Run, console: Console) -> None:
+def evaluate_runs(run: Run, console: Console) -> None:
     """Evaluates every member's best and last parameters on the final frozen episodes; writes ``results.json``.
 
     Members that diverged are evaluated with their last good parameters. Every process plays and the first one writes, so that
@@ -60,7 +60,7 @@ def judge(run: Run, console: Console) -> None:
     final, diverged = distributed.gathered(run.members.state.learner.params), run.diverged
     params = best_or_last(run.best, final)
     episodes = settings.run.eval.final_episodes
-    say(console, f"evaluating {convert.counted(len(settings.members), 'run')} on {episodes:,} episodes")
+    print_line(console, f"evaluating {convert.pluralize(len(settings.members), 'run')} on {episodes:,} episodes")
     best = report.learned(settings, params, report.FINAL_PART, episodes)
     last = best if same_parameters(params, final) else report.learned(settings, final, report.FINAL_PART, episodes)
     updates = best_updates(run.best, run.update)
@@ -80,48 +80,53 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
     if not distributed.is_first():
         return
     settings = batch_of(settings, None, settings.run.search.batches)
-    members = judged(folder, settings.run.search.batches or 1)
+    members = read_results(folder, settings.run.search.batches or 1)
     ranks = ranked(settings, members)
-    baselines = report.scripted(settings, report.FINAL_PART, settings.run.eval.final_episodes, lambda line: say(console, line))
+    baselines = report.scripted(
+        settings, report.FINAL_PART, settings.run.eval.final_episodes, lambda line: print_line(console, line)
+    )
     references = {name: report.means(metrics) for name, metrics in baselines}
     rows = [{**rank._asdict(), "score": rank.score._asdict()} for rank in ranks]
     run_folder.write_results(folder, {"settings": rows, "policies": references, "members": members})
     console.print(table(settings, ranks, references))
-    for line in report.about_best(settings, np.array([member["update"] for member in members])):
-        say(console, line)
+    for line in report.describe_best(settings, np.array([member["update"] for member in members])):
+        print_line(console, line)
     if settings.run.render:
         _draw(settings, folder, ranks, references, console)
         loaded = load_members(folder, "best", ranks[0].trial, trust=True)  # it was trained here
         index = loaded.index_of(None, folder)
         whose = f"trial {ranks[0].trial}, seed {loaded.settings.seeds[index]}"
         report.draw_episode(loaded.settings, jax.tree.map(lambda leaf: leaf[index], loaded.params), whose, folder, console)
-    say(console, f"results: {folder}; the best setting is trial {ranks[0].trial}: {described(ranks[0].values) or 'the only one'}")
+    print_line(
+        console,
+        f"results: {folder}; the best setting is trial {ranks[0].trial}: {describe_trial(ranks[0].values) or 'the only one'}",
+    )
 
 
-def draw_again(settings: Settings, folder: Path, console: Console) -> None:
+def redraw(settings: Settings, folder: Path, console: Console) -> None:
     """Draws the picture of a sweep from its ``results.json``; prints a line where its settings are not ranked yet."""
-    path, again = folder / run_folder.RESULTS, run_folder.resume_word(folder)
+    path, again = folder / run_folder.RESULTS, run_folder.resume_argument(folder)
     try:
         policies = run_folder.read_results(folder).get("policies") if path.exists() else None
-        ranks = ranked(settings, judged(folder, settings.run.search.batches or 1)) if policies is not None else []
+        ranks = ranked(settings, read_results(folder, settings.run.search.batches or 1)) if policies is not None else []
         references = {name: _nan_for_none(metrics) for name, metrics in (policies or {}).items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"the results in {folder} are damaged or were edited; {again} evaluates again") from error
     if ranks:
         _draw(settings, folder, ranks, references, console)
     else:
-        say(console, f"no picture of the sweep: its settings have not been ranked yet; {again} does that")
+        print_line(console, f"no picture of the sweep: its settings have not been ranked yet; {again} does that")
 
 
-def judged(folder: Path, batches: int) -> list[Result]:
+def read_results(folder: Path, batches: int) -> list[Result]:
     """The results of the members of all batches."""
-    folders = [folder] if batches == 1 else [folder / run_folder.batch(index) for index in range(batches)]
+    folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
     members = [member for part in folders for member in run_folder.read_results(part)["members"]]
     return [member | {key: _nan_for_none(member[key]) for key in ("metrics", "last")} for member in members]
 
 
-def is_judged(part: Settings, folder: Path) -> bool:
-    """Whether the folder of a batch holds intact results of all members from ``judge``."""
+def has_results(part: Settings, folder: Path) -> bool:
+    """Whether the folder of a batch holds intact results of all members from ``evaluate_runs``."""
     try:
         members = run_folder.read_results(folder)["members"]
         found = [(member["trial"], member["seed"], type(member["diverged"])) for member in members]
@@ -138,7 +143,7 @@ def _nan_for_none(metrics: Mapping[str, float | None]) -> dict[str, float]:
     return {name: float("nan") if value is None else value for name, value in metrics.items()}
 
 
-def ranked(settings: Settings, members: Sequence[Result]) -> list[Ranked]:
+def ranked(settings: Settings, members: Sequence[Result]) -> list[RankedTrial]:
     """The settings, best first, by the interquartile mean over seeds; its bootstrap interval is deterministic."""
     metric, sign = settings.run.search.metric, 1 if settings.run.search.lowest else -1
     ranks = []
@@ -151,14 +156,14 @@ def ranked(settings: Settings, members: Sequence[Result]) -> list[Ranked]:
         else:
             score, last = stats.iqm_interval(scores, np.random.default_rng(0)), stats.iqm(lasts)
         diverged = sum(member["diverged"] for member in own)
-        ranks.append(Ranked(trial, values, score, scores, diverged, means, last, [member["update"] for member in own]))
+        ranks.append(RankedTrial(trial, values, score, scores, diverged, means, last, [member["update"] for member in own]))
     return sorted(ranks, key=lambda rank: sign * rank.score.value)
 
 
-def table(settings: Settings, ranks: Sequence[Ranked], references: References) -> Table:
+def table(settings: Settings, ranks: Sequence[RankedTrial], references: References) -> Table:
     """The best settings, and the scripted policies below them."""
     metric, display = settings.run.search.metric, settings.env.display
-    seeds = convert.counted(settings.run.seeds, "seed")
+    seeds = convert.pluralize(settings.run.seeds, "seed")
     title = f"{metric}, interquartile mean and 95 % interval over {seeds} × {settings.run.eval.final_episodes} frozen episodes"
     others = [name for name in (*display.metrics, "return", "length") if name in ranks[0].metrics and name != metric][:OTHERS]
     with_diverged = any(rank.diverged for rank in ranks)
@@ -184,7 +189,7 @@ def table(settings: Settings, ranks: Sequence[Ranked], references: References) -
     for rank in ranks[:SHOWN]:
         score = rank.score
         interval = f"{score.low:.4g} … {score.high:.4g}" if np.isfinite(score.low) else "–"
-        row = [str(rank.trial), described(rank.values), f"{score.value:.4g}", interval, *[f"{rank.last:.4g}"] * with_last]
+        row = [str(rank.trial), describe_trial(rank.values), f"{score.value:.4g}", interval, *[f"{rank.last:.4g}"] * with_last]
         result.add_row(*row, *cells(rank.metrics), *[f"{rank.diverged} of {len(rank.scores)}"] * with_diverged)
     if len(ranks) > SHOWN:
         result.add_row("", f"… {len(ranks) - SHOWN} more")
@@ -194,11 +199,11 @@ def table(settings: Settings, ranks: Sequence[Ranked], references: References) -
     return result
 
 
-def _draw(settings: Settings, folder: Path, ranks: Sequence[Ranked], references: References, console: Console) -> None:
+def _draw(settings: Settings, folder: Path, ranks: Sequence[RankedTrial], references: References, console: Console) -> None:
     """The comparison of the settings as a picture."""
     from marljax.viz.sweep_plot import sweep_picture
 
     metric, path = settings.run.search.metric, folder / run_folder.SWEEP
-    say(console, f"drawing the sweep: {path}")
+    print_line(console, f"drawing the sweep: {path}")
     levels = {name: metrics[metric] for name, metrics in references.items() if metric in metrics}
     sweep_picture(ranks, path, metric=metric, references=levels, title=settings.label)

@@ -21,10 +21,10 @@ from marljax.io import cache, run_folder
 from marljax.io.files import replacing
 from marljax.io.metrics_log import Row, read_rows
 from marljax.reporting.tables import comparison, pooled
-from marljax.testing.static import own_code, rivals_of, scene_fault
+from marljax.testing.static import scene_error, scripted_policies_of, user_code
 from marljax.training.best import best_or_last, best_updates, same_parameters
 from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, record, suite_key
-from marljax.training.progress import caveat, say
+from marljax.training.progress import caveat, print_line
 from marljax.training.runner import Run, play_suite
 from marljax.utils import distributed
 
@@ -45,20 +45,22 @@ def finish(run: Run, console: Console) -> None:
         return
     episodes = settings.run.eval.final_episodes
     # The learned rows are written before scripted policies, which may be a user's code, can raise.
-    rows = compare(settings, params, FINAL_PART, episodes, lambda line: say(console, line), last, lambda rows: _write(run, rows))
+    rows = compare(
+        settings, params, FINAL_PART, episodes, lambda line: print_line(console, line), last, lambda rows: _write(run, rows)
+    )
     _write(run, rows)
     console.print(table(settings, rows, episodes, "frozen", console.width))
-    for line in about_best(settings, best_updates(run.best, run.update)):
-        say(console, line)
+    for line in describe_best(settings, best_updates(run.best, run.update)):
+        print_line(console, line)
     if settings.run.render:
         references = {name: means(metrics) for name, metrics in rows if name not in (settings.algo, last_of(settings.algo))}
         try:
             draw_curve(settings, run.folder, console, references)
         except UserError as error:  # without rows
-            say(console, f"no learning curve: {error}")
+            print_line(console, f"no learning curve: {error}")
         index = int(np.argmax(run.best.score))
         draw_episode(settings, jax.tree.map(lambda leaf: leaf[index], params), run.names[index], run.folder, console)
-    say(console, f"results: {run.folder}")
+    print_line(console, f"results: {run.folder}")
 
 
 def _write(run: Run, rows: Rows) -> None:
@@ -81,7 +83,7 @@ def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) 
     return comparison(pooled(episodes, kind, seeds), rows, width, env.display.metrics, env.display.units, caption)
 
 
-def about_best(settings: Settings, updates: np.ndarray) -> list[str]:
+def describe_best(settings: Settings, updates: np.ndarray) -> list[str]:
     """Lines on the update after which each member's best parameters were taken, with a warning for untrained networks.
 
     The best is the highest of about twenty evaluations of few episodes, and may be due to chance.
@@ -151,7 +153,7 @@ def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], 
     log(f"evaluating baselines: {', '.join(policies)}")
     rows = []
     for name, policy in policies.items():
-        with own_code(type(settings.bare_env), f"the scripted policy '{name}'"):
+        with user_code(type(settings.bare_env), f"the scripted policy '{name}'"):
             rows.append((name, _play_scripted(policy, part, episodes)))
     return rows
 
@@ -198,7 +200,7 @@ def scripted_policies(settings: Settings) -> dict[str, ScriptedPolicy]:
     if settings.env_name.isidentifier() and importlib.util.find_spec(module) is not None:
         offered = getattr(importlib.import_module(module), "scripted_policies", None)
         found = dict(offered(env, env_params)) if offered else {}
-    found |= rivals_of(env, env_params)
+    found |= scripted_policies_of(env, env_params)
     if not any(name.startswith(RANDOM) for name in found):
         found[RANDOM] = ScriptedPolicy(env, env_params, RandomPolicy(env))
     return found
@@ -212,17 +214,17 @@ def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
 def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
     """An episode as an animation in a run folder, and its charts; the start of the run has reported where there is no scene."""
     path, charts = folder / run_folder.EPISODE, folder / run_folder.CHARTS
-    has_scene = not scene_fault(settings.bare_env, settings.env_params)
+    has_scene = not scene_error(settings.bare_env, settings.env_params)
     if has_scene:
-        say(console, f"drawing an episode of {whose}: {path}")
+        print_line(console, f"drawing an episode of {whose}: {path}")
     elif settings.bare_env.display.charts is None:
         return
     try:
         animate(settings, params, suite_key(FINAL_PART), path if has_scene else None, charts)
     except (UserError, jax.errors.JaxRuntimeError) as error:  # must not fail a finished run
-        say(console, f"no animation: {first_line(error)}")
+        print_line(console, f"no animation: {first_line(error)}")
     if charts.exists():
-        say(console, f"charts of an episode: {charts}")
+        print_line(console, f"charts of an episode: {charts}")
 
 
 def draw_curve(
@@ -232,7 +234,7 @@ def draw_curve(
     from marljax.viz.learning_curve import learning_curve
 
     path = folder / run_folder.CURVE
-    say(console, f"drawing the learning curve: {path}")
+    print_line(console, f"drawing the learning curve: {path}")
     rows = curve_rows(settings, folder)
     learning_curve(rows, path, references=references, title=settings.label, units=settings.env.display.units)
 
@@ -240,7 +242,7 @@ def draw_curve(
 def curve_rows(settings: Settings, folder: Path) -> list[Row]:
     """The rows of every batch of a run; members of a sweep, which share seeds, get a ``seed`` of their own each."""
     batches = settings.run.search.batches or 1
-    folders = [folder] if batches == 1 else [folder / run_folder.batch(index) for index in range(batches)]
+    folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
     rows = [row for each in folders for row in read_rows(each)]
     if not settings.run.search.tried:
         return rows
@@ -272,7 +274,7 @@ def animate(settings: Settings, params: Any, key: jax.Array, path: Path | None, 
     env, env_params = settings.env, settings.env_params
     policy = LearnedPolicy(settings.algorithm, env, settings.config, params)
     states, metrics = record(env, env_params, policy, policy.initial_carry(), key)
-    with own_code(type(settings.bare_env), "what draws an episode"):
+    with user_code(type(settings.bare_env), "what draws an episode"):
         if charts and env.display.charts:
             figure = env.display.charts(*jax.device_get((states, env_params)))
             if figure is not None:

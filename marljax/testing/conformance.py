@@ -267,7 +267,7 @@ def _check_twin(programs: Programs, env_params: EnvParams, key: jax.Array, rollo
         twin = jax.tree.map(lambda leaf, time=time: leaf[time, instance], rollout.timesteps)
         twin = twin.replace(metrics={metric: twin.metrics[metric] for metric in one.timestep.metrics})
         unlike = first_unlike(one.timestep, twin, TOLERANCE)
-        hint = "is there randomness without a key, or an overridden reset or step?"
+        hint = "is there randomness without a key, or an apply_overrides reset or step?"
         require(programs.env, not unlike, f"{name} and its vectorised twin differ in {unlike} for the same key; {hint}")
 
 

@@ -39,7 +39,7 @@ def require(env: Environment, condition: Any, sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def own_code(cls: type, what: str) -> Iterator[None]:
+def user_code(cls: type, what: str) -> Iterator[None]:
     """Turns an exception of an environment's own code into one sentence: the class, what was called, and the innermost function
     of the class's module. ``UserError`` and device errors, such as too little memory, pass through.
     """
@@ -56,7 +56,7 @@ def own_code(cls: type, what: str) -> Iterator[None]:
         raise Broken(f"{cls.__name__}: {what} {happened}: {first_line(error)}{where}") from error
 
 
-def is_ours(env: Environment) -> bool:
+def is_builtin(env: Environment) -> bool:
     """Whether an environment's class is part of this library."""
     return type(env).__module__.partition(".")[0] == __name__.partition(".")[0]
 
@@ -67,13 +67,13 @@ def check_before_training(env: Environment, env_params: EnvParams | None = None)
     Environments of this library are not checked; for a wrapper, the environment inside is. Weak types, which ``check_env``
     reports, are accepted: they cost a second trace, and results are right.
     """
-    while isinstance(env, Wrapper) and is_ours(env):
+    while isinstance(env, Wrapper) and is_builtin(env):
         env, env_params = env.env, None  # a wrapper may have params of its own
-    if not is_ours(env):
+    if not is_builtin(env):
         check_statically(env, env_params, weak_types=True)
 
 
-def scene_fault(env: Environment, env_params: EnvParams) -> str:
+def scene_error(env: Environment, env_params: EnvParams) -> str:
     """Why no episode can be drawn: the environment has no scene, or a broken one. Empty if there is no objection."""
     try:
         has_scene = check_scene(env, strongly_typed(env_params), jax.random.key(0))
@@ -89,17 +89,17 @@ def check_statically(env: Environment, env_params: EnvParams | None = None, weak
     """
     require(env, isinstance(env, Environment), "it is not an environment; derive it from marljax.Environment")
     for name in DESCRIPTION:
-        with own_code(type(env), name):
+        with user_code(type(env), name):
             getattr(env, name)
-    with own_code(type(env), "its description"):
+    with user_code(type(env), "its description"):
         _check_identity(env)
         _check_spaces(env)
         _check_display(env)
         env_params = strongly_typed(env.resolve_params(env_params))
     require(env, not first_nan(env_params), f"env_params have NaN in {first_nan(env_params)}")
-    with own_code(type(env), "its functions"):
+    with user_code(type(env), "its functions"):
         _check_shapes(env, env_params, jax.random.key(0), weak_types)
-        with own_code(type(env), "max_episode_steps"):
+        with user_code(type(env), "max_episode_steps"):
             longest = env.max_episode_steps(env_params)
         is_number = np.ndim(longest) == 0 and np.asarray(longest).dtype.kind in "iuf"
         sentence = f"max_episode_steps returns {short_repr(longest)}, not a number or None"
@@ -238,7 +238,7 @@ def check_scene(env: Environment, env_params: EnvParams, key: jax.Array) -> bool
     except UserError:  # it has none
         return False
     require(env, isinstance(scene, Scene), f"scene returns a {type(scene).__name__}, not a marljax.core.scene.Scene")
-    with own_code(type(env), "display"):
+    with user_code(type(env), "display"):
         legend = env.display.legend
     pairs = isinstance(legend, tuple | list) and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in legend)
     is_legend = pairs and all(isinstance(name, str) and np.shape(colour) == (4,) for name, colour in legend)
@@ -246,9 +246,9 @@ def check_scene(env: Environment, env_params: EnvParams, key: jax.Array) -> bool
     return True
 
 
-def rivals_of(env: Environment, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
+def scripted_policies_of(env: Environment, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
     """The scripted policies of an environment's class by name; raises ``UserError`` where they have a wrong type."""
-    with own_code(type(env), "scripted_policies"):
+    with user_code(type(env), "scripted_policies"):
         policies = env.scripted_policies(env_params)
     sentence = f"scripted_policies returns {short_repr(policies)}, not a dictionary of policies by name"
     require(env, isinstance(policies, Mapping), sentence)
@@ -264,7 +264,7 @@ def rivals_of(env: Environment, env_params: EnvParams) -> dict[str, ScriptedPoli
 
 def _check_scripted_policies(env: Environment, env_params: EnvParams, key: jax.Array) -> None:
     """One decision of every scripted policy has the shapes that its environment takes."""
-    for name, scripted in rivals_of(env, env_params).items():
+    for name, scripted in scripted_policies_of(env, env_params).items():
         what = f"the scripted policy '{name}'"
 
         def first_decision(key: jax.Array, scripted: ScriptedPolicy = scripted) -> Any:
@@ -320,7 +320,7 @@ def check_presets(env: Environment, env_params: EnvParams, key: jax.Array) -> No
 
 
 def _abstract(env: Environment, what: str, function: Callable, *args: Any) -> Any:
-    with own_code(type(env), what):
+    with user_code(type(env), what):
         return jax.eval_shape(function, *args)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from marljax.config.overrides import Overrides, overridden
+from marljax.config.overrides import Overrides, apply_overrides
 from marljax.core.environment import Environment, Policy, without_padding
 from marljax.core.environment import ScriptedPolicy as ScriptedPolicy
 from marljax.core.spaces import Discrete, MultiDiscrete
@@ -147,7 +147,7 @@ def _evaluate_learned(
 ) -> dict[str, jax.Array]:
     def evaluate_member(inputs: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
         params, overrides = inputs
-        own_config, own_params = overridden(config, env_params, overrides)
+        own_config, own_params = apply_overrides(config, env_params, overrides)
         policy = LearnedPolicy(algorithm, evaluator.env, own_config, params, greedy)
         return play(evaluator.env, own_params, policy, policy.initial_carry(), key, evaluator.episodes, evaluator.max_steps)
 

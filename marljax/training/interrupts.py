@@ -10,7 +10,7 @@ from rich.console import Console
 
 from marljax.io import terminal
 from marljax.io.terminal import lost_output
-from marljax.training.progress import say
+from marljax.training.progress import print_line
 from marljax.utils import distributed
 
 
@@ -63,7 +63,7 @@ class Stopper:
             return
         self._received += 1
         if self._received == 1:
-            say(self._console, "saving a checkpoint and stopping after this chunk; press Ctrl-C again to abort")
+            print_line(self._console, "saving a checkpoint and stopping after this chunk; press Ctrl-C again to abort")
         if self._received != 2 or self._second_handled.wait(terminal.PATIENCE):
             return
         signal.pthread_kill(threading.main_thread().ident or 0, number)  # in case the two were merged

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from marljax.config import convert, settings
 from marljax.config import trust as trusting
-from marljax.config.overrides import ENV, overridden
+from marljax.config.overrides import ENV, apply_overrides
 from marljax.config.settings import Settings
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams, TimeStep
@@ -132,7 +132,7 @@ def load_members(
     search, parts = whole.run.search, [(folder, whole)]
     if search.batches not in (None, 1) and search.batch is None:
         indices = range(search.batches)
-        parts = [(folder / run_folder.batch(index), settings.batch_of(whole, index, search.batches)) for index in indices]
+        parts = [(folder / run_folder.batch_folder(index), settings.batch_of(whole, index, search.batches)) for index in indices]
     found = [_load_batch(path, part, trial) for path, part in parts if part.has_trial(trial)]
     if not found:
         raise UserError(f"{folder} has no trial {trial}: it is one of several batches, and others trained that")
@@ -175,7 +175,7 @@ def _choose_trial(folder: Path, whole: Settings, trial: int | None) -> int:
     try:
         return int(run_folder.read_results(folder)["settings"][0]["trial"])
     except ValueError as error:
-        advice = f"{run_folder.resume_word(folder)} ranks again, or choose a setting with trial=0 to {count - 1}"
+        advice = f"{run_folder.resume_argument(folder)} ranks again, or choose a setting with trial=0 to {count - 1}"
         raise UserError(f"{folder / run_folder.RESULTS} is damaged or was edited; {advice}") from error
     except (OSError, KeyError, IndexError, TypeError) as error:
         raise UserError(f"{folder} has not ranked its settings yet; choose one with trial=0 to {count - 1}") from error
@@ -185,7 +185,7 @@ def _settings_of_trial(whole: Settings, trial: int) -> Settings:
     """The settings of one setting's members, as a run of their own would have them; the environment is that of evaluations."""
     own = [index for index, member in enumerate(whole.members) if member.trial == trial]
     values = {name: column[own[0]] for name, column in whole.evaluation_overrides.items()}
-    config, env_params = overridden(whole.config, whole.env_params, values)
+    config, env_params = apply_overrides(whole.config, whole.env_params, values)
     changes = {name.removeprefix(ENV): convert.to_builtin(value) for name, value in values.items() if name.startswith(ENV)}
     tree = whole.tree | {"env": whole.tree["env"] | changes}
     members = tuple(whole.members[index]._replace(trial=0, values={}) for index in own)

@@ -48,15 +48,15 @@ class LiveProgress:
         now = time.monotonic()
         due = now - self._last_line >= SECONDS_BETWEEN_LINES or steps >= self._total
         if due and not self._console.is_terminal:
-            self.say("  ".join(part for part in parts.values() if part))
+            self.print_line("  ".join(part for part in parts.values() if part))
             self._last_line = now
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Prints a line above the bar."""
-        say(self._console, line)
+        print_line(self._console, line)
 
 
-def say(console: Console, line: str) -> None:
+def print_line(console: Console, line: str) -> None:
     """Prints one plain line, without interpreting markup."""
     console.print(escape(line), highlight=False, soft_wrap=True)
 

@@ -13,7 +13,7 @@ from marljax.config.settings import CUSTOM, Settings
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
 from marljax.io import metrics_log, run_folder
-from marljax.io.checkpoint import Purpose
+from marljax.io.checkpoint import CheckpointSpec
 from marljax.training.best import Best
 from marljax.training.trainer import MAX_CHUNK, Members, Trainer
 
@@ -28,10 +28,10 @@ class Saved(NamedTuple):
     best: Best
 
 
-def purpose_of(settings: Settings) -> Purpose:
+def purpose_of(settings: Settings) -> CheckpointSpec:
     """What the checkpoints of a run are trained with."""
     name = f"{CUSTOM} {settings.tree['env']['target']}" if settings.env_name == CUSTOM else settings.env_name
-    return Purpose(settings.algo, name, settings.env.version)
+    return CheckpointSpec(settings.algo, name, settings.env.version)
 
 
 def member_inputs(settings: Settings) -> tuple[jax.Array, Any, dict[str, np.ndarray]]:

@@ -25,13 +25,13 @@ from marljax.core.types import persistent_parts
 from marljax.errors import UserError
 from marljax.io import checkpoint, metrics_log, provenance, run_folder
 from marljax.io.metrics_log import MetricsFile, Row, summarise
-from marljax.testing.static import check_before_training, is_ours, scene_fault
+from marljax.testing.static import check_before_training, is_builtin, scene_error
 from marljax.training.best import Best, choose
 from marljax.training.best import best_updates as best_updates
 from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
 from marljax.training.mesh import layout, make_mesh
-from marljax.training.progress import LiveProgress, headline, say
+from marljax.training.progress import LiveProgress, headline, print_line
 from marljax.training.resume import Saved, check_unchanged, chunk_of, lost_progress, member_inputs, purpose_of, saved_shapes
 from marljax.training.trainer import Members, Trainer
 from marljax.training.wandb import WandbRuns
@@ -68,7 +68,7 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
+class RunResult:
     """The result of ``train``."""
 
     run: Run
@@ -80,7 +80,7 @@ class Ended:
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-def train(settings: Settings, console: Console, folder: Path | None = None) -> Ended:
+def train(settings: Settings, console: Console, folder: Path | None = None) -> RunResult:
     """Trains until all updates are done, every member has diverged, or a signal asks to stop.
 
     Continues the run in ``folder``, or that of ``resume``, from its newest good checkpoint if it has one; else the run folder is
@@ -89,17 +89,19 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
     trainer = make_trainer(settings)
     check_sizes(trainer, settings)
     with ExitStack() as stack:
-        folder = entered(stack, settings, folder)
+        folder = open_run_folder(stack, settings, folder)
         run = start(settings, folder, trainer, console)
         trust.mark(folder, settings.tree, convert.to_builtin(Wandb()))
         session = stack.enter_context(provenance.recorded(folder, own_sources(settings)))
-        wandb = distributed.together(lambda: WandbRuns(settings, folder, lambda line: say(console, line)))
+        wandb = distributed.together(lambda: WandbRuns(settings, folder, lambda line: print_line(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
         log = distributed.together(lambda: MetricsFile(folder, run.update or -1))  # a new run writes its first row again
         stopper = stack.enter_context(Stopper(console))
         steps = trainer.steps_per_update
-        progress = stack.enter_context(LiveProgress(console, trainer.num_updates * steps, run.update * steps, many(settings)))
+        progress = stack.enter_context(
+            LiveProgress(console, trainer.num_updates * steps, run.update * steps, describe_runs(settings))
+        )
 
         def record(rows: list[Row]) -> None:
             distributed.together(lambda: log.append(rows))
@@ -114,7 +116,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> E
                 if np.isfinite(score)
             ]
         )
-        return Ended(run, status, run.folder, stopper.agreed())
+        return RunResult(run, status, run.folder, stopper.agreed())
 
 
 def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], None], stopper: Stopper) -> Status:
@@ -137,8 +139,8 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         metrics = distributed.fetched(metrics)
         seconds = time.monotonic() - begin
         run.update += count
-        report_divergence(run, frozen, progress.say)
-        report_impossible_values(run, metrics, progress.say)
+        report_divergence(run, frozen, progress.print_line)
+        report_impossible_values(run, metrics, progress.print_line)
 
         evaluated = crosses_interval(before, run.update, settings.run.eval.every, total)
         rows = rows_of(run, metrics, evaluate(run, evaluator) if evaluated else {})
@@ -217,8 +219,8 @@ def check_environment(settings: Settings, console: Console) -> None:
     """Raises ``UserError`` where a user's environment breaks the contract; only prints a line where its scenes do."""
     env, env_params = settings.bare_env, settings.env_params
     check_before_training(env, env_params)
-    if settings.run.render and not is_ours(env) and (fault := scene_fault(env, env_params)):
-        say(console, f"no animation: {fault}")
+    if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
+        print_line(console, f"no animation: {fault}")
 
 
 def make_trainer(settings: Settings) -> Trainer:
@@ -245,15 +247,15 @@ def check_sizes(trainer: Trainer, settings: Settings) -> None:
     remedy = "lower algo.num_envs or seeds"
     if hasattr(settings.config, "buffer_size"):
         remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16"
-    memory.check(memory.size(members) * memory.sharing(trainer.mesh) // trainer.mesh.size, many(settings), remedy)
+    memory.check(memory.size(members) * memory.sharing(trainer.mesh) // trainer.mesh.size, describe_runs(settings), remedy)
 
 
-def many(settings: Settings) -> str:
+def describe_runs(settings: Settings) -> str:
     """The runs that train together: ``4 seeds``, ``6 settings × 4 seeds``."""
-    trials, seeds = settings.run.search.tried, convert.counted(settings.run.seeds, "seed")
+    trials, seeds = settings.run.search.tried, convert.pluralize(settings.run.seeds, "seed")
     if settings.run.search.batch is not None:
-        return convert.counted(len(settings.members), "run")
-    return f"{convert.counted(len(trials), 'setting')} × {seeds}" if trials else seeds
+        return convert.pluralize(len(settings.members), "run")
+    return f"{convert.pluralize(len(trials), 'setting')} × {seeds}" if trials else seeds
 
 
 def own_sources(settings: Settings) -> dict[str, Path]:
@@ -263,7 +265,7 @@ def own_sources(settings: Settings) -> dict[str, Path]:
     return {key: Path(file) for key, file in files.items() if file}
 
 
-def entered(stack: ExitStack, settings: Settings, folder: Path | None) -> Path:
+def open_run_folder(stack: ExitStack, settings: Settings, folder: Path | None) -> Path:
     """The run folder, created and locked by the first process."""
     return distributed.first_does(
         lambda: stack.enter_context(new_or_resumed_folder(settings) if folder is None else run_folder.locked(folder))
@@ -303,7 +305,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
 
     if not found:
         if (folder / run_folder.CONFIG).exists():
-            say(console, "nothing was saved yet; starting from the beginning")
+            print_line(console, "nothing was saved yet; starting from the beginning")
 
         def write() -> None:
             run_folder.write_config(folder, settings.tree)
@@ -317,12 +319,12 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
 
     devices = devices_of(trainer)
     if (before := notes.get("devices", devices)) != devices:
-        say(console, f"warning: going on on {devices} instead of {before}; results may differ")
+        print_line(console, f"warning: going on on {devices} instead of {before}; results may differ")
     restored = checkpoint.restore(saved, shapes, purpose_of(settings))
     rows = metrics_log.altered(folder, restored.notes.get("metrics"), restored.update)
     for warning in (*restored.warnings, lost and f"{lost}; going on from there", rows):
         if warning:
-            say(console, f"warning: {warning}")
+            print_line(console, f"warning: {warning}")
     best = distributed.fetched(restored.tree.best)
     return Run(settings, folder, trainer, restored.tree.members, best, restored.update, np.zeros(count))
 
@@ -341,16 +343,16 @@ def announce(run: Run, console: Console) -> None:
     settings, trainer = run.settings, run.trainer
     steps, requested = trainer.num_updates * trainer.steps_per_update, settings.config.total_steps
     rounded = f" (total_steps={requested:,} rounded up to whole updates)" if steps != requested else ""
-    runs = f", {many(settings)}" if len(settings.members) > 1 else ""
+    runs = f", {describe_runs(settings)}" if len(settings.members) > 1 else ""
     device = jax.devices()[0].device_kind + (f" × {trainer.mesh.size}" if trainer.mesh.size > 1 else "")
-    updates = convert.counted(trainer.num_updates, "update")
-    say(console, f"{settings.label}: {steps:,} steps in {updates}{rounded}{runs}, on {device}")
+    updates = convert.pluralize(trainer.num_updates, "update")
+    print_line(console, f"{settings.label}: {steps:,} steps in {updates}{rounded}{runs}, on {device}")
     if size := sum(map(memory.size, persistent_parts(run.members.state))):
         per_seed = memory.shown(size // len(settings.members))
-        say(console, f"replay buffer: {per_seed} per seed, in memory and in checkpoints")
-    say(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
+        print_line(console, f"replay buffer: {per_seed} per seed, in memory and in checkpoints")
+    print_line(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
-        say(console, f"{convert.counted(run.update, 'update')} done already")
+        print_line(console, f"{convert.pluralize(run.update, 'update')} done already")
 
 
 def rows_of(run: Run, metrics: dict[str, np.ndarray], evaluated: dict[str, np.ndarray]) -> list[Row]:

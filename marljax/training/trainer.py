@@ -22,7 +22,7 @@ from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from marljax.config.hyperparameters import as_traced, is_static
-from marljax.config.overrides import Overrides, check_single, overridden
+from marljax.config.overrides import Overrides, apply_overrides, check_scalar
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams, with_persistent, without_persistent
 from marljax.errors import UserError, short_repr
@@ -136,7 +136,7 @@ def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any,
     def init(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Members:
         def init_member(inputs: tuple[jax.Array, dict[str, jax.Array]]) -> Members:
             key, overrides = inputs
-            own_config, own_params = overridden(config, env_params, overrides)
+            own_config, own_params = apply_overrides(config, env_params, overrides)
             state = trainer.algorithm.init(trainer.env, own_params, own_config, key)
             # A weakly typed leaf would become strongly typed in the first chunk, and the second chunk would be traced again.
             return strongly_typed(Members(state, own_config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
@@ -264,7 +264,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         _check_key(key)
-        own_config, env_params = overridden(config, base_params, {} if overrides is None else overrides)
+        own_config, env_params = apply_overrides(config, base_params, {} if overrides is None else overrides)
         _check_nan(env_params)
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(env_params)):
             with jax.ensure_compile_time_eval():  # jax.jit would trace the computations of the checks, too
@@ -303,4 +303,4 @@ def _check_arguments(algorithm: ModuleType, env: Environment, config: Any) -> No
         raise UserError(f"config is a {kind}; give a {algorithm.__name__}.Config")
     for field in dataclasses.fields(config):
         if not is_static(field):
-            check_single(field.name, getattr(config, field.name))
+            check_scalar(field.name, getattr(config, field.name))

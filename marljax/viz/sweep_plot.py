@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marljax.config.sweep import Ranked
+from marljax.config.sweep import RankedTrial
 from marljax.core.style import BLUE, COLUMNS, FAINT, INK, ORANGE, REFERENCES, blank, plain
 from marljax.io.files import replacing
 
@@ -20,7 +20,7 @@ LOG_RATIO = 8.0  # of the largest to the smallest value, from which an axis is l
 
 
 def sweep_picture(
-    ranks: Sequence[Ranked], path: str | os.PathLike, metric: str, references: Mapping[str, float], title: str = ""
+    ranks: Sequence[RankedTrial], path: str | os.PathLike, metric: str, references: Mapping[str, float], title: str = ""
 ) -> "Figure":
     """Draws the ranking, best first, and the score along each swept value.
 
@@ -47,7 +47,7 @@ def sweep_picture(
     return figure
 
 
-def _ranking(axes: "Axes", shown: Sequence[Ranked], count: int, metric: str, references: Mapping[str, float]) -> None:
+def _ranking(axes: "Axes", shown: Sequence[RankedTrial], count: int, metric: str, references: Mapping[str, float]) -> None:
     """A row per setting: each seed, the interquartile mean, its interval."""
     for row, rank in enumerate(shown):
         seed, interval, mean = ("a seed", "95 % interval", "interquartile mean") if row == 0 else (None, None, None)
@@ -67,7 +67,7 @@ def _ranking(axes: "Axes", shown: Sequence[Ranked], count: int, metric: str, ref
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, labelcolor=INK)
 
 
-def _along(axes: "Axes", ranks: Sequence[Ranked], name: str, metric: str, references: Mapping[str, float]) -> None:
+def _along(axes: "Axes", ranks: Sequence[RankedTrial], name: str, metric: str, references: Mapping[str, float]) -> None:
     """The scores of all settings over one swept value; where values repeat, a line joins the best setting of each."""
     values = np.array([rank.values[name] for rank in ranks])
     scores = np.array([rank.score.value for rank in ranks])

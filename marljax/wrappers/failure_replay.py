@@ -118,8 +118,6 @@ class FailureReplay(Wrapper):
         tenth = 150 if longest is None else max(1, int(longest) // 10)
         return ReplayParams(env_params, replay_grace=tenth, replay_back=min(tenth, self._covered_steps))
 
-    around = wrap_params
-
     def inner_params(self, env_params: ReplayParams) -> EnvParams:
         return env_params.env
 

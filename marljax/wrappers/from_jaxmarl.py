@@ -29,7 +29,7 @@ from marljax.core.spaces import Box, Discrete, Space, available
 from marljax.core.types import Outcome, View
 from marljax.errors import unknown
 from marljax.wrappers import suite
-from marljax.wrappers.jaxmarl_families import OPPONENTS, Theirs, family, names, options_of, quiet, theirs, width
+from marljax.wrappers.jaxmarl_families import OPPONENTS, WrappedEnv, family, names, options_of, quiet, width, wrapped_env
 
 __all__ = ["JaxMARL", "JaxMARLState", "ShapedParams", "environment_class", "names"]
 
@@ -77,33 +77,33 @@ class JaxMARL(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        theirs(self.member, suite.given(self, JaxMARL))  # raises what JaxMARL does not accept
+        wrapped_env(self.member, suite.given(self, JaxMARL))  # raises what JaxMARL does not accept
 
     @property
-    def _theirs(self) -> Theirs:
-        return theirs(self.member, suite.given(self, JaxMARL))
+    def _wrapped(self) -> WrappedEnv:
+        return wrapped_env(self.member, suite.given(self, JaxMARL))
 
     @property
     def num_agents(self) -> int:
-        return len(self._theirs.agents)
+        return len(self._wrapped.agents)
 
     @property
     def action_space(self) -> Space:
-        widest = max(width(space) for space in self._theirs.spaces)
-        return Discrete(widest) if self._theirs.discrete else Box((widest,), -1.0, 1.0)
+        widest = max(width(space) for space in self._wrapped.spaces)
+        return Discrete(widest) if self._wrapped.discrete else Box((widest,), -1.0, 1.0)
 
     @property
     def observation_space(self) -> Box:
-        return Box((max(self._theirs.obs_sizes) + (self.num_agents if self._with_id else 0),))
+        return Box((max(self._wrapped.obs_sizes) + (self.num_agents if self._with_id else 0),))
 
     @property
     def _with_id(self) -> bool:
-        differ = len(set(self._theirs.obs_sizes)) > 1 or self._theirs.padded
+        differ = len(set(self._wrapped.obs_sizes)) > 1 or self._wrapped.padded
         return differ if self.agent_id is None else self.agent_id
 
     @property
     def default_params(self) -> Any:
-        return ShapedParams() if self._theirs.shaped else ()
+        return ShapedParams() if self._wrapped.shaped else ()
 
     @property
     def display(self) -> Display:
@@ -111,7 +111,7 @@ class JaxMARL(Environment):
 
     def anneal(self, env_params: Any, progress: jax.Array) -> Any:
         """The shaped reward falls to 0 over the first ``shaped_until`` of a training run."""
-        if not self._theirs.shaped:
+        if not self._wrapped.shaped:
             return env_params
         share = env_params.shaped_until
         decay = jnp.where(share > 0.0, jnp.clip(1.0 - progress / jnp.maximum(share, 1e-6), 0.0, 1.0), 1.0)
@@ -119,24 +119,24 @@ class JaxMARL(Environment):
 
     def max_episode_steps(self, env_params: Any) -> int | None:
         del env_params
-        kind, limit = self._theirs.family, self._limit
+        kind, limit = self._wrapped.family, self._limit
         if limit is None:
             return None
-        return int(limit * (getattr(self._theirs.env, kind.unit) if kind.unit else 1) + kind.limit_first)
+        return int(limit * (getattr(self._wrapped.env, kind.unit) if kind.unit else 1) + kind.limit_first)
 
     @property
     def teams(self) -> tuple[int, ...]:
         """Adversaries and the others compete; the first agent's team is 0."""
-        opponent = [agent.rpartition("_")[0] in OPPONENTS for agent in self._theirs.agents]
+        opponent = [agent.rpartition("_")[0] in OPPONENTS for agent in self._wrapped.agents]
         return tuple(int(team != opponent[0]) for team in opponent)
 
     @property
     def noop(self) -> int:
-        return self._theirs.family.noop(self._theirs.env) if self._theirs.discrete else 0
+        return self._wrapped.family.noop(self._wrapped.env) if self._wrapped.discrete else 0
 
     def initial(self, key: jax.Array, env_params: Any) -> JaxMARLState:
         del env_params
-        wrapped = self._theirs
+        wrapped = self._wrapped
         with quiet():
             obs, inner = wrapped.env.reset(key)
         returns = jnp.zeros(self.num_agents) if wrapped.shaped else None
@@ -147,7 +147,7 @@ class JaxMARL(Environment):
         return state.replace(returns=jax.tree.map(jnp.zeros_like, state.returns))
 
     def transition(self, key: jax.Array, state: JaxMARLState, action: jax.Array, env_params: Any) -> tuple[JaxMARLState, Outcome]:
-        wrapped, kind = self._theirs, self._theirs.family
+        wrapped, kind = self._wrapped, self._wrapped.family
         with quiet():
             actions = self._actions_by_agent(state, action)
             obs, inner, rewards, dones, info = wrapped.env.step_env(key, state.inner, actions)
@@ -180,14 +180,14 @@ class JaxMARL(Environment):
         obs = state.obs
         if self._with_id:
             obs = jnp.concatenate([obs, jnp.eye(self.num_agents)], axis=-1)
-        metrics = self._theirs.family.metrics(state.inner)
-        if self._theirs.shaped:
+        metrics = self._wrapped.family.metrics(state.inner)
+        if self._wrapped.shaped:
             metrics = metrics | {"return": jnp.mean(state.returns)}
         return View(obs, self._mask(state), state.alive, metrics)
 
     def global_state(self, state: JaxMARLState, env_params: Any) -> jax.Array:
         del env_params
-        world = getattr(self._theirs.env, "get_world_state", None)
+        world = getattr(self._wrapped.env, "get_world_state", None)
         if world is None:
             return state.obs.reshape(-1)
         with quiet():
@@ -200,21 +200,21 @@ class JaxMARL(Environment):
 
     @property
     def _limit(self) -> int | None:
-        kind = self._theirs.family
-        return None if kind.limit is None else getattr(self._theirs.env, kind.limit, None)
+        kind = self._wrapped.family
+        return None if kind.limit is None else getattr(self._wrapped.env, kind.limit, None)
 
     def _stack(self, values: Mapping[str, Any]) -> jax.Array:
         """[A] float32 from scalars by agent."""
-        return jnp.stack([jnp.asarray(values[agent], jnp.float32).reshape(()) for agent in self._theirs.agents])
+        return jnp.stack([jnp.asarray(values[agent], jnp.float32).reshape(()) for agent in self._wrapped.agents])
 
     def _pad_obs(self, obs: Mapping[str, jax.Array]) -> jax.Array:
         """[A, O] float32, flattened and padded with zeros."""
-        return _stack_padded([obs[agent].astype(jnp.float32) for agent in self._theirs.agents], max(self._theirs.obs_sizes))
+        return _stack_padded([obs[agent].astype(jnp.float32) for agent in self._wrapped.agents], max(self._wrapped.obs_sizes))
 
     def _mask(self, state: JaxMARLState) -> jax.Array:
         """[A, n] bool, all true where JaxMARL has no mask; for continuous actions [A, d] if some agents' are padded, else
         [A, 1]."""
-        wrapped = self._theirs
+        wrapped = self._wrapped
         if not wrapped.discrete:
             widths = jnp.array([width(space) for space in wrapped.spaces])[:, None]
             return jnp.arange(math.prod(self.action_space.shape)) < widths if wrapped.padded else jnp.ones(widths.shape, bool)
@@ -223,7 +223,7 @@ class JaxMARL(Environment):
         return _stack_padded([jnp.asarray(row) != 0 for row in rows], self.action_space.n)  # type: ignore[union-attr]
 
     def _actions_by_agent(self, state: JaxMARLState, action: jax.Array) -> dict[str, jax.Array]:
-        wrapped = self._theirs
+        wrapped = self._wrapped
         if wrapped.discrete:
             mask = self._mask(state)
             fallback = jnp.where(mask[:, self.noop], self.noop, jnp.argmax(mask, axis=-1))

@@ -167,7 +167,7 @@ def _named(name: str, option: str, value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Theirs:
+class WrappedEnv:
     """One of JaxMARL's environments and the shapes of its arrays."""
 
     env: Any
@@ -194,7 +194,7 @@ def width(space: Any) -> int:
 
 
 @functools.cache
-def theirs(name: str, options: Options) -> Theirs:
+def wrapped_env(name: str, options: Options) -> WrappedEnv:
     """The environment with these options; traces its reset and one step."""
     env = _make(name, options)
     if getattr(env, "auto_reset", False):  # MABrax
@@ -218,4 +218,4 @@ def theirs(name: str, options: Options) -> Theirs:
     kinds = {"discrete" if hasattr(space, "n") else "box" if hasattr(space, "low") else "other" for space in spaces}
     if len(kinds) > 1 or "other" in kinds:
         raise UserError(f"jaxmarl's {name}: its agents' actions have to be all discrete or all continuous")
-    return Theirs(env, family(name), agents, sizes, spaces, state, "shaped_reward" in info)
+    return WrappedEnv(env, family(name), agents, sizes, spaces, state, "shaped_reward" in info)

@@ -48,7 +48,7 @@ def test_every_rule_plays_whatever_the_agents_observe():
 def test_random_matching_is_the_published_one():
     """Reward 12.5–12.85 thousand, 3,455 of 3,726 orders served, pickup within 7.6 min (OSPO's logs), in four half hours."""
     env = RideDispatch("manhattan-1000")
-    metrics = result_cache.play_scripted(baselines.rival(env, env.default_params, "random matching"), 4, 4)
+    metrics = result_cache.play_scripted(baselines.scripted_policy(env, env.default_params, "random matching"), 4, 4)
     mean = {name: metric["mean"][0] for name, metric in metrics.items()}
     assert 12_500 * 0.97 < mean["reward"] < 12_850 * 1.03
     assert mean["service"] == pytest.approx(3_455 / 3_726, rel=0.02)

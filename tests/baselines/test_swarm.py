@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.baselines.policies.swarm import mixed, scripted_policies
+from marljax.baselines.policies.swarm import motor_commands, scripted_policies
 from marljax.envs.swarm import Swarm
 from marljax.envs.swarm import quadrotor as bodies
 from marljax.training.evaluation import Evaluator
@@ -15,9 +15,9 @@ def test_mixed_motors_give_the_requested_force_and_torque():
     drone = bodies.Quadrotor()
     force = jnp.array([0.25, 0.3])
     torque = jnp.array([[1e-3, -2e-3], [5e-4, 1e-3], [1e-4, -2e-4]])
-    thrust = drone.thrust * 0.5 * (mixed(force, torque, drone) + 1.0)
+    thrust = drone.thrust * 0.5 * (motor_commands(force, torque, drone) + 1.0)
     np.testing.assert_allclose(thrust.sum(axis=0), force, rtol=1e-5)
-    change = bodies._angular_acceleration(jnp.zeros((3, 2)), thrust, drone)
+    change = bodies.angular_acceleration(jnp.zeros((3, 2)), thrust, drone)
     inertia = np.array([drone.inertia_x, drone.inertia_y, drone.inertia_z])[:, None]
     np.testing.assert_allclose(change, torque / inertia, rtol=1e-4)
 

@@ -41,7 +41,7 @@ def run():
 def folder(run, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     words = ["env=corridor", f"runs={root}", "name=first", "algo.total_steps=200", "seeds=2", "eval.episodes=4"]
-    assert exit_status.guarded(lambda: app._dispatch(["train", "tiny", *words, "eval.final_episodes=8"])) == 0
+    assert exit_status.guarded(lambda: app.run_command(["train", "tiny", *words, "eval.final_episodes=8"])) == 0
     return root / "tiny_corridor" / "first"
 
 
@@ -323,7 +323,7 @@ def test_help_the_version_and_a_typo_import_no_jax():
 import sys
 from marljax.cli import app, exit_status
 for words in ([], ["--help"], ["--version"], ["evalute"]):
-    exit_status.guarded(lambda: app._dispatch(words))
+    exit_status.guarded(lambda: app.run_command(words))
 print(*{"jax", "hydra", "matplotlib", "numpy"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -230,7 +230,7 @@ def test_a_mistake_on_the_command_line_needs_no_environment(capsys):
         (["train", "mapo", "env=corridor"], "mappo"),
         (["train", "tiny", "resume=nowhere"], "nowhere is not a run folder"),
     ):
-        assert exit_status.guarded(lambda words=words: app._dispatch(words)) == 2
+        assert exit_status.guarded(lambda words=words: app.run_command(words)) == 2
         assert suggestion in capsys.readouterr().err
 
 

@@ -52,7 +52,7 @@ def resume(folder, *words, width=1000):
 
 def console(*words):
     """The exit status of ``marljax <words>``, as in a process of its own."""
-    return exit_status.guarded(lambda: app._dispatch([str(word) for word in words]))
+    return exit_status.guarded(lambda: app.run_command([str(word) for word in words]))
 
 
 @pytest.fixture(scope="module")
@@ -230,12 +230,12 @@ def test_damaged_results_of_a_batch_do_not_count(tmp_path, content):
     metrics = {"return": 0.5, "length": None}
     member = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": metrics, "last": metrics}
     run_folder.write_results(tmp_path, {"members": [member]})
-    assert ranking.is_judged(part, tmp_path)
+    assert ranking.has_results(part, tmp_path)
     if content == "others":
         run_folder.write_results(tmp_path, {"members": [member | {"trial": 1}]})
     else:
         (tmp_path / "results.json").write_bytes(content)
-    assert not ranking.is_judged(part, tmp_path)
+    assert not ranking.has_results(part, tmp_path)
 
 
 def test_wandb_settings_of_a_received_folder_are_ignored(received, capsys):
@@ -362,7 +362,7 @@ def test_lost_progress_is_reported(received, monkeypatch, capsys, lost, reported
     if lost == "newest and note":
         (received / ".saved").unlink()
         old = (saved / "00000036").rename(saved / "00000012")
-        (old / checkpoint.MANIFEST).write_text(json.dumps(checkpoint.sealed(manifest | {"update": 12})))
+        (old / checkpoint.MANIFEST).write_text(json.dumps(checkpoint.with_checksum(manifest | {"update": 12})))
     with pytest.warns(UserWarning, match=reported):
         marljax.load(received)
     monkeypatch.setattr(runner, "run_chunks", lambda *_: "finished")
@@ -407,7 +407,7 @@ def test_a_damaged_checkpoint_is_reported_and_only_regular_files_are_read(receiv
     elif damage in ("device", "above"):
         (tmp_path / "x").write_text("x")
         name = {"device": "/dev/zero", "above": "../../../x"}[damage]
-        manifest.write_text(json.dumps(checkpoint.sealed(json.loads(content) | {"files": {name: "0"}})))
+        manifest.write_text(json.dumps(checkpoint.with_checksum(json.loads(content) | {"files": {name: "0"}})))
     elif damage == "pipe":
         os.mkfifo(newest / "arrays" / "pipe")
     elif damage == "link":
@@ -472,7 +472,7 @@ def test_paths_are_taken_literally_and_advice_can_be_pasted(registered, tmp_path
     assert (given.runs, given.name) == (str(runs), STRANGE)
     folder = runs / "tiny_corridor" / STRANGE
     shutil.copytree(registered, folder)
-    (word,) = shlex.split(run_folder.resume_word(folder))
+    (word,) = shlex.split(run_folder.resume_argument(folder))
     assert word == f"resume={folder}"
     assert console("train", "tiny", word) == 0
     assert console("evaluate", folder, "episodes=4") == 0

@@ -10,7 +10,7 @@ HEAVY = ("distrax", "tensorflow_probability", "orbax", "jax.experimental.multiho
 SCRIPT = f"""
 import sys
 from marljax.cli import app, exit_status
-status = exit_status.guarded(lambda: app._dispatch(sys.argv[1:]))
+status = exit_status.guarded(lambda: app.run_command(sys.argv[1:]))
 print(status, *(name for name in {HEAVY} if name in sys.modules))
 """
 

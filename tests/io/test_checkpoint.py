@@ -10,9 +10,9 @@ import pytest
 
 from marljax.errors import UserError
 from marljax.io import checkpoint
-from marljax.io.checkpoint import Purpose
+from marljax.io.checkpoint import CheckpointSpec
 
-PURPOSE = Purpose("tiny", "corridor", "1")
+PURPOSE = CheckpointSpec("tiny", "corridor", "1")
 
 
 def tree(offset: float = 0.0):
@@ -120,8 +120,8 @@ def test_a_half_written_checkpoint_is_ignored(folder):
 @pytest.mark.parametrize(
     ("template", "purpose", "match"),
     [
-        (tree(), Purpose("other", "corridor", "1"), "algo tiny, not other"),
-        (tree(), Purpose("tiny", "corridor", "2"), "env version 1, not 2"),
+        (tree(), CheckpointSpec("other", "corridor", "1"), "algo tiny, not other"),
+        (tree(), CheckpointSpec("tiny", "corridor", "2"), "env version 1, not 2"),
         (tree() | {"more": jnp.zeros(1)}, PURPOSE, "more is absent there and float32.1. here"),
         (tree() | {"keys": jnp.zeros(2)}, PURPOSE, "keys is key<fry>.2. there and float32.2. here"),
         ({"keys": tree()["keys"]}, PURPOSE, "there and absent here"),
@@ -145,7 +145,7 @@ def test_foreign_and_empty_folders_are_refused(tmp_path):
 def edit_manifest(path, changes):
     """As somebody does who fits the checksum."""
     manifest = path / checkpoint.MANIFEST
-    manifest.write_text(json.dumps(checkpoint.sealed(json.loads(manifest.read_text()) | changes)))
+    manifest.write_text(json.dumps(checkpoint.with_checksum(json.loads(manifest.read_text()) | changes)))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_every_file_name_works_in_every_locale(tmp_path):
     status, output, errors = tiny(tmp_path, *words, shell=f'cd {here}; exec "$@"', **ascii_only, JAX_COMPILATION_CACHE_DIR=None)
     assert (status, errors) == (0, ""), output
     (session,) = json.loads(next(here.rglob("run.json")).read_text())["sessions"]
-    assert session["own_code"] == {"env.target": None}  # no repository
+    assert session["user_code"] == {"env.target": None}  # no repository
     assert session["command"].startswith(f"python {SUPPORT / 'toy_command.py'} tiny ")
     status, _, errors = tiny(tmp_path, "algo.total_steps=40", shell="\"$@\" $'runs=\\xe9'")
     assert (status, errors.count("\n")) == (2, 1)

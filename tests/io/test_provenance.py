@@ -28,7 +28,7 @@ def test_the_commit_is_that_of_the_checkout_which_holds_the_package(tmp_path):
     git(tmp_path, "commit", "-m", "both")
     state = provenance.git_state(package)
     assert (len(state["commit"]), state["dirty"]) == (40, False)
-    assert provenance.describe({"env.target": package})["own_code"] == {"env.target": state}
+    assert provenance.describe({"env.target": package})["user_code"] == {"env.target": state}
     package.write_text("changed = True")
     assert provenance.git_state(package)["dirty"]
 
@@ -50,12 +50,12 @@ def test_the_command_is_what_was_typed(monkeypatch, argv, orig_argv, command):
 
 def test_the_whole_time_is_noted_of_a_session_that_has_ended(tmp_path):
     with provenance.recorded(tmp_path) as session:
-        provenance.note_whole(tmp_path, 70.0)  # still running: not the one that is meant
+        provenance.record_total_duration(tmp_path, 70.0)  # still running: not the one that is meant
         session.status = "finished"
     path = tmp_path / run_folder.PROVENANCE
     (ended,) = json.loads(path.read_text())["sessions"]
     assert ended["seconds"] == ended["training_seconds"] < 60
-    provenance.note_whole(tmp_path, 70.0)
+    provenance.record_total_duration(tmp_path, 70.0)
     (noted,) = json.loads(path.read_text())["sessions"]
     assert noted == ended | {"seconds": 70.0}
 

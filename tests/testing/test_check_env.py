@@ -15,7 +15,7 @@ from marljax.core.fields import option
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome
 from marljax.testing import check_env
-from marljax.testing.static import check_before_training, scene_fault
+from marljax.testing.static import check_before_training, scene_error
 
 NUM_STEPS = 30
 
@@ -341,6 +341,6 @@ SCENES = [
 def test_a_broken_scene_affects_drawing_only(members, message):
     env = subclass("Wrong", **members)()
     check_before_training(env)
-    assert re.search(message, scene_fault(env, env.default_params))
-    assert scene_fault(Corridor(), CorridorParams()) == ""
-    assert "has no scene" in scene_fault(Points(), Points().default_params)
+    assert re.search(message, scene_error(env, env.default_params))
+    assert scene_error(Corridor(), CorridorParams()) == ""
+    assert "has no scene" in scene_error(Points(), Points().default_params)

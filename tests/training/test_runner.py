@@ -287,11 +287,11 @@ def test_last_parameters_that_are_or_play_as_the_best_get_no_row_of_their_own(fi
 def test_lines_about_many_seeds_are_short(finished):
     settings = finished.run.settings
     many = dataclasses.replace(settings, members=tuple(settings.members[0]._replace(seed=seed) for seed in range(40)))
-    lines = report.about_best(many, np.arange(40))
+    lines = report.describe_best(many, np.arange(40))
     assert lines[0] == "best parameters: after updates 0 to 39 of 40, median 20"
     assert lines[1].startswith("warning: seed 0: ")
-    assert "20 of 40 runs" in report.about_best(many, np.arange(40) // 20)[1]
-    assert len(report.about_best(many, np.full(40, 3))) == 1
+    assert "20 of 40 runs" in report.describe_best(many, np.arange(40) // 20)[1]
+    assert len(report.describe_best(many, np.full(40, 3))) == 1
 
 
 def test_killed_in_mid_run_and_resumed_gives_the_same_bits(tmp_path):

@@ -49,7 +49,7 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, m
     manifest = checkpoint.checkpoints(stopped.run.folder / "checkpoints")[0] / checkpoint.MANIFEST
     content = json.loads(manifest.read_text())
     del content["notes"]["settings"]["algo"]["tau"]
-    manifest.write_text(json.dumps(checkpoint.sealed(content)))
+    manifest.write_text(json.dumps(checkpoint.with_checksum(content)))
     resumed = runner.train(compose.compose("qmix", [f"resume={stopped.run.folder}"]), Console(quiet=True))
     assert resumed.status == "finished"
     assert any("carry.replay.value.inputs" in name for name in arrays(finished.folder))

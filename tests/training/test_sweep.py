@@ -94,7 +94,7 @@ def test_a_member_is_the_run_of_its_seed_and_setting(whole, tmp_path):
 @pytest.mark.parametrize("judge", ["standard", "own"])
 def test_settings_are_judged_on_the_same_episodes_or_on_their_own(tmp_path, judge):
     ended = train(tmp_path, "sweep.env.limit=[2,6]", f"search.judge={judge}", "algo.learning_rate=0")
-    found = [member["metrics"]["length"] for member in ranking.judged(ended.folder, 1)]
+    found = [member["metrics"]["length"] for member in ranking.read_results(ended.folder, 1)]
     assert (found[0] == found[1]) == (judge == "standard")
 
 
@@ -162,7 +162,7 @@ def test_a_signal_in_the_last_chunk_of_a_batch_starts_no_other(tmp_path, monkeyp
 
 
 def test_the_best_setting_comes_first_with_its_interval(whole):
-    ranks = ranking.ranked(whole.run.settings, ranking.judged(whole.folder, 1))
+    ranks = ranking.ranked(whole.run.settings, ranking.read_results(whole.folder, 1))
     assert sorted(rank.trial for rank in ranks) == list(range(6))
     values = [rank.score.value for rank in ranks]
     assert values == sorted(values, reverse=True)
@@ -183,7 +183,7 @@ def test_the_best_setting_comes_first_with_its_interval(whole):
 
 def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
     whole.folder.joinpath("sweep.png").unlink(missing_ok=True)
-    plot.draw_again(whole.folder, Console())
+    plot.redraw(whole.folder, Console())
     assert whole.folder.joinpath("sweep.png").exists()
     rows = report.curve_rows(whole.run.settings, whole.folder)
     assert len({row["seed"] for row in rows}) == 12  # a line for each member
@@ -192,7 +192,7 @@ def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
     unranked.mkdir()
     for name in ("config.yaml", "metrics.jsonl"):
         unranked.joinpath(name).write_bytes(whole.folder.joinpath(name).read_bytes())
-    plot.draw_again(unranked, Console())
+    plot.redraw(unranked, Console())
     assert unranked.joinpath("curve.png").exists()
     assert "have not been ranked yet" in capsys.readouterr().out
 
@@ -200,7 +200,7 @@ def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
 def test_lowest_first_and_diverged_members_are_counted(tmp_path):
     ended = train(tmp_path, "seeds=2", "sweep.broken_seed=[-1,1]", "search.metric=length", "search.lowest=true")
     assert ended.status == "finished"
-    ranks = ranking.ranked(ended.run.settings, ranking.judged(ended.folder, 1))
+    ranks = ranking.ranked(ended.run.settings, ranking.read_results(ended.folder, 1))
     assert [rank.score.value for rank in ranks] == sorted(np.mean(rank.scores) for rank in ranks)
     assert {rank.trial: rank.diverged for rank in ranks} == {0: 0, 1: 1}
     assert [column.header for column in ranking.table(ended.run.settings, ranks, {}).columns][-1] == "diverged"

@@ -82,7 +82,7 @@ def jaxmarl_action(env, action):
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_steps_match_jaxmarl_to_the_end_of_the_episode(name, options):
     ours, own = marljax.make(f"jaxmarl/{name}", **options, limit="truncate"), make_jaxmarl(name, options)
-    env_params = ours.default_params.replace(shaped_reward=0.0) if ours._theirs.shaped else ours.default_params
+    env_params = ours.default_params.replace(shaped_reward=0.0) if ours._wrapped.shaped else ours.default_params
 
     @jax.jit
     def play(key):
@@ -226,7 +226,7 @@ def test_environments_with_auto_reset_are_refused(monkeypatch):
     env.auto_reset = True
     monkeypatch.setattr(jaxmarl_families, "_make", lambda name, options: env)
     with pytest.raises(UserError, match="ant_4x2 restarts episodes within their last step"):
-        jaxmarl_families.theirs("ant_4x2", ())
+        jaxmarl_families.wrapped_env("ant_4x2", ())
 
 
 def test_actions_outside_the_space_are_the_noop():

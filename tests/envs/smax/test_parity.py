@@ -151,7 +151,7 @@ class Pair:
         return outputs | {name: getattr(state.units, name) for name in ("x", "y", "health", "cooldown")} | {"reward": reward}
 
     def _actions(self, key, state):
-        """Theirs by name, ours of the allies, ours of the enemies."""
+        """WrappedEnv by name, ours of the allies, ours of the enemies."""
         names, allies = self.theirs.agents, self.scenario.num_allies
         if not self.continuous:
             action = random_available(key, self.theirs.get_avail_actions(state), names)
