@@ -127,7 +127,7 @@ def stop_before_judging(run, console):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "stop"), [(runner, "train", stop_before_batch_1), (ranking, "judge", stop_before_judging)]
+    ("module", "name", "stop"), [(runner, "train", stop_before_batch_1), (ranking, "evaluate_runs", stop_before_judging)]
 )
 def test_a_sweep_in_batches_is_resumed(whole, tmp_path, monkeypatch, module, name, stop):
     """Stopped between two batches, and between the training of one and its final episodes."""
