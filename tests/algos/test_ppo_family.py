@@ -54,9 +54,8 @@ class Trained(NamedTuple):
     obs: jax.Array  # [8, E, A, O] they belong to
 
 
-FAST = [("ppo", "mlp"), ("ippo", "gru", "share_body"), ("mappo", "mlp"), ("mappo", "gru")]
-SLOW = [("ppo", "gru"), ("ippo", "mlp"), ("ippo", "gru")]  # parts of the others
-NETWORKS = [*FAST, *(pytest.param(network, marks=pytest.mark.slow) for network in SLOW)]
+NETWORKS = [("ppo", "mlp"), ("mappo", "mlp"), ("mappo", "gru"), ("ippo", "gru", "share_body")]
+SLOW = [pytest.param(network, marks=pytest.mark.slow) for network in [("ppo", "gru"), ("ippo", "mlp"), ("ippo", "gru")]]
 
 
 def test_values_stay_possible_where_the_limit_is_an_end():
@@ -142,7 +141,7 @@ def probe(algorithm):
     return marljax.joint(Probe()) if algorithm is ppo else Probe()
 
 
-@pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
+@pytest.fixture(scope="module", params=[*NETWORKS[:3], pytest.param(NETWORKS[3], marks=pytest.mark.slow), *SLOW], ids="-".join)
 def trained(request):
     """Every probe trained in one vmapped program: the variant is an env param."""
     name, core, *switches = request.param
@@ -271,7 +270,7 @@ def test_absent_agents_never_reach_the_loss(algorithm):
     chex.assert_trees_all_equal(*(run.state.learner.params for run in runs))
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids="-".join)
+@pytest.mark.parametrize("network", [*NETWORKS, *SLOW], ids="-".join)
 def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkeypatch):
     """Replaying a rollout reproduces it, across episode boundaries and from recurrent states in mid-episode."""
     name, core, *switches = network
