@@ -153,7 +153,7 @@ def test_the_step_limit_truncates_only_with_limit_truncate():
         assert env.max_episode_steps(env.default_params) == 9
     assert marljax.make("jaxmarl/coin_game", num_inner_steps=3, num_outer_steps=4).max_episode_steps(()) == 12
     assert marljax.make("jaxmarl/hanabi").max_episode_steps(()) is None
-    with pytest.raises(UserError, match="limit=ends.*did you mean end"):
+    with pytest.raises(UserError, match=r"limit=ends.*did you mean end"):
         marljax.make("jaxmarl/switch_riddle", limit="ends")
 
 
