@@ -265,6 +265,7 @@ def test_help_shows_what_the_tuned_file_sets_and_needs_no_sources(capsys):
     assert tuned.config.total_steps != type(tuned.config)().total_steps
     assert any(re.match(rf"algo.total_steps={tuned.config.total_steps}\b", line) for line in lines)
     assert any(line.startswith("env.drivers.headway=[") for line in lines)
+    assert "env.density=hard" in "\n".join(printed(capsys, "env=merge", algo="ppo"))  # which trains on a joint environment
     text = "\n".join([*lines, *printed(capsys, "env=smax")]).replace("mappo_merge", "")
     assert re.findall(r"\b(?:merge|smax)_\w+|\bDRIVERS\b|\bUNIT_NAMES\b", text) == []
 
