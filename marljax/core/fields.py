@@ -16,9 +16,10 @@ import jax
 import numpy as np
 
 from marljax.errors import UserError, short_repr
-from marljax.utils.pytrees import named_leaves
+from marljax.utils.pytrees import named_leaves, to_host
 
 MAX_INT = 2**31 - 1  # integers are int32 inside programs
+MAX_UINT = 2**32 - 1  # and unsigned ones uint32
 MAX_FLOAT = float(np.finfo(np.float32).max)  # and floats float32
 LONGEST_ARRAY = 30  # entries of an array that a message quotes in full
 TYPES = {bool: "True or False", int: "an integer", float: "a number", str: "text", tuple: "a tuple"}
@@ -111,15 +112,18 @@ def check_params(env_params: Any, default: Any) -> None:
     if str(jax.tree.structure(env_params)) != str(jax.tree.structure(default)):
         raise UserError("env_params have another structure than default_params; replace numbers and arrays by numbers and arrays")
     for (name, leaf), (_, expected) in zip(named_leaves(env_params), named_leaves(default), strict=True):
-        array, kind = np.asarray(leaf), np.asarray(expected).dtype.kind
+        array, usual = to_host(leaf), to_host(expected)
+        if np.array_equal(array, usual):  # an undeclared default may be anything, such as infinity for no limit, or a random key
+            continue
+        kind, max_int = usual.dtype.kind, MAX_UINT if usual.dtype.kind == "u" else MAX_INT
         given = f"{name}={short_repr(leaf) if array.size > LONGEST_ARRAY else ' '.join(str(leaf).split())}"
-        if array.shape != np.shape(expected):
-            raise UserError(f"{given} has shape {list(array.shape)}; it takes shape {list(np.shape(expected))}")
+        if array.shape != usual.shape:
+            raise UserError(f"{given} has shape {list(array.shape)}; it takes shape {list(usual.shape)}")
         fits = array.dtype.kind in "biuf" and (np.abs(array.astype(np.float64)) <= MAX_FLOAT).all()
         if kind == "b":
             fits, takes = fits and ((array == 0) | (array == 1)).all(), "true or false"
         elif kind in "iu":
-            fits, takes = fits and ((array % 1 == 0) & (np.abs(array.astype(np.float64)) <= MAX_INT)).all(), "an integer"
+            fits, takes = fits and ((array % 1 == 0) & (np.abs(array.astype(np.float64)) <= max_int)).all(), "an integer"
         else:
             takes = "finite numbers"
         if not fits:

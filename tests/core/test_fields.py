@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -135,6 +136,21 @@ def test_params_in_range_are_accepted(changes):
 def test_params_out_of_range_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         check_params(Params().replace(**changes), Params())
+
+
+def test_an_undeclared_default_may_be_anything_but_not_be_replaced_by_everything():
+    """Environments of users may have infinity for no limit, random keys and large unsigned integers among their params."""
+    default = {"limit": np.inf, "key": jax.random.key(0), "seed": np.uint32(2**32 - 1), "table": np.array([1.0, np.inf])}
+    check_params(default, default)
+    check_params(default | {"limit": 3.0, "key": jax.random.key(2**31), "seed": np.uint32(2**31)}, default)
+    for changes in (
+        {"limit": -np.inf},
+        {"seed": 2**32},
+        {"table": np.array([2.0, np.inf])},
+        {"key": jax.random.split(jax.random.key(0))},
+    ):
+        with pytest.raises(UserError, match=next(iter(changes))):
+            check_params(default | changes, default)
 
 
 def test_order_between_params():
