@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 
 from marljax.config import convert, trust
-from marljax.config.schema import Wandb
 from marljax.config.settings import Settings, batch_of
 from marljax.errors import UserError
 from marljax.io import provenance, run_folder
@@ -36,8 +35,9 @@ def train(settings: Settings, console: Console) -> RunResult:
         whole = run_folder.resume_argument(Path(str(resume)).parent)
         raise UserError(f"{resume} is one batch of several; {whole} resumes all of them")
     if resume is not None:
-        named, default = run_folder.read_config(Path(resume)).get(trust.WANDB), convert.to_builtin(Wandb())
-        if named not in (None, default, settings.tree[trust.WANDB]) and not trust.is_marked(Path(resume), trust.WANDB, named):
+        named, harmless = run_folder.read_config(Path(resume)).get(trust.WANDB), (None, trust.default_wandb())
+        ignored = named not in (*harmless, settings.tree[trust.WANDB])
+        if ignored and not trust.is_marked(Path(resume), trust.WANDB, named):
             line = f"{resume} was not trained here by you: wandb.* in its config.yaml is ignored; set it on the command line"
             print_line(console, f"warning: {line}")
     runner.check_environment(settings, console)
@@ -55,7 +55,7 @@ def train(settings: Settings, console: Console) -> RunResult:
     with ExitStack() as stack:
         folder = runner.open_run_folder(stack, settings, None)
         distributed.first_writes(lambda: run_folder.write_config(folder, settings.tree))
-        trust.mark(folder, settings.tree, convert.to_builtin(Wandb()))
+        trust.mark(folder, settings.tree)
         session = stack.enter_context(provenance.recorded(folder, runner.own_sources(settings)))
         ended = _train_batches(settings, count, folder, console)
         session.status = ended.status

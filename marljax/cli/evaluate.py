@@ -66,7 +66,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     folder, options, changes = folder_and_options(arguments, EvaluateOptions)
 
     from marljax.reporting import report
-    from marljax.training import runner
+    from marljax.training.best import best_updates
     from marljax.training.progress import print_line
 
     loaded = _load(folder, options, changes)
@@ -75,7 +75,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
     screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))
     if options.which == "best":
-        for line in report.describe_best(settings, runner.best_updates(loaded.best, loaded.update)):
+        for line in report.describe_best(settings, best_updates(loaded.best, loaded.update)):
             print_line(screen, line)
     return 0
 

@@ -11,7 +11,7 @@ import marljax.configs
 from marljax import registry
 from marljax.config import convert, trust
 from marljax.config.hyperparameters import check_value
-from marljax.config.schema import RunSettings, Wandb
+from marljax.config.schema import RunSettings
 from marljax.config.settings import Settings, environment_class, from_tree
 from marljax.config.sweep import KEY
 from marljax.core.environment import Environment
@@ -188,7 +188,7 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     tree = read_config(folder)
     repeatable = {"algo": tree["algo_name"], "env": tree["env_name"], **trust.targets(tree)}
     if not trust.is_marked(folder, trust.WANDB, tree.get(trust.WANDB)):
-        tree[trust.WANDB] = convert.to_builtin(Wandb())  # nothing is sent to an account that a received folder names
+        tree[trust.WANDB] = trust.default_wandb()  # nothing is sent to an account that a received folder names
     tree["trust"] = False  # for the user to set, not for the folder
     if tree["algo_name"] != algo:
         raise UserError(f"{changes['resume']} was trained with {tree['algo_name']}, not with {algo}")

@@ -144,7 +144,7 @@ class RunSettings(Group):
             check_name(self.name)
         if self.seed + self.seeds > 2**31:
             raise UserError(f"seed={self.seed} with seeds={self.seeds} is out of range; every seed is from 0 to {MAX_INT}")
-        if self.devices not in ("all", None) and (not isinstance(self.devices, int) or self.devices < 1):
+        if self.devices not in ("all", None) and (not isinstance(self.devices, int) or not 1 <= self.devices <= MAX_INT):
             raise UserError(
                 f"devices={convert.format_value(self.devices)} is out of range; it takes an integer of at least 1, or all"
             )

@@ -18,6 +18,7 @@ from typing import Any
 
 from marljax import registry
 from marljax.config import convert
+from marljax.config.schema import Wandb
 from marljax.errors import UserError
 from marljax.io import run_folder
 
@@ -63,17 +64,22 @@ def read_config(folder: Path, repeated: Mapping[str, Any], trust: bool) -> dict[
     return tree
 
 
-def mark(folder: Path, tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Remembers that the user runs these values at this path; without a home directory nothing is remembered.
+def mark(folder: Path, tree: Mapping[str, Any]) -> None:
+    """Remembers that the user runs a configuration's targets, and its group ``wandb`` unless that is the default, at this path.
 
-    ``defaults`` are those of the group ``wandb``, which need no mark.
+    Without a home directory nothing is remembered.
     """
-    values = targets(tree) | ({} if tree[WANDB] == defaults else {WANDB: tree[WANDB]})
+    values = targets(tree) | ({} if tree[WANDB] == default_wandb() else {WANDB: tree[WANDB]})
     for key, value in values.items():
         if path := _mark(folder, key, value):
             with suppress(OSError):
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 path.write_text(f"{folder.resolve()}\n", encoding="utf-8")
+
+
+def default_wandb() -> dict[str, Any]:
+    """The defaults of the group ``wandb``, which need no mark."""
+    return convert.to_builtin(Wandb())
 
 
 def is_marked(folder: Path, key: str, value: Any) -> bool:

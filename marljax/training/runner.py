@@ -19,7 +19,6 @@ import numpy as np
 from rich.console import Console
 
 from marljax.config import convert, trust
-from marljax.config.schema import Wandb
 from marljax.config.settings import Settings
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
@@ -27,7 +26,6 @@ from marljax.io import checkpoint, metrics_log, provenance, run_folder
 from marljax.io.metrics_log import MetricsFile, Row, summarise
 from marljax.testing.static import check_before_training, is_builtin, scene_error
 from marljax.training.best import Best, choose
-from marljax.training.best import best_updates as best_updates
 from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
 from marljax.training.mesh import layout, make_mesh
@@ -91,7 +89,7 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> R
     with ExitStack() as stack:
         folder = open_run_folder(stack, settings, folder)
         run = start(settings, folder, trainer, console)
-        trust.mark(folder, settings.tree, convert.to_builtin(Wandb()))
+        trust.mark(folder, settings.tree)
         session = stack.enter_context(provenance.recorded(folder, own_sources(settings)))
         wandb = distributed.together(lambda: WandbRuns(settings, folder, lambda line: print_line(console, line)))
         stack.callback(wandb.finish)

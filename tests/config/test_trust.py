@@ -16,7 +16,7 @@ from toys import Corridor
 import marljax
 from marljax import registry
 from marljax.cli import app, batches, exit_status
-from marljax.config import compose, convert, schema, settings, trust
+from marljax.config import compose, settings, trust
 from marljax.errors import UserError
 from marljax.io import checkpoint, files, metrics_log, program_cache, run_folder
 from marljax.reporting import ranking
@@ -192,7 +192,7 @@ def test_a_run_trained_here_is_trusted_until_it_is_moved_or_edited(custom, forei
 
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", no_home)
-    trust.mark(foreign, run_folder.read_config(foreign), {})
+    trust.mark(foreign, run_folder.read_config(foreign))
     with pytest.raises(UserError, match="not trained here"):
         marljax.load(foreign)
 
@@ -246,7 +246,7 @@ def test_wandb_settings_of_a_received_folder_are_ignored(received, capsys):
     assert "wandb.*" in capsys.readouterr().out
     given = compose.compose("tiny", [f"resume={received}", "wandb.mode=offline"]).run.wandb
     assert (given.mode, given.project) == ("offline", "marljax")
-    trust.mark(received, run_folder.read_config(received), convert.to_builtin(schema.Wandb()))  # as training does
+    trust.mark(received, run_folder.read_config(received))  # as training does
     assert compose.compose("tiny", [f"resume={received}"]).run.wandb.project == "theirs"
 
 
