@@ -69,8 +69,10 @@ class Page:
             epilog=f"Results are kept in baselines/results/{self.name}/ and trainings in runs/: a stopped command resumes, and a "
             "finished result is not computed again. Delete its file to compute it again.",
         )
-        parser.add_argument("tables", nargs="*", metavar="table", choices=self.tables, help=", ".join(self.tables))
+        parser.add_argument("tables", nargs="*", metavar="table", help=", ".join(self.tables))
         requested = parser.parse_args().tables or list(self.tables)
+        if unknown := set(requested) - set(self.tables):
+            parser.error(f"no table {', '.join(sorted(unknown))}; there are: {', '.join(self.tables)}")
         if not set(requested) & set(self.uncached):
             enable_compilation_cache()
         console, folder = Console(), RESULTS / self.name
