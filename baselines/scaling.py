@@ -65,10 +65,10 @@ def rate(seeds: int, mesh_seed: int, mesh_data: int) -> Row:
     run = compose.compose(ALGO, [*OVERRIDES, f"seeds={seeds}", f"mesh.seed={mesh_seed}", f"mesh.data={mesh_data}"])
     begun = time.perf_counter()
     trainer = runner.make_trainer(run)
-    members, _ = jax.block_until_ready(trainer.run(trainer.init(*runner.member_inputs(run)), 1))
+    replicas, _ = jax.block_until_ready(trainer.run(trainer.init(*runner.replica_inputs(run)), 1))
     first, begun, updates, seconds = time.perf_counter() - begun, time.perf_counter(), 0, 0.0
     while seconds < SECONDS:
-        members, _ = jax.block_until_ready(trainer.run(members, 4))
+        replicas, _ = jax.block_until_ready(trainer.run(replicas, 4))
         updates, seconds = updates + 4, time.perf_counter() - begun
     rate = updates * seeds * trainer.steps_per_update / seconds
     return {"env_steps_per_s": rate, "first_update_s": first, "peak_mib": resident("VmHWM") / 2**20}
@@ -78,11 +78,11 @@ def memory(algo: str, overrides: Sequence[str], replicas: int) -> Row:
     """The predicted memory of a batch of replicas, and by how much the process grew at most."""
     run = compose.compose(algo, [*overrides, f"seeds={replicas}"])
     trainer = runner.make_trainer(run)
-    predicted = batches.prediction(trainer, run)(replicas)
+    predicted = batches.predict_memory(trainer, run)(replicas)
     gc.collect()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak: tracing and compiling are not counted
-    jax.block_until_ready(trainer.run(trainer.init(*runner.member_inputs(run)), 2))
+    jax.block_until_ready(trainer.run(trainer.init(*runner.replica_inputs(run)), 2))
     peak = resident("VmHWM")
     return {"predicted_mib": predicted / 2**20, "grown_mib": (peak - before) / 2**20, "peak_mib": peak / 2**20}
 

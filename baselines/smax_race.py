@@ -64,9 +64,9 @@ def ours(algo: str, scenario: str, overrides: Sequence[str] = (), chunk: int = C
     run = marljax.tuned(algo, "smax", f"env.scenario={scenario}", *overrides)
     trainer = Trainer(run.algorithm, run.env, run.config, mesh.make_mesh())
 
-    def advance(members: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        members, metrics = trainer.run(members, chunk)
-        return members, np.asarray(metrics["sum_won"]), np.asarray(metrics["episodes"])
+    def advance(replicas: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        replicas, metrics = trainer.run(replicas, chunk)
+        return replicas, np.asarray(metrics["sum_won"]), np.asarray(metrics["episodes"])
 
     return lambda keys: trainer.init(keys, run.env_params), advance, trainer.steps_per_update
 

@@ -114,12 +114,12 @@ def train(run: Settings, checkpoints: int) -> tuple[Any, list[int]]:
     chunk, rest = divmod(trainer.num_updates, checkpoints - 1)
     if rest:
         raise UserError(f"{trainer.num_updates} updates do not divide by {checkpoints - 1}; change total_steps or checkpoints")
-    members = trainer.init(*runner.member_inputs(run))
-    params = [jax.device_get(members.state.learner.params)]
+    replicas = trainer.init(*runner.replica_inputs(run))
+    params = [jax.device_get(replicas.state.learner.params)]
     for _ in range(checkpoints - 1):
-        members, _ = trainer.run(members, chunk)
-        params.append(jax.device_get(members.state.learner.params))
-    if (np.asarray(members.diverged_at) >= 0).any():
+        replicas, _ = trainer.run(replicas, chunk)
+        params.append(jax.device_get(replicas.state.learner.params))
+    if (np.asarray(replicas.diverged_at) >= 0).any():
         raise UserError("a seed of self-play diverged; lower algo.learning_rate")
     steps = [index * chunk * trainer.steps_per_update for index in range(checkpoints)]
     return jax.tree.map(lambda *parts: np.stack(parts, axis=1), *params), steps

@@ -128,13 +128,13 @@ def training_rate(run: Any, num_envs: int) -> Row:
     config = run.config.replace(num_envs=num_envs, total_steps=num_envs * run.config.rollout_length * (REPETITIONS + 2))
     trainer = Trainer(run.algorithm, run.training_env, config, mesh.make_mesh())
     begun = time.perf_counter()
-    members = trainer.init(jax.random.split(jax.random.key(0), 1), run.training_params)
-    members, _ = jax.block_until_ready(trainer.run(members, 1))
+    replicas = trainer.init(jax.random.split(jax.random.key(0), 1), run.training_params)
+    replicas, _ = jax.block_until_ready(trainer.run(replicas, 1))
     first_update = time.perf_counter() - begun
     times = []
     for _ in range(REPETITIONS):
         begun = time.perf_counter()
-        members, _ = jax.block_until_ready(trainer.run(members, 1))
+        replicas, _ = jax.block_until_ready(trainer.run(replicas, 1))
         times.append(time.perf_counter() - begun)
     seconds = statistics.median(times)
     rate = trainer.steps_per_update / seconds

@@ -178,7 +178,7 @@ def train(algo: str, overrides: Sequence[str], console: Console) -> tuple[Settin
 
 def play_learned(run: Settings, folder: Path, episodes: int, batch: int = BATCH, which: Which = "best") -> Metrics:
     """The best or last parameters of every seed on the frozen scenarios, ``batch`` of them in one program."""
-    params = load.load_members(folder, which).params
+    params = load.load_replicas(folder, which).params
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
         return Evaluator(run.env, count).learned(run.algorithm, run.config, params, run.env_params, key)

@@ -89,7 +89,7 @@ def apply(network: AgentNetwork, weights: Any, *inputs: jax.Array) -> tuple[jax.
     return network.apply(weights, *inputs)  # type: ignore[return-value]
 
 
-class Moment(NamedTuple):
+class Timestep(NamedTuple):
     """One step of all environments, by agent; [T, E, …]."""
 
     obs: dict[str, jax.Array]  # and the global state as ``__all__``
@@ -139,8 +139,8 @@ def init(env: Any, config: Config, key: jax.Array) -> RunState:
     if config.mixer == "qmix":
         state = manager.batch_reset(key_reset)[0]["__all__"]
         params["mixer"] = mixer(config).init(key_mixer, jnp.zeros((1, 1, env.num_agents)), state[None, :1])
-    moments, _ = jax.eval_shape(functools.partial(rollout, env, config), params, jnp.ones(()), key)
-    empty = buffer(config).init(jax.tree.map(lambda x: jnp.zeros((x.shape[0], *x.shape[2:]), x.dtype), moments))
+    timesteps, _ = jax.eval_shape(functools.partial(rollout, env, config), params, jnp.ones(()), key)
+    empty = buffer(config).init(jax.tree.map(lambda x: jnp.zeros((x.shape[0], *x.shape[2:]), x.dtype), timesteps))
     return RunState(params, params, optimizer(config).init(params), empty, jnp.zeros((), jnp.int32), key)
 
 
@@ -149,8 +149,8 @@ def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[st
     key, key_rollout, key_sample = jax.random.split(state.key, 3)
     progress = state.updates / (config.eps_decay * config.num_updates)
     epsilon = config.eps_start + (config.eps_finish - config.eps_start) * jnp.minimum(progress, 1.0)
-    moments, infos = rollout(env, config, state.params, epsilon, key_rollout)
-    replay = buffer(config).add(state.buffer, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1)[:, None], moments))
+    timesteps, infos = rollout(env, config, state.params, epsilon, key_rollout)
+    replay = buffer(config).add(state.buffer, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1)[:, None], timesteps))
     state = state._replace(buffer=replay, key=key)
     steps = (state.updates + 1) * config.steps_per_update
     learns = buffer(config).can_sample(replay) & (steps > config.learning_starts)
@@ -162,7 +162,7 @@ def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[st
     return state._replace(target=target, updates=state.updates + 1), metrics
 
 
-def rollout(env: Any, config: Config, params: Any, epsilon: jax.Array, key: jax.Array) -> tuple[Moment, dict[str, jax.Array]]:
+def rollout(env: Any, config: Config, params: Any, epsilon: jax.Array, key: jax.Array) -> tuple[Timestep, dict[str, jax.Array]]:
     """One rollout from reset environments, and JaxMARL's log of it."""
     # E environments with agent ids in their observations, a global state, and the sum over agents as the team's reward
     manager, agents = CTRolloutManager(env, batch_size=config.num_envs), env.agents
@@ -184,7 +184,7 @@ def rollout(env: Any, config: Config, params: Any, epsilon: jax.Array, key: jax.
         action = jnp.where(jax.random.uniform(key_which, greedy.shape) < epsilon, random, greedy)
         actions = dict(zip(agents, action, strict=True))
         next_obs, env_state, rewards, done, info = manager.batch_step(key_step, env_state, actions)
-        return (carry, next_obs, done, env_state), (Moment(obs, actions, rewards, dones), info)
+        return (carry, next_obs, done, env_state), (Timestep(obs, actions, rewards, dones), info)
 
     return jax.lax.scan(step, (carry, obs, dones, env_state), jax.random.split(key_steps, config.num_steps))[1]
 
@@ -192,17 +192,17 @@ def rollout(env: Any, config: Config, params: Any, epsilon: jax.Array, key: jax.
 def learn(env: Any, config: Config, state: RunState, key: jax.Array) -> RunState:
     """One gradient step."""
     sampled = buffer(config).sample(state.buffer, key).experience
-    moments = jax.tree.map(lambda x: jnp.swapaxes(x[:, 0], 0, 1), sampled)  # [T, B, …]
-    grads = jax.grad(loss)(state.params, env, config, state.target, moments)
+    timesteps = jax.tree.map(lambda x: jnp.swapaxes(x[:, 0], 0, 1), sampled)  # [T, B, …]
+    grads = jax.grad(loss)(state.params, env, config, state.target, timesteps)
     updates, opt_state = optimizer(config).update(grads, state.opt_state, state.params)
     return state._replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
 
 
-def loss(params: Any, env: Any, config: Config, target: Any, moments: Moment) -> jax.Array:
+def loss(params: Any, env: Any, config: Config, target: Any, timesteps: Timestep) -> jax.Array:
     """The squared one-step TD error of the team's value, with double Q-learning."""
-    agents, length = env.agents, moments.dones["__all__"].shape[0]
+    agents, length = env.agents, timesteps.dones["__all__"].shape[0]
     network = AgentNetwork(num_actions(env), config.hidden)
-    obs, first = (jnp.concatenate([part[agent] for agent in agents], axis=1) for part in (moments.obs, moments.dones))
+    obs, first = (jnp.concatenate([part[agent] for agent in agents], axis=1) for part in (timesteps.obs, timesteps.dones))
 
     def action_values(weights: Any) -> jax.Array:
         _, values = apply(network, weights["agent"], jnp.zeros((obs.shape[1], config.hidden)), obs, first)
@@ -212,12 +212,12 @@ def loss(params: Any, env: Any, config: Config, target: Any, moments: Moment) ->
         values = jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
         if config.mixer == "vdn":
             return values.sum(-1)
-        return mixer(config).apply(weights["mixer"], values, moments.obs["__all__"])  # type: ignore[return-value]
+        return mixer(config).apply(weights["mixer"], values, timesteps.obs["__all__"])  # type: ignore[return-value]
 
     values = action_values(params)
-    chosen = team_value(params, values, jnp.stack([moments.actions[agent] for agent in agents], axis=-1))
+    chosen = team_value(params, values, jnp.stack([timesteps.actions[agent] for agent in agents], axis=-1))
     following = team_value(target, action_values(target), jnp.argmax(values, axis=-1))
-    goal = moments.rewards["__all__"][:-1] + config.gamma * (1 - moments.dones["__all__"][1:]) * following[1:]
+    goal = timesteps.rewards["__all__"][:-1] + config.gamma * (1 - timesteps.dones["__all__"][1:]) * following[1:]
     return jnp.mean(jnp.square(chosen[:-1] - jax.lax.stop_gradient(goal)))
 
 

@@ -106,7 +106,7 @@ class Head(nn.Module):
         return nn.Dense(self.outputs, kernel_init=orthogonal(self.scale))(x)
 
 
-class Moment(NamedTuple):
+class Inputs(NamedTuple):
     """Network inputs, [T, B, …]."""
 
     obs: jax.Array
@@ -123,12 +123,12 @@ class Network(nn.Module):
     central: bool
 
     @nn.compact
-    def __call__(self, carry: Any, moment: Moment) -> tuple[Any, jax.Array, jax.Array]:
-        actor, hidden = Recurrent(self.width, name="body")(carry[0], moment.obs, moment.first)
-        logits = jnp.where(moment.mask > 0, Head(self.width, self.num_actions, 0.01, name="policy")(hidden), -1e10)
+    def __call__(self, carry: Any, inputs: Inputs) -> tuple[Any, jax.Array, jax.Array]:
+        actor, hidden = Recurrent(self.width, name="body")(carry[0], inputs.obs, inputs.first)
+        logits = jnp.where(inputs.mask > 0, Head(self.width, self.num_actions, 0.01, name="policy")(hidden), -1e10)
         critic = carry[1]
         if self.central:
-            critic, hidden = Recurrent(self.width, name="critic_body")(carry[1], moment.world, moment.first)
+            critic, hidden = Recurrent(self.width, name="critic_body")(carry[1], inputs.world, inputs.first)
         value = Head(self.width, 1, 1.0, name="value")(hidden)[..., 0]
         return (actor, critic), logits, value
 
@@ -136,7 +136,7 @@ class Network(nn.Module):
 class Transition(NamedTuple):
     """One step of all actors, stacked to [T, B]."""
 
-    moment: Moment
+    inputs: Inputs
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -182,9 +182,9 @@ class Trainer:
         kinds = {name: "critic" if name in ("critic_body", "value") else "actor" for name in params["params"]}
         return {"params": {name: jax.tree.map(lambda _, n=name: kinds[n], part) for name, part in params["params"].items()}}
 
-    def apply(self, params: Any, carry: Any, moment: Moment) -> tuple[Any, jax.Array, jax.Array]:
+    def apply(self, params: Any, carry: Any, inputs: Inputs) -> tuple[Any, jax.Array, jax.Array]:
         """Memory, logits and values of the network."""
-        return self.network.apply(params, carry, moment)  # type: ignore[return-value]
+        return self.network.apply(params, carry, inputs)  # type: ignore[return-value]
 
     def stacked(self, values: Any) -> jax.Array:
         """[B, …] from [E, …] by agent, agent by agent."""
@@ -196,14 +196,14 @@ class Trainer:
         obs, env_state = jax.vmap(self.env.reset)(jax.random.split(key_reset, self.settings.num_envs))
         done = jnp.zeros(self.num_actors, bool)
         carry = (jnp.zeros((self.num_actors, self.settings.width)),) * 2
-        moment = jax.tree.map(lambda x: x[None], self.see(obs, env_state, done))
-        params = self.network.init(key_network, carry, moment)
+        inputs = jax.tree.map(lambda x: x[None], self.get_inputs(obs, env_state, done))
+        params = self.network.init(key_network, carry, inputs)
         return State(params, self.optimiser.init(params), env_state, obs, done, carry, key)
 
-    def see(self, obs: Any, env_state: Any, done: jax.Array) -> Moment:
+    def get_inputs(self, obs: Any, env_state: Any, done: jax.Array) -> Inputs:
         """The current network inputs [B, …]; ``done`` [B] is where memories are cleared."""
         world = self.world(obs) if self.settings.central else jnp.zeros((self.num_actors, 0))
-        return Moment(self.stacked(obs), world, self.mask(env_state), done)
+        return Inputs(self.stacked(obs), world, self.mask(env_state), done)
 
     def mask(self, env_state: Any) -> jax.Array:
         """[B, n], above 0 where an action is available."""
@@ -222,14 +222,14 @@ class Trainer:
         """One step of all environments: the carry, the transition, and (``metric`` [E], whether an episode ended [E])."""
         env_state, obs, done, carry = carried
         key_action, key_step = jax.random.split(key)
-        moment = self.see(obs, env_state, done)
-        carry, logits, value = self.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
+        inputs = self.get_inputs(obs, env_state, done)
+        carry, logits, value = self.apply(params, carry, jax.tree.map(lambda x: x[None], inputs))
         action, log_prob = distrax.Categorical(logits=logits[0]).sample_and_log_prob(seed=key_action)
         actions = dict(zip(self.agents, action.reshape(len(self.agents), -1), strict=True))
         keys = jax.random.split(key_step, self.settings.num_envs)
         obs, env_state, reward, dones, info = jax.vmap(self.env.step)(keys, env_state, actions)
         over = jnp.tile(dones["__all__"], len(self.agents))
-        transition = Transition(moment, action, log_prob, value[0], self.stacked(reward), over)
+        transition = Transition(inputs, action, log_prob, value[0], self.stacked(reward), over)
         ended = info["returned_episode"][:, 0]
         score = jnp.where(ended, self.score(info), 0.0)
         return (env_state, obs, self.stacked(dones), carry), (transition, (score, ended.astype(jnp.float32)))
@@ -244,7 +244,7 @@ class Trainer:
             jax.random.split(key_rollout, settings.rollout_length),
         )
         env_state, obs, done, carry = carried
-        last = jax.tree.map(lambda x: x[None], self.see(obs, env_state, done))
+        last = jax.tree.map(lambda x: x[None], self.get_inputs(obs, env_state, done))
         _, _, last_value = self.apply(state.params, carry, last)
         advantage = gae(settings, rollout, last_value[0], unroll=16)
         batch = (rollout, advantage, advantage + rollout.value)
@@ -265,7 +265,7 @@ class Trainer:
         return State(*learner, env_state, obs, done, carry, key), {self.metric: score.sum(), "episodes": ended.sum()}
 
     def loss(self, params: Any, carry: Any, rollout: Transition, advantage: jax.Array, target: jax.Array) -> jax.Array:
-        _, logits, value = self.apply(params, carry, rollout.moment)
+        _, logits, value = self.apply(params, carry, rollout.inputs)
         config = self.settings
         return clipped_loss(logits, value, rollout, advantage, target, config.clip_eps, config.value_coef, config.entropy_coef)
 
@@ -311,8 +311,8 @@ def act(
     """Actions [A] of the trained policy in one marljax environment."""
     agents = env.num_agents
     world = jnp.broadcast_to(timestep.obs.reshape(-1), (agents, timestep.obs.size))
-    moment = Moment(timestep.obs, world, timestep.action_mask, jnp.broadcast_to(timestep.first, agents))
+    inputs = Inputs(timestep.obs, world, timestep.action_mask, jnp.broadcast_to(timestep.first, agents))
     network = Network(settings.width, env.action_space.n, settings.central)
-    outputs: Any = network.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
+    outputs: Any = network.apply(params, carry, jax.tree.map(lambda x: x[None], inputs))
     carry, logits, _ = outputs
     return jnp.argmax(logits[0], -1) if greedy else jax.random.categorical(key, logits[0]), carry

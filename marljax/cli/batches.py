@@ -22,7 +22,7 @@ from marljax.training.trainer import Trainer
 from marljax.utils import distributed, memory
 from marljax.utils.collectives import SEED
 
-SHARE = 0.8  # of the free memory, for the program; the remainder is for evaluation and checkpoints
+MEMORY_FRACTION = 0.8  # of the free memory, for the program; the remainder is for evaluation and checkpoints
 
 
 def train(settings: Settings, console: Console) -> RunResult:
@@ -44,7 +44,7 @@ def train(settings: Settings, console: Console) -> RunResult:
     ranking.check_metric(settings)
     count = settings.run.search.batches
     if count is None:
-        count = 1 if resume else distributed.largest(distributed.together(lambda: needed(settings, console)))
+        count = 1 if resume else distributed.largest(distributed.on_all_processes(lambda: num_batches(settings, console)))
     if count == 1:
         ended = runner.train(settings, console)
         if ranking.compares(settings) and ended.status != "interrupted":
@@ -67,7 +67,7 @@ def _train_batches(settings: Settings, count: int, folder: Path, console: Consol
     ended = None
     for index in range(count):
         part = batch_of(settings, index, count)
-        print_line(console, f"batch {index + 1} of {count}: {part.members[0].name} to {part.members[-1].name}")
+        print_line(console, f"batch {index + 1} of {count}: {part.replicas[0].name} to {part.replicas[-1].name}")
         ended = None  # frees its arrays for the next batch
         ended = runner.train(part, console, folder / run_folder.batch_folder(index))
         if ended.status == "interrupted":
@@ -84,30 +84,32 @@ def _train_batches(settings: Settings, count: int, folder: Path, console: Consol
     return dataclasses.replace(ended, folder=folder, status="diverged" if set(statuses) == {"diverged"} else "finished")
 
 
-def needed(settings: Settings, console: Console) -> int:
+def num_batches(settings: Settings, console: Console) -> int:
     """The least number of equal batches such that each fits into memory."""
-    total, trainer = len(settings.members), runner.make_trainer(settings)
-    unit, room = trainer.mesh.shape[SEED], SHARE * memory.left()
-    if total == unit or trainer.at_most(*runner.member_inputs(settings)) < room:
+    total, trainer = len(settings.replicas), runner.make_trainer(settings)
+    unit, room = trainer.mesh.shape[SEED], MEMORY_FRACTION * memory.free_bytes()
+    if total == unit or trainer.at_most(*runner.replica_inputs(settings)) < room:
         return 1
     print_line(console, f"checking whether {runner.describe_runs(settings)} fit into memory at once")
-    predict = prediction(trainer, settings)
+    predict = predict_memory(trainer, settings)
     sizes = [size for size in range(total, 0, -unit) if total % size == 0 and size % unit == 0]
     fitting = next((size for size in sizes if predict(size) <= room), None)
     if fitting is None:
-        need = f"{convert.pluralize(unit, 'run')} needs {memory.shown(predict(unit))} of memory"
+        need = f"{convert.pluralize(unit, 'run')} needs {memory.format_bytes(predict(unit))} of memory"
         raise UserError(
-            f"{need}, but only {memory.shown(round(room))} are available; "
+            f"{need}, but only {memory.format_bytes(round(room))} are available; "
             "lower algo.num_envs, algo.rollout_length or, if there is one, algo.buffer_size"
         )
     if fitting < total:
-        print_line(console, f"{memory.shown(predict(total))} would be needed; training {total // fitting} batches of {fitting}")
+        print_line(
+            console, f"{memory.format_bytes(predict(total))} would be needed; training {total // fitting} batches of {fitting}"
+        )
     return total // fitting
 
 
-def prediction(trainer: Trainer, settings: Settings) -> Callable[[int], int]:
+def predict_memory(trainer: Trainer, settings: Settings) -> Callable[[int], int]:
     """Bytes of memory by number of replicas, linear in what the compiler reports for the two smallest batches."""
-    keys, env_params, overrides = runner.member_inputs(settings)
+    keys, env_params, overrides = runner.replica_inputs(settings)
     unit = trainer.mesh.shape[SEED]
     one, two = (
         trainer.needs(keys[:size], env_params, {name: values[:size] for name, values in overrides.items()})

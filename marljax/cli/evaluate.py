@@ -113,7 +113,7 @@ def replay(arguments: Sequence[str]) -> int:
 def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[str, Any]) -> Loaded:
     """The trained policies of a run, with changes to its environment."""
     enable_compilation_cache()
-    loaded = load.load_members(folder, options.which, options.trial, options.trust, changes)
+    loaded = load.load_replicas(folder, options.which, options.trial, options.trust, changes)
     for line in loaded.warnings:
         print(f"warning: {line}", file=sys.stderr)
     env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}

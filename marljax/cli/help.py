@@ -37,7 +37,7 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
         params = f"env.* ({env_name}): params\n  needs {', '.join(missing)}"
     else:
         resolved = settings.from_tree(tree)
-        tree, options = resolved.tree, {name: convert.to_builtin(getattr(resolved.bare_env, name)) for name in convert.names(cls)}
+        tree, options = resolved.tree, {name: convert.to_builtin(getattr(resolved.base_env, name)) for name in convert.names(cls)}
         declared = {name: _help(field) for name, field, _ in fields.declared_params(resolved.env_params)}
         params = _section(f"env.* ({env_name}): params", "env.", convert.readable_leaves(resolved.env_params), declared)
     tuned = compose.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from marljax.config import convert
 from marljax.config.compose import PATHS, compose, parse
-from marljax.config.sweep import KEY
+from marljax.config.sweep import SWEEP
 from marljax.errors import UserError
 
 FLAGS = ("-m", "--multirun")
@@ -93,7 +93,7 @@ def _split(override: str) -> list[str]:
     if key in PATHS:
         return [override]
     parsed = convert.parse_override(override, "write key=value,value, such as algo.gamma=0.95,0.99")
-    if not parsed.is_sweep_override() or parsed.is_interval_sweep() or key.startswith(KEY):
+    if not parsed.is_sweep_override() or parsed.is_interval_sweep() or key.startswith(SWEEP):
         return [override]
     return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
 
@@ -107,6 +107,6 @@ def _escape_key(override: str) -> str:
         return override
     if key in PATHS and value != "null":
         value = QuotedString(parse([override])[key], Quote.single).with_quotes()
-    if key.startswith(KEY) and value[:1] not in ("[", "'", '"'):
+    if key.startswith(SWEEP) and value[:1] not in ("[", "'", '"'):
         value = f"'{value}'"  # values of one run, not of several
     return f"+{_PREFIX}{key.replace('.', _DOT)}{equals}{value}"

@@ -13,7 +13,7 @@ from marljax.config import convert, trust
 from marljax.config.hyperparameters import check_value
 from marljax.config.schema import RunSettings
 from marljax.config.settings import Settings, environment_class, from_tree
-from marljax.config.sweep import KEY
+from marljax.config.sweep import SWEEP
 from marljax.core.environment import Environment
 from marljax.errors import UserError, short_repr, unknown
 
@@ -66,7 +66,7 @@ def parse(overrides: Sequence[str]) -> dict[str, Any]:
         override = convert.parse_override(text, "write key=value, such as env=merge or algo.gamma=0.95")
         if override.is_delete():
             raise UserError(f"'{text}': deleting settings (~key) is not supported")
-        if override.is_sweep_override() and not override.key_or_group.startswith(KEY):
+        if override.is_sweep_override() and not override.key_or_group.startswith(SWEEP):
             raise UserError(
                 f"'{text}' has several values; sweep.<hyperparameter>=[…] trains several in one program, "
                 "seeds=8 several seeds, and -m anything one after another"
@@ -118,7 +118,7 @@ def _check_overrides(config: type, changes: Mapping[str, Any]) -> None:
         group, _, name = key.partition(".")
         if key in SET_BY_RUN:
             raise UserError(f"{key} is set by the run itself; leave it out")
-        if key not in known and group != "env" and not key.startswith(KEY):
+        if key not in known and group != "env" and not key.startswith(SWEEP):
             raise convert.unknown_setting(key, known)
         if group == "algo" and name and key != "algo.target":
             check_value(config, name, value)
@@ -198,7 +198,7 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if key in repeatable:
             raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {convert.format_value(value)}")
-        if key not in known and not key.startswith(("algo.", "env.", KEY)):
+        if key not in known and not key.startswith(("algo.", "env.", SWEEP)):
             raise convert.unknown_setting(key, known)
         if key.split(".")[0] not in CHANGEABLE_ON_RESUME:
             raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")

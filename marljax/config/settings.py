@@ -40,26 +40,26 @@ class Settings:
     tree: dict[str, Any]  # the resolved configuration, as in the run folder
     training_env: Environment  # of the rollouts: ``env``, or a wrapper of it
     training_params: EnvParams
-    bare_env: Environment  # as constructed, for scripted policies
-    members: tuple[Replica, ...]  # that are trained at once: every setting with every seed
-    written: Mapping[str, Any]  # ``env_params`` in the ``config.yaml`` of a run folder; empty for a new run
+    base_env: Environment  # as constructed, for scripted policies
+    replicas: tuple[Replica, ...]  # that are trained at once: every setting with every seed
+    saved_env_params: Mapping[str, Any]  # ``env_params`` in the ``config.yaml`` of a run folder; empty for a new run
 
     @property
     def seeds(self) -> list[int]:
         """The seed of each replica."""
-        return [replica.seed for replica in self.members]
+        return [replica.seed for replica in self.replicas]
 
     def has_trial(self, trial: int) -> bool:
         """Whether a replica has this setting."""
-        return any(replica.trial == trial for replica in self.members)
+        return any(replica.trial == trial for replica in self.replicas)
 
     @property
     def overrides(self) -> dict[str, np.ndarray]:
         """The values in which replicas differ, [S] each, as ``Trainer.init`` takes them."""
         dtypes = {f"{ENV}{name}": dtype for name, dtype in convert.scalar_types(self.env_params).items()}
         return {
-            name: np.array([replica.values[name] for replica in self.members]).astype(dtypes.get(name, np.float32))
-            for name in self.members[0].values
+            name: np.array([replica.values[name] for replica in self.replicas]).astype(dtypes.get(name, np.float32))
+            for name in self.replicas[0].values
         }
 
     @property
@@ -80,23 +80,23 @@ class Settings:
 
     @property
     def _env_label(self) -> str:
-        return type(self.bare_env).__name__ if self.env_name == CUSTOM else self.env_name
+        return type(self.base_env).__name__ if self.env_name == CUSTOM else self.env_name
 
 
 def from_tree(tree: Mapping[str, Any]) -> Settings:
     """Settings from a resolved configuration, every key and value checked."""
     tree = dict(tree)
     algo, env_name, env_tree, algo_tree = (tree.pop(key) for key in ("algo_name", "env_name", "env", "algo"))
-    written = tree.pop("env_params", {})  # for people to read; the values come from the environment and ``env``
+    saved_env_params = tree.pop("env_params", {})  # for people to read; the values come from the environment and ``env``
     target = {key: value for key, value in algo_tree.items() if key == "target" and value is not None}
     algorithm = registry.algorithm(algo, target.get("target"))
     config = convert.build(algorithm.Config, "algo", {key: value for key, value in algo_tree.items() if key != "target"})
-    bare_env, env_params = build_env(env_name, env_tree)
+    base_env, env_params = build_env(env_name, env_tree)
     if not isinstance(tree["sweep"], Mapping):
         given = convert.format_value(tree["sweep"])
         raise UserError(f"sweep={given} has no name; write sweep.<name>=[…], such as sweep.learning_rate=[1e-4,1e-3]")
-    run = _with_trials(convert.build(RunSettings, "", tree), config, bare_env, env_params)
-    env = adapt_env(algorithm, bare_env)
+    run = _with_trials(convert.build(RunSettings, "", tree), config, base_env, env_params)
+    env = adapt_env(algorithm, base_env)
     resolved = {
         **{"algo_name": algo, "env_name": env_name},
         **convert.to_builtin(run),
@@ -105,7 +105,9 @@ def from_tree(tree: Mapping[str, Any]) -> Settings:
     training = _training_env(env, env_params, run.failure_replay)
     algo = algorithm.__name__.rpartition(".")[2] if algo == CUSTOM else algo
     replicas = _replicas(run)
-    return Settings(algo, env_name, algorithm, env, env_params, config, run, resolved, *training, bare_env, replicas, written)
+    return Settings(
+        algo, env_name, algorithm, env, env_params, config, run, resolved, *training, base_env, replicas, saved_env_params
+    )
 
 
 def batch_of(settings: Settings, batch: int | None, batches: int | None) -> Settings:
@@ -113,7 +115,7 @@ def batch_of(settings: Settings, batch: int | None, batches: int | None) -> Sett
     search = dataclasses.replace(settings.run.search, batch=batch, batches=batches)
     run = dataclasses.replace(settings.run, search=search)
     tree = settings.tree | {"search": convert.to_builtin(search)}
-    return dataclasses.replace(settings, run=run, tree=tree, members=_replicas(run))
+    return dataclasses.replace(settings, run=run, tree=tree, replicas=_replicas(run))
 
 
 def _with_trials(run: RunSettings, config: Any, env: Environment, env_params: EnvParams) -> RunSettings:

@@ -22,7 +22,7 @@ from marljax.errors import UserError
 if TYPE_CHECKING:
     from marljax.utils.stats import Estimate  # SciPy's statistics take a second to import
 
-KEY = "sweep."  # prefix of swept names, on the command line and in the rows of a run
+SWEEP = "sweep."  # prefix of swept names, on the command line and in the rows of a run
 MAX_TRIALS = 2**16
 Method = Literal["grid", "random", "sobol"]
 Trial = dict[str, float]  # a value for every swept name
@@ -36,9 +36,9 @@ class Replica(NamedTuple):
     values: Trial
 
     @property
-    def place(self) -> dict[str, Any]:
+    def row_key(self) -> dict[str, Any]:
         """The columns that identify its rows."""
-        return {"seed": self.seed} | {KEY + name: value for name, value in self.values.items()}
+        return {"seed": self.seed} | {SWEEP + name: value for name, value in self.values.items()}
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ def axis(name: str, value: Any) -> Choices | Interval:
     """The values of ``sweep.<name>=<value>``; raises ``UserError`` for anything but numbers."""
     from hydra.errors import HydraException
 
-    given = f"{KEY}{name}={convert.format_value(convert.to_builtin(value))}"
+    given = f"{SWEEP}{name}={convert.format_value(convert.to_builtin(value))}"
     if isinstance(value, str):
         advice = "write a list or an interval, such as interval(0.1,0.2)"
         override = convert.parse_override(given, advice)
@@ -109,7 +109,7 @@ def axis(name: str, value: Any) -> Choices | Interval:
             found: Any = override.value()
             interval = Interval(float(found.start), float(found.end), "log" in found.tags, isinstance(found.start, int))
             if not (0.0 if interval.log else -math.inf) < interval.low < interval.high < math.inf:
-                raise UserError(f"{KEY}{name}: an interval goes from a smaller to a larger number{', above 0' * interval.log}")
+                raise UserError(f"{SWEEP}{name}: an interval goes from a smaller to a larger number{', above 0' * interval.log}")
             return interval
         try:
             value = list(override.sweep_iterator()) if override.is_sweep_override() else override.value()
@@ -157,7 +157,9 @@ def _grid(axes: Mapping[str, Choices | Interval], count: int | None) -> tuple[Tr
         raise UserError(f"search.trials={count} needs search.method=random or sobol; a grid tries every combination")
     for name, each in axes.items():
         if isinstance(each, Interval):
-            raise UserError(f"{KEY}{name} is an interval; draw from it with search.method=sobol search.trials=32, or list values")
+            raise UserError(
+                f"{SWEEP}{name} is an interval; draw from it with search.method=sobol search.trials=32, or list values"
+            )
     size = math.prod(each.size for each in axes.values())
     if size > MAX_TRIALS:
         raise UserError(f"a grid of {size:,} settings is too large; {MAX_TRIALS:,} at most, or search.method=sobol")
@@ -191,10 +193,10 @@ def check_sweepable(name: str, config: type, env: Environment, env_params: EnvPa
     static |= {ENV + each: ENV + each for each in convert.names(type(env))}
     if name in static:
         raise UserError(
-            f"{KEY}{name}: {name} is static (changes compiled shapes) and cannot be vmapped; -m {static[name]}=…,… trains one "
+            f"{SWEEP}{name}: {name} is static (changes compiled shapes) and cannot be vmapped; -m {static[name]}=…,… trains one "
             f"run after another, sweep.* takes {', '.join(traced_names(config))}, and the environment's params as sweep.env.*"
         )
-    raise convert.unknown_setting(KEY + name, [KEY + each for each in sweepable])
+    raise convert.unknown_setting(SWEEP + name, [SWEEP + each for each in sweepable])
 
 
 def check_trial(trial: Trial, config: Any, env: Environment, env_params: EnvParams) -> None:

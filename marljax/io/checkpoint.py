@@ -99,10 +99,10 @@ def save(folder: Path, update: int, tree: Any, purpose: CheckpointSpec, keep: in
 
     files.drafts.add(draft)
     try:
-        distributed.first_does(begin)
+        distributed.on_first_process(begin)
         with _write_errors(target):
             _write_arrays(draft / ARRAYS, tree)
-        return distributed.first_does(commit)
+        return distributed.on_first_process(commit)
     except UserError:
         for _ in range(50):  # on a full disk it would be in the way; TensorStore's threads may still be writing to it
             discard(draft)
@@ -226,7 +226,7 @@ def _fill(template: Any, path: Path, parts: tuple[str, ...]) -> Any:
         if name.startswith(parts):
             # Popped, so that no more than one array is in memory twice. orbax does not store empty arrays.
             value = stored.pop(name) if leaf.size else np.zeros(leaf.shape, leaf.dtype)
-            array = distributed.placed(value, getattr(leaf, "sharding", None))
+            array = distributed.place(value, getattr(leaf, "sharding", None))
             is_key = _is_key(leaf)
             leaf = jax.random.wrap_key_data(array, impl=jax.random.key_impl(jnp.empty((), leaf.dtype))) if is_key else array
         leaves.append(leaf)

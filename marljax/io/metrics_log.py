@@ -17,17 +17,17 @@ from marljax.utils import distributed
 Row = dict[str, Any]
 
 
-def summarise(metrics: Mapping[str, np.ndarray], member: int) -> Row:
+def summarise(metrics: Mapping[str, np.ndarray], replica: int) -> Row:
     """One run's metrics over the updates of a chunk, from metrics [S, num_updates].
 
     Loss terms are averaged over updates; ``sum_<name>`` over the episodes that ended becomes the mean ``<name>`` per episode that
     was not replayed; ``replayed`` is the share of replayed episodes. Updates after a divergence are left out; a row without
     updates is empty.
     """
-    healthy = np.isfinite(np.stack([values[member] for values in metrics.values()])).all(0)
+    healthy = np.isfinite(np.stack([values[replica] for values in metrics.values()])).all(0)
     if not healthy.any():
         return {}
-    own = {name: values[member][healthy] for name, values in metrics.items()}
+    own = {name: values[replica][healthy] for name, values in metrics.items()}
     episodes = float(own["episodes"].sum())
     row: Row = {"episodes": int(episodes)}
     if f"sum_{REPLAYED}" in own:

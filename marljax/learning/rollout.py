@@ -70,7 +70,7 @@ def collect(
 
     ``policy(key, env_state, timestep, carry)`` returns (action [E, A, …], carry, record). The records come back stacked [T, E,
     …], with the ``Step`` after each, and sums over the episodes that ended: their number ``episodes`` and ``sum_<metric>``; see
-    ``episode_figures``.
+    ``episode_metrics``.
 
     Raises:
         UserError: for an environment with a metric named ``episodes``.
@@ -84,7 +84,7 @@ def collect(
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
         env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
         step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
-        return (Actors(env_state, timestep, carry), sums + episode_figures(timestep, env_state)), (record, step)
+        return (Actors(env_state, timestep, carry), sums + episode_metrics(timestep, env_state)), (record, step)
 
     names = ["episodes", *(f"sum_{name}" for name in sorted(actors.timestep.metrics))]
     keys = jax.random.split(key, (length, 2))
@@ -92,7 +92,7 @@ def collect(
     return actors, records, steps, dict(zip(names, collectives.total(sums), strict=True))
 
 
-def episode_figures(timestep: TimeStep, env_state: VecState) -> jax.Array:
+def episode_metrics(timestep: TimeStep, env_state: VecState) -> jax.Array:
     """Number and metric sums, in order of names, of the episodes that end in this timestep, over E.
 
     Episodes that were replayed from a later state are included in the sum of ``replayed`` only, which is their number. The first

@@ -89,7 +89,7 @@ class Encoder(nn.Module):
         """x […, F] from ``arrange``, with any further columns at the end → features […, …]."""
         kinds, width, heads = self.sizes
         layers = Sizes("mlp", (width, width), (), self.activation)
-        rows, presence, own = taken_apart(kinds, x)
+        rows, presence, own = split_columns(kinds, x)
         tokens = [tower(row, layers, kind.name) for kind, row in zip(kinds, rows, strict=True)]
         entities = jnp.concatenate(tokens, axis=-2)
         query, key, value = (dense(width, 1.0, name, use_bias=False)(entities) for name in ("query", "key", "value"))
@@ -154,7 +154,7 @@ def arrange(layout: Layout, obs: jax.Array, stats: dict[str, RunningStats] | Non
     return jnp.concatenate([*rows, *presence, shown[OWN][..., 0, :]], axis=-1)
 
 
-def taken_apart(kinds: Layout, x: jax.Array) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
+def split_columns(kinds: Layout, x: jax.Array) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
     """The inverse of ``arrange``: entities [..., count, width] and presence [..., count] per kind, and all further columns."""
     sizes = [kind.count * kind.width for kind in kinds] + [kind.count for kind in kinds]
     *columns, own = jnp.split(x, np.cumsum(sizes), axis=-1)

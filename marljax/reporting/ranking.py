@@ -18,7 +18,7 @@ from marljax.errors import UserError, unknown
 from marljax.io import run_folder
 from marljax.reporting import report
 from marljax.training.best import best_or_last, best_updates, same_parameters
-from marljax.training.load import load_members
+from marljax.training.load import load_replicas
 from marljax.training.progress import print_line
 from marljax.training.runner import Run
 from marljax.utils import distributed, stats
@@ -28,12 +28,12 @@ SHOWN = 20  # settings of the table on the screen; results.json has all
 DEFAULT = "return"  # metric that ranks
 OTHERS = 2  # further metrics in the table
 
-Result = dict[str, Any]  # of a member in results.json: its seed and setting, metrics, and how its training ended
+Result = dict[str, Any]  # of a replica in results.json: its seed and setting, metrics, and how its training ended
 References = Mapping[str, Mapping[str, float]]  # policy → metrics
 
 
 def compares(settings: Settings) -> bool:
-    """Whether members are compared at the end: in a sweep, and where there are several batches."""
+    """Whether replicas are compared at the end: in a sweep, and where there are several batches."""
     return bool(settings.run.search.tried) or settings.run.search.batches not in (None, 1)
 
 
@@ -51,49 +51,49 @@ def check_metric(settings: Settings) -> None:
 
 
 def evaluate_runs(run: Run, console: Console) -> None:
-    """Evaluates every member's best and last parameters on the final frozen episodes; writes ``results.json``.
+    """Evaluates every replica's best and last parameters on the final frozen episodes; writes ``results.json``.
 
-    Members that diverged are evaluated with their last good parameters. Every process plays and the first one writes, so that
+    Replicas that diverged are evaluated with their last good parameters. Every process plays and the first one writes, so that
     none has to wait.
     """
     settings = run.settings
-    final, diverged = distributed.gathered(run.members.state.learner.params), run.diverged
+    final, diverged = distributed.gather(run.replicas.state.learner.params), run.diverged
     params = best_or_last(run.best, final)
     episodes = settings.run.eval.final_episodes
-    print_line(console, f"evaluating {convert.pluralize(len(settings.members), 'run')} on {episodes:,} episodes")
+    print_line(console, f"evaluating {convert.pluralize(len(settings.replicas), 'run')} on {episodes:,} episodes")
     best = report.learned(settings, params, report.FINAL_PART, episodes)
     last = best if same_parameters(params, final) else report.learned(settings, final, report.FINAL_PART, episodes)
     updates = best_updates(run.best, run.update)
-    members = [
-        {"trial": member.trial, **member.place, "update": int(updates[index]), "diverged": bool(diverged[index])}
+    replicas = [
+        {"trial": replica.trial, **replica.row_key, "update": int(updates[index]), "diverged": bool(diverged[index])}
         | {"metrics": report.means(best, index), "last": report.means(last, index)}
-        for index, member in enumerate(settings.members)
+        for index, replica in enumerate(settings.replicas)
     ]
-    distributed.first_writes(lambda: run_folder.write_results(run.folder, {"members": members}))
+    distributed.first_writes(lambda: run_folder.write_results(run.folder, {"replicas": replicas}))
 
 
 def finish(settings: Settings, folder: Path, console: Console) -> None:
-    """Ranks the settings of a sweep whose members are all evaluated; writes a table, a picture and the best one's episode.
+    """Ranks the settings of a sweep whose replicas are all evaluated; writes a table, a picture and the best one's episode.
 
     ``settings`` are those of the sweep or of any of its batches.
     """
     if not distributed.is_first():
         return
     settings = batch_of(settings, None, settings.run.search.batches)
-    members = read_results(folder, settings.run.search.batches or 1)
-    ranks = ranked(settings, members)
+    replicas = read_results(folder, settings.run.search.batches or 1)
+    ranks = ranked(settings, replicas)
     baselines = report.scripted(
         settings, report.FINAL_PART, settings.run.eval.final_episodes, lambda line: print_line(console, line)
     )
     references = {name: report.means(metrics) for name, metrics in baselines}
     rows = [{**rank._asdict(), "score": rank.score._asdict()} for rank in ranks]
-    run_folder.write_results(folder, {"settings": rows, "policies": references, "members": members})
+    run_folder.write_results(folder, {"settings": rows, "policies": references, "replicas": replicas})
     console.print(table(settings, ranks, references))
-    for line in report.describe_best(settings, np.array([member["update"] for member in members])):
+    for line in report.describe_best(settings, np.array([replica["update"] for replica in replicas])):
         print_line(console, line)
     if settings.run.render:
         _draw(settings, folder, ranks, references, console)
-        loaded = load_members(folder, "best", ranks[0].trial, trust=True)  # it was trained here
+        loaded = load_replicas(folder, "best", ranks[0].trial, trust=True)  # it was trained here
         index = loaded.index_of(None, folder)
         whose = f"trial {ranks[0].trial}, seed {loaded.settings.seeds[index]}"
         report.draw_episode(loaded.settings, jax.tree.map(lambda leaf: leaf[index], loaded.params), whose, folder, console)
@@ -119,22 +119,22 @@ def redraw(settings: Settings, folder: Path, console: Console) -> None:
 
 
 def read_results(folder: Path, batches: int) -> list[Result]:
-    """The results of the members of all batches."""
+    """The results of the replicas of all batches."""
     folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
-    members = [member for part in folders for member in run_folder.read_results(part)["members"]]
-    return [member | {key: _nan_for_none(member[key]) for key in ("metrics", "last")} for member in members]
+    replicas = [replica for part in folders for replica in run_folder.read_results(part)["replicas"]]
+    return [replica | {key: _nan_for_none(replica[key]) for key in ("metrics", "last")} for replica in replicas]
 
 
 def has_results(part: Settings, folder: Path) -> bool:
-    """Whether the folder of a batch holds intact results of all members from ``evaluate_runs``."""
+    """Whether the folder of a batch holds intact results of all replicas from ``evaluate_runs``."""
     try:
-        members = run_folder.read_results(folder)["members"]
-        found = [(member["trial"], member["seed"], type(member["diverged"])) for member in members]
-        values = [member["metrics"][part.run.search.metric] for member in members]
-        values += [value for member in members for key in ("metrics", "last") for value in member[key].values()]
+        replicas = run_folder.read_results(folder)["replicas"]
+        found = [(replica["trial"], replica["seed"], type(replica["diverged"])) for replica in replicas]
+        values = [replica["metrics"][part.run.search.metric] for replica in replicas]
+        values += [value for replica in replicas for key in ("metrics", "last") for value in replica[key].values()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    complete = found == [(member.trial, member.seed, bool) for member in part.members]
+    complete = found == [(replica.trial, replica.seed, bool) for replica in part.replicas]
     return complete and all(value is None or isinstance(value, int | float) for value in values)
 
 
@@ -143,20 +143,20 @@ def _nan_for_none(metrics: Mapping[str, float | None]) -> dict[str, float]:
     return {name: float("nan") if value is None else value for name, value in metrics.items()}
 
 
-def ranked(settings: Settings, members: Sequence[Result]) -> list[RankedTrial]:
+def ranked(settings: Settings, replicas: Sequence[Result]) -> list[RankedTrial]:
     """The settings, best first, by the interquartile mean over seeds; its bootstrap interval is deterministic."""
     metric, sign = settings.run.search.metric, 1 if settings.run.search.lowest else -1
     ranks = []
     for trial, values in enumerate(settings.run.search.tried or ({},)):
-        own = [member for member in members if member["trial"] == trial]
-        scores, lasts = ([member[key][metric] for member in own] for key in ("metrics", "last"))
-        means = {name: float(np.mean([member["metrics"][name] for member in own])) for name in own[0]["metrics"]}
+        own = [replica for replica in replicas if replica["trial"] == trial]
+        scores, lasts = ([replica[key][metric] for replica in own] for key in ("metrics", "last"))
+        means = {name: float(np.mean([replica["metrics"][name] for replica in own])) for name in own[0]["metrics"]}
         if len(own) == 1:
             score, last = Estimate(scores[0], float("nan"), float("nan")), lasts[0]
         else:
             score, last = stats.iqm_interval(scores, np.random.default_rng(0)), stats.iqm(lasts)
-        diverged = sum(member["diverged"] for member in own)
-        ranks.append(RankedTrial(trial, values, score, scores, diverged, means, last, [member["update"] for member in own]))
+        diverged = sum(replica["diverged"] for replica in own)
+        ranks.append(RankedTrial(trial, values, score, scores, diverged, means, last, [replica["update"] for replica in own]))
     return sorted(ranks, key=lambda rank: sign * rank.score.value)
 
 

@@ -1,4 +1,4 @@
-"""The end of a run: the final evaluation as a table, a learning curve, an episode as an animation. Axis letter: S members."""
+"""The end of a run: the final evaluation as a table, a learning curve, an episode as an animation. Axis letter: S replicas."""
 
 import functools
 import importlib
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from marljax.config.settings import Settings
-from marljax.config.sweep import KEY
+from marljax.config.sweep import SWEEP
 from marljax.core.environment import Environment, ScriptedPolicy
 from marljax.errors import UserError, first_line
 from marljax.io import cache, run_folder
@@ -33,13 +33,13 @@ Rows = list[tuple[str, Metrics]]  # (policy, metrics [S, episodes] or [episodes]
 FINAL_PART = 1  # of the frozen episodes, with which a run's final evaluation begins; part 0 is that of training
 PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs play the same episodes
 RANDOM = "random"
-LISTED = 8  # members that a line names
+LISTED = 8  # replicas that a line names
 
 
 def finish(run: Run, console: Console) -> None:
     """Evaluates every seed's best and last parameters and the scripted policies, and draws the pictures."""
     settings = run.settings
-    last = distributed.gathered(run.members.state.learner.params)
+    last = distributed.gather(run.replicas.state.learner.params)
     params = best_or_last(run.best, last)
     if not distributed.is_first():
         return
@@ -78,17 +78,17 @@ def _write(run: Run, rows: Rows) -> None:
 
 def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) -> Table:
     """The rows of ``compare``, over that many ``kind`` episodes (frozen, fresh), for a screen of that width."""
-    env, seeds = settings.env, len(settings.members)
+    env, seeds = settings.env, len(settings.replicas)
     caption = caveat(seeds, env.competitive)
     return comparison(pooled(episodes, kind, seeds), rows, width, env.display.metrics, env.display.units, caption)
 
 
 def describe_best(settings: Settings, updates: np.ndarray) -> list[str]:
-    """Lines on the update after which each member's best parameters were taken, with a warning for untrained networks.
+    """Lines on the update after which each replica's best parameters were taken, with a warning for untrained networks.
 
     The best is the highest of about twenty evaluations of few episodes, and may be due to chance.
     """
-    total, names = settings.config.num_updates, [member.name for member in settings.members]
+    total, names = settings.config.num_updates, [replica.name for replica in settings.replicas]
     if len(names) <= LISTED:
         each = [f"{name} after update {update:,}" for name, update in zip(names, updates, strict=True)]
         each[0] += f" of {total:,}"
@@ -127,7 +127,7 @@ def compare(
         last: parameters [S, …] for a second learned row, unless they equal ``params`` or play exactly as those do.
         keep: gets the learned rows as soon as they are computed.
     """
-    seeds = f" × {len(settings.members)} seeds" if len(settings.members) > 1 else ""
+    seeds = f" × {len(settings.replicas)} seeds" if len(settings.replicas) > 1 else ""
     log(f"evaluating {settings.algo} on {episodes:,} episodes{seeds}")
     rows = [(settings.algo, learned(settings, params, part, episodes))]
     if last is not None and not same_parameters(params, last):
@@ -153,7 +153,7 @@ def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], 
     log(f"evaluating baselines: {', '.join(policies)}")
     rows = []
     for name, policy in policies.items():
-        with user_code(type(settings.bare_env), f"the scripted policy '{name}'"):
+        with user_code(type(settings.base_env), f"the scripted policy '{name}'"):
             rows.append((name, _play_scripted(policy, part, episodes)))
     return rows
 
@@ -195,7 +195,7 @@ def scripted_policies(settings: Settings) -> dict[str, ScriptedPolicy]:
 
     Such a module has ``scripted_policies(env, env_params) -> {name: ScriptedPolicy}``.
     """
-    env, env_params, found = settings.bare_env, settings.env_params, {}
+    env, env_params, found = settings.base_env, settings.env_params, {}
     module = f"marljax.baselines.policies.{settings.env_name}"
     if settings.env_name.isidentifier() and importlib.util.find_spec(module) is not None:
         offered = getattr(importlib.import_module(module), "scripted_policies", None)
@@ -214,10 +214,10 @@ def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
 def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
     """An episode as an animation in a run folder, and its charts; the start of the run has reported where there is no scene."""
     path, charts = folder / run_folder.EPISODE, folder / run_folder.CHARTS
-    has_scene = not scene_error(settings.bare_env, settings.env_params)
+    has_scene = not scene_error(settings.base_env, settings.env_params)
     if has_scene:
         print_line(console, f"drawing an episode of {whose}: {path}")
-    elif settings.bare_env.display.charts is None:
+    elif settings.base_env.display.charts is None:
         return
     try:
         animate(settings, params, suite_key(FINAL_PART), path if has_scene else None, charts)
@@ -240,14 +240,14 @@ def draw_curve(
 
 
 def curve_rows(settings: Settings, folder: Path) -> list[Row]:
-    """The rows of every batch of a run; members of a sweep, which share seeds, get a ``seed`` of their own each."""
+    """The rows of every batch of a run; replicas of a sweep, which share seeds, get a ``seed`` of their own each."""
     batches = settings.run.search.batches or 1
     folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
     rows = [row for each in folders for row in read_rows(each)]
     if not settings.run.search.tried:
         return rows
-    keys = tuple(settings.members[0].place)
-    metrics = [{name: value for name, value in row.items() if not name.startswith(KEY)} for row in rows]
+    keys = tuple(settings.replicas[0].row_key)
+    metrics = [{name: value for name, value in row.items() if not name.startswith(SWEEP)} for row in rows]
     return [own | {"seed": str([row.get(key) for key in keys])} for own, row in zip(metrics, rows, strict=True)]
 
 
@@ -274,7 +274,7 @@ def animate(settings: Settings, params: Any, key: jax.Array, path: Path | None, 
     env, env_params = settings.env, settings.env_params
     policy = LearnedPolicy(settings.algorithm, env, settings.config, params)
     states, metrics = record(env, env_params, policy, policy.initial_carry(), key)
-    with user_code(type(settings.bare_env), "what draws an episode"):
+    with user_code(type(settings.base_env), "what draws an episode"):
         if charts and env.display.charts:
             figure = env.display.charts(*jax.device_get((states, env_params)))
             if figure is not None:

@@ -1,4 +1,4 @@
-"""The best parameters of a run so far, by their evaluation. Axis letter: S members."""
+"""The best parameters of a run so far, by their evaluation. Axis letter: S replicas."""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Best(NamedTuple):
-    """The evaluated parameters with the highest score of each member; arrays on the host."""
+    """The evaluated parameters with the highest score of each replica; arrays on the host."""
 
     params: Any  # [S, …]
     score: Any  # [S] float32 mean evaluation return; -inf before the first evaluation
@@ -15,7 +15,7 @@ class Best(NamedTuple):
 
 
 def choose(condition: np.ndarray, params: Any, others: Any) -> Any:
-    """Parameters [S, …] on the host: for each member ``params`` where ``condition`` [S] holds, else ``others``."""
+    """Parameters [S, …] on the host: for each replica ``params`` where ``condition`` [S] holds, else ``others``."""
 
     def pick(leaf: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.where(condition.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, other)
@@ -24,7 +24,7 @@ def choose(condition: np.ndarray, params: Any, others: Any) -> Any:
 
 
 def best_or_last(best: Best, last: Any) -> Any:
-    """The best parameters [S, …], or the ``last`` ones of a member that was never evaluated."""
+    """The best parameters [S, …], or the ``last`` ones of a replica that was never evaluated."""
     return choose(np.isfinite(best.score), best.params, last)
 
 

@@ -1,6 +1,6 @@
 """Evaluation of learned and scripted policies on frozen episodes, in one compiled program.
 
-Axis letters: S members, A agents, T steps.
+Axis letters: S replicas, A agents, T steps.
 """
 
 import dataclasses
@@ -145,14 +145,14 @@ def _evaluate_learned(
     greedy: bool,
     overrides: dict[str, Any],
 ) -> dict[str, jax.Array]:
-    def evaluate_member(inputs: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
+    def evaluate_replica(inputs: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
         params, overrides = inputs
         own_config, own_params = apply_overrides(config, env_params, overrides)
         policy = LearnedPolicy(algorithm, evaluator.env, own_config, params, greedy)
         return play(evaluator.env, own_params, policy, policy.initial_carry(), key, evaluator.episodes, evaluator.max_steps)
 
-    # One member after the other: under vmap all would wait for the longest episode.
-    return jax.lax.map(evaluate_member, (params, overrides))
+    # One replica after the other: under vmap all would wait for the longest episode.
+    return jax.lax.map(evaluate_replica, (params, overrides))
 
 
 @functools.partial(jax.jit, static_argnums=0)

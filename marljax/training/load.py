@@ -1,4 +1,4 @@
-"""Trained policies from run folders. Axis letter: S members."""
+"""Trained policies from run folders. Axis letter: S replicas."""
 
 import dataclasses
 import warnings
@@ -75,21 +75,21 @@ def load(
     """
     if not isinstance(run, str | Path):
         raise UserError(f"{short_repr(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
-    members = load_members(Path(run), which, trial, trust)
-    for line in members.warnings:
+    replicas = load_replicas(Path(run), which, trial, trust)
+    for line in replicas.warnings:
         warnings.warn(line, stacklevel=2)
-    index = members.index_of(seed, Path(run))
-    chosen, score = members.settings, members.best.score[index]
-    update = members.update_of(index, which)
+    index = replicas.index_of(seed, Path(run))
+    chosen, score = replicas.settings, replicas.best.score[index]
+    update = replicas.update_of(index, which)
     if update == 0:
-        advice = "which='last' gives the trained ones" if members.update else "the run has just begun"
+        advice = "which='last' gives the trained ones" if replicas.update else "the run has just begun"
         warnings.warn(f"{run}, seed {chosen.seeds[index]}: these are the untrained network's parameters; {advice}", stacklevel=2)
     return TrainedPolicy(
         algorithm=chosen.algorithm,
         env=chosen.env,
         env_params=chosen.env_params,
         config=chosen.config,
-        params=jax.tree.map(lambda leaf: leaf[index], members.params),
+        params=jax.tree.map(lambda leaf: leaf[index], replicas.params),
         seed=chosen.seeds[index],
         update=update,
         score=float(score) if which == "best" and np.isfinite(score) else float("nan"),
@@ -97,27 +97,27 @@ def load(
 
 
 class Loaded(NamedTuple):
-    """The trained members of one setting."""
+    """The trained replicas of one setting."""
 
-    settings: Settings  # of these members alone
+    settings: Settings  # of these replicas alone
     params: Any  # [S, …]
     best: Best
     update: int  # of the newest checkpoint
     warnings: tuple[str, ...] = ()  # of damaged checkpoints and changed env_params
 
     def index_of(self, seed: int | None, folder: Path) -> int:
-        """Index of the member with the seed; for None of the one with the best evaluation."""
+        """Index of the replica with the seed; for None of the one with the best evaluation."""
         seeds = self.settings.seeds
         if seed is not None and not (is_integer(seed) and seed in seeds):
             raise UserError(f"{folder} has no seed {seed!r}; it trained {', '.join(map(str, seeds))}")
         return int(np.argmax(self.best.score)) if seed is None else seeds.index(seed)
 
     def update_of(self, index: int, which: Which) -> int:
-        """The update after which a member's best or last parameters were taken; 0 for the untrained network."""
+        """The update after which a replica's best or last parameters were taken; 0 for the untrained network."""
         return int(best_updates(self.best, self.update)[index]) if which == "best" else self.update
 
 
-def load_members(
+def load_replicas(
     folder: Path, which: Which, trial: int | None = None, trust: bool = False, repeated: Mapping[str, Any] | None = None
 ) -> Loaded:
     """Parameters of every seed of a run, or of one setting of a sweep.
@@ -143,7 +143,7 @@ def load_members(
 
 
 def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, int, list[str]]:
-    """Newest and best parameters of the members of a batch that have a setting, the checkpoint's update, warnings.
+    """Newest and best parameters of the replicas of a batch that have a setting, the checkpoint's update, warnings.
 
     Raises ``UserError`` where other settings were trained, but only warns of other env_params: they come from the environment's
     code, and may differ in the last digits on another machine.
@@ -151,16 +151,16 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
     trainer = Trainer(part.algorithm, part.training_env, part.config, make_mesh())
     saved, shapes = folder / run_folder.CHECKPOINTS, saved_shapes(trainer, part)
     found = checkpoint.checkpoints(saved)
-    lost = lost_progress(folder, part, shapes.members, found)
+    lost = lost_progress(folder, part, shapes.replicas, found)
     if lost and not found:
         raise UserError(f"{lost}; put {saved} back")
-    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts=("best", "members.state.learner.params"))
+    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts=("best", "replicas.state.learner.params"))
     lines = changed_settings(folder, restored.notes, part)
     refused = [line for name, line in lines.items() if not name.startswith(f"{ENV_PARAMS}.")]
     for line in (*edited_params(restored.notes, part).values(), *refused):
         raise UserError(f"{folder}: {line}; set it back in {run_folder.CONFIG}")
-    own = [index for index, member in enumerate(part.members) if member.trial == trial]
-    params = (restored.tree.members.state.learner.params, restored.tree.best)
+    own = [index for index, replica in enumerate(part.replicas) if replica.trial == trial]
+    params = (restored.tree.replicas.state.learner.params, restored.tree.best)
     last, best = jax.tree.map(lambda leaf: np.asarray(leaf)[own], params)
     return last, best, restored.update, [*restored.warnings, *([lost] if lost else []), *lines.values()]
 
@@ -182,14 +182,14 @@ def _choose_trial(folder: Path, whole: Settings, trial: int | None) -> int:
 
 
 def _settings_of_trial(whole: Settings, trial: int) -> Settings:
-    """The settings of one setting's members, as a run of their own would have them; the environment is that of evaluations."""
-    own = [index for index, member in enumerate(whole.members) if member.trial == trial]
+    """The settings of one setting's replicas, as a run of their own would have them; the environment is that of evaluations."""
+    own = [index for index, replica in enumerate(whole.replicas) if replica.trial == trial]
     values = {name: column[own[0]] for name, column in whole.evaluation_overrides.items()}
     config, env_params = apply_overrides(whole.config, whole.env_params, values)
     changes = {name.removeprefix(ENV): convert.to_builtin(value) for name, value in values.items() if name.startswith(ENV)}
     tree = whole.tree | {"env": whole.tree["env"] | changes}
-    members = tuple(whole.members[index]._replace(trial=0, values={}) for index in own)
-    return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, members=members)
+    replicas = tuple(whole.replicas[index]._replace(trial=0, values={}) for index in own)
+    return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, replicas=replicas)
 
 
 def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -200,8 +200,8 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
     if not changes:
         return trained
     tree = dict(trained.tree["env"]) | dict(changes)
-    bare_env, env_params = settings.build_env(trained.env_name, tree)
-    env = settings.adapt_env(trained.algorithm, bare_env)
+    base_env, env_params = settings.build_env(trained.env_name, tree)
+    env = settings.adapt_env(trained.algorithm, base_env)
     texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
     refusal = f"the run's policies do not fit {' '.join(f'env.{key}={text}' for key, text in texts.items())}"
     shapes = [str(jax.tree.map(lambda box: box.shape, each.observation_space)) for each in (trained.env, env)]
@@ -222,4 +222,4 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
         jax.eval_shape(sharded, jax.random.key(0))
     except Exception as error:  # networks raise many kinds for sizes that do not fit
         raise UserError(f"{refusal}: their networks have other sizes; leave it out") from error
-    return dataclasses.replace(trained, env=env, bare_env=bare_env, env_params=env_params, tree=trained.tree | {"env": tree})
+    return dataclasses.replace(trained, env=env, base_env=base_env, env_params=env_params, tree=trained.tree | {"env": tree})

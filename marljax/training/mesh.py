@@ -15,22 +15,22 @@ def make_mesh(seed: int = 1, data: int = 1) -> jax.sharding.Mesh:
     return jax.make_mesh((seed, data), (SEED, DATA), axis_types=(auto, auto), devices=jax.devices()[: seed * data])
 
 
-def layout(devices: int | None, seed: int | None, data: int | None, members: int) -> tuple[int, int]:
-    """(seed, data): devices along the members of a batch and along the environments of each.
+def layout(devices: int | None, seed: int | None, data: int | None, replicas: int) -> tuple[int, int]:
+    """(seed, data): devices along the replicas of a batch and along the environments of each.
 
     Args:
         devices: the total; None for ``seed × data``.
-        seed: None for the largest number that divides devices and members.
+        seed: None for the largest number that divides devices and replicas.
         data: None for the rest.
-        members: S.
+        replicas: S.
     """
     if devices is None:
         seed, data = seed or 1, data or 1
     elif seed is None:
-        seed = divide(devices, data, "devices", "parts of mesh.data") if data else math.gcd(devices, members)
+        seed = divide(devices, data, "devices", "parts of mesh.data") if data else math.gcd(devices, replicas)
     if data is None:
         data = divide(devices or seed, seed, "devices", "parts of mesh.seed")
     if devices is not None and seed * data != devices:
         raise UserError(f"mesh.seed={seed} × mesh.data={data} does not equal devices={devices}; leave one of the three out")
-    divide(members, seed, "runs" if members > 1 else "run", "parts of mesh.seed")
+    divide(replicas, seed, "runs" if replicas > 1 else "run", "parts of mesh.seed")
     return seed, data

@@ -19,8 +19,8 @@ SECONDS_BETWEEN_LINES = 10.0
 class LiveProgress:
     """Steps done, steps per second, time left and the main metrics; a context manager around training."""
 
-    def __init__(self, console: Console, total_steps: int, done_steps: int, members: str) -> None:
-        self._console, self._total, self._members = console, total_steps, members
+    def __init__(self, console: Console, total_steps: int, done_steps: int, replicas: str) -> None:
+        self._console, self._total, self._replicas = console, total_steps, replicas
         self._last_line = 0.0
         self._fields = ("steps", "speed", "left", "metrics")
         columns = [TextColumn(f"{{task.fields[{name}]}}") for name in self._fields]
@@ -37,7 +37,7 @@ class LiveProgress:
 
     def update(self, steps: int, speed: float | None, metrics: str) -> None:
         """Shows that every seed has done ``steps`` environment steps, at ``speed`` of them per second (None: unknown)."""
-        times = f" × {self._members}" if self._members != "1 seed" else ""
+        times = f" × {self._replicas}" if self._replicas != "1 seed" else ""
         parts: dict[str, Any] = {
             "steps": f"{short(steps)}/{short(self._total)} steps",
             "speed": f"{short(speed)} steps/s{times}" if speed else "",

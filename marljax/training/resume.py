@@ -15,7 +15,7 @@ from marljax.errors import UserError
 from marljax.io import metrics_log, run_folder
 from marljax.io.checkpoint import CheckpointSpec
 from marljax.training.best import Best
-from marljax.training.trainer import MAX_CHUNK, Members, Trainer
+from marljax.training.trainer import MAX_CHUNK, Replicas, Trainer
 
 ENV_PARAMS = "env_params"  # group of a configuration
 RESULTS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", ENV_PARAMS)  # groups, too
@@ -24,7 +24,7 @@ RESULTS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay
 class Saved(NamedTuple):
     """The arrays of a checkpoint."""
 
-    members: Members
+    replicas: Replicas
     best: Best
 
 
@@ -34,19 +34,19 @@ def purpose_of(settings: Settings) -> CheckpointSpec:
     return CheckpointSpec(settings.algo, name, settings.env.version)
 
 
-def member_inputs(settings: Settings) -> tuple[jax.Array, Any, dict[str, np.ndarray]]:
+def replica_inputs(settings: Settings) -> tuple[jax.Array, Any, dict[str, np.ndarray]]:
     """Arguments of ``Trainer.init``: keys [S], env_params, and overrides [S] by name.
 
-    A member with seed i is the same as a single run with that seed.
+    A replica with seed i is the same as a single run with that seed.
     """
     return jax.vmap(jax.random.key)(np.array(settings.seeds, np.uint32)), settings.training_params, settings.overrides
 
 
 def saved_shapes(trainer: Trainer, settings: Settings) -> Saved:
     """The arrays of a checkpoint as ``jax.ShapeDtypeStruct``."""
-    members = trainer.shapes(*member_inputs(settings))
-    score, update = (jax.ShapeDtypeStruct((len(settings.members),), dtype) for dtype in (np.float32, np.int32))
-    return Saved(members, Best(members.state.learner.params, score, update))
+    replicas = trainer.shapes(*replica_inputs(settings))
+    score, update = (jax.ShapeDtypeStruct((len(settings.replicas),), dtype) for dtype in (np.float32, np.int32))
+    return Saved(replicas, Best(replicas.state.learner.params, score, update))
 
 
 def chunk_of(settings: Settings) -> int:
@@ -60,7 +60,7 @@ def chunk_of(settings: Settings) -> int:
     return min(divisors, key=lambda length: max(length / target, target / length), default=target)
 
 
-def lost_progress(folder: Path, settings: Settings, members: Members, found: Sequence[Path]) -> str | None:
+def lost_progress(folder: Path, settings: Settings, replicas: Replicas, found: Sequence[Path]) -> str | None:
     """A description of progress beyond the newest of the checkpoints ``found``; None where nothing is missing.
 
     A kill costs what came after the newest checkpoint, at most an interval and a chunk. More is lost where checkpoints were
@@ -72,7 +72,7 @@ def lost_progress(folder: Path, settings: Settings, members: Members, found: Seq
         return f"{folder} had a checkpoint of update {saved}, and {remains}"
     if not found and (folder / run_folder.RESULTS).exists():
         return f"{folder} has results of a run that has ended, but no checkpoint"
-    if saved is not None or settings.run.checkpoint.minutes or persistent_parts(members.state):
+    if saved is not None or settings.run.checkpoint.minutes or persistent_parts(replicas.state):
         return None
     rows = max((row["update"] for row in metrics_log.read_rows(folder)), default=0)
     total = settings.config.num_updates
@@ -114,5 +114,7 @@ def edited_params(notes: dict[str, Any], settings: Settings) -> dict[str, str]:
     saved, current = notes.get("settings"), settings.tree[ENV_PARAMS]
     before = saved.get(ENV_PARAMS) if isinstance(saved, dict) else None
     before = before if isinstance(before, dict) else current
-    other = {name: value for name, value in settings.written.items() if value not in (before.get(name), current.get(name))}
+    other = {
+        name: value for name, value in settings.saved_env_params.items() if value not in (before.get(name), current.get(name))
+    }
     return {f"{ENV_PARAMS}.{name}": f"{ENV_PARAMS}.{name} was {before.get(name)} and is {value}" for name, value in other.items()}

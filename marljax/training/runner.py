@@ -3,7 +3,7 @@
 Results depend neither on the chunk length nor on what is logged, evaluated or saved. A run that is killed at any time resumes
 from its last checkpoint to bitwise the same parameters.
 
-Axis letter: S members (runs of a batch, which train in one program).
+Axis letter: S replicas (runs of a batch, which train in one program).
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
 from marljax.training.mesh import layout, make_mesh
 from marljax.training.progress import LiveProgress, headline, print_line
-from marljax.training.resume import Saved, check_unchanged, chunk_of, lost_progress, member_inputs, purpose_of, saved_shapes
-from marljax.training.trainer import Members, Trainer
+from marljax.training.resume import Saved, check_unchanged, chunk_of, lost_progress, purpose_of, replica_inputs, saved_shapes
+from marljax.training.trainer import Replicas, Trainer
 from marljax.training.wandb import WandbRuns
 from marljax.utils import collectives, distributed, memory
 
@@ -50,19 +50,19 @@ class Run:
     settings: Settings
     folder: Path
     trainer: Trainer
-    members: Members
+    replicas: Replicas
     best: Best
     update: int  # updates done
-    largest_reward: np.ndarray  # [S] absolute, since this process began; NaN of members that were warned of
+    largest_reward: np.ndarray  # [S] absolute, since this process began; NaN of replicas that were warned of
 
     @property
     def names(self) -> list[str]:
-        return [member.name for member in self.settings.members]
+        return [replica.name for replica in self.settings.replicas]
 
     @property
     def diverged(self) -> np.ndarray:
         """[S] bool."""
-        return distributed.fetched(self.members.diverged_at) >= 0
+        return distributed.fetch(self.replicas.diverged_at) >= 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RunResult:
 
 
 def train(settings: Settings, console: Console, folder: Path | None = None) -> RunResult:
-    """Trains until all updates are done, every member has diverged, or a signal asks to stop.
+    """Trains until all updates are done, every replica has diverged, or a signal asks to stop.
 
     Continues the run in ``folder``, or that of ``resume``, from its newest good checkpoint if it has one; else the run folder is
     new.
@@ -91,10 +91,10 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> R
         run = start(settings, folder, trainer, console)
         trust.mark(folder, settings.tree)
         session = stack.enter_context(provenance.recorded(folder, own_sources(settings)))
-        wandb = distributed.together(lambda: WandbRuns(settings, folder, lambda line: print_line(console, line)))
+        wandb = distributed.on_all_processes(lambda: WandbRuns(settings, folder, lambda line: print_line(console, line)))
         stack.callback(wandb.finish)
         announce(run, console)
-        log = distributed.together(lambda: MetricsFile(folder, run.update or -1))  # a new run writes its first row again
+        log = distributed.on_all_processes(lambda: MetricsFile(folder, run.update or -1))  # a new run writes its first row again
         stopper = stack.enter_context(Stopper(console))
         steps = trainer.steps_per_update
         progress = stack.enter_context(
@@ -102,15 +102,15 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> R
         )
 
         def record(rows: list[Row]) -> None:
-            distributed.together(lambda: log.append(rows))
+            distributed.on_all_processes(lambda: log.append(rows))
             wandb.append(rows)
 
         status = session.status = run_chunks(run, progress, record, stopper)
-        bests = zip(settings.members, run.best.score, run.best.update, strict=True)
+        bests = zip(settings.replicas, run.best.score, run.best.update, strict=True)
         wandb.conclude(
             [
-                member.place | {"best_eval_score": float(score), "best_update": int(update)}
-                for member, score, update in bests
+                replica.row_key | {"best_eval_score": float(score), "best_update": int(update)}
+                for replica, score, update in bests
                 if np.isfinite(score)
             ]
         )
@@ -124,7 +124,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     evaluator = Evaluator(settings.env, settings.run.eval.episodes)
     minutes = settings.run.checkpoint.minutes
     if minutes is None:  # a replay buffer is saved whole each time, which takes long
-        minutes = MINUTES_WITH_REPLAY if persistent_parts(run.members.state) else 0.0
+        minutes = MINUTES_WITH_REPLAY if persistent_parts(run.replicas.state) else 0.0
     compiled: set[int] = set()  # chunk lengths; the first chunk of each includes compilation
     speed: float | None = None
     saved_at, save_due = time.monotonic(), False
@@ -133,8 +133,8 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     while run.update < total:
         before, frozen, begin = run.update, run.diverged, time.monotonic()
         count = min(chunk, total - before)
-        run.members, metrics = trainer.run(run.members, count)
-        metrics = distributed.fetched(metrics)
+        run.replicas, metrics = trainer.run(run.replicas, count)
+        metrics = distributed.fetch(metrics)
         seconds = time.monotonic() - begin
         run.update += count
         report_divergence(run, frozen, progress.print_line)
@@ -151,7 +151,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         progress.update(run.update * steps_per_update, speed, headline(means, display.metrics, display.units))
 
         if run.diverged.all():
-            save(run)  # the frozen members are the last good ones, and the run may have no checkpoint yet
+            save(run)  # the frozen replicas are the last good ones, and the run may have no checkpoint yet
             return "diverged"
         save_due |= crosses_interval(before, run.update, settings.run.checkpoint.every, total)
         stop = stopper.agreed()  # once per chunk: a signal that comes after it waits for the next chunk and its checkpoint
@@ -173,11 +173,11 @@ def crosses_interval(before: int, after: int, every: float, total: int) -> bool:
 
 
 def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
-    """Metrics [S, episodes] of the greedy policies on the frozen episodes; updates the best parameters of every member.
+    """Metrics [S, episodes] of the greedy policies on the frozen episodes; updates the best parameters of every replica.
 
     Where teams compete the newest parameters are the best: self-play returns are zero-sum.
     """
-    params = distributed.gathered(run.members.state.learner.params)
+    params = distributed.gather(run.replicas.state.learner.params)
     results = play_suite(run.settings, evaluator, params, 0)
     score = score_of(results).mean(-1).astype(np.float32)
     better = ((score > run.best.score) | run.settings.env.competitive) & ~run.diverged
@@ -206,7 +206,7 @@ def save(run: Run) -> None:
         "metrics": metrics_log.fingerprint(run.folder),
     }
     folder, keep = run.folder / run_folder.CHECKPOINTS, run.settings.run.checkpoint.keep
-    checkpoint.save(folder, run.update, Saved(run.members, run.best), purpose_of(run.settings), keep, notes)
+    checkpoint.save(folder, run.update, Saved(run.replicas, run.best), purpose_of(run.settings), keep, notes)
     distributed.first_writes(lambda: run_folder.note_saved(run.folder, run.update))
 
 
@@ -215,7 +215,7 @@ def save(run: Run) -> None:
 
 def check_environment(settings: Settings, console: Console) -> None:
     """Raises ``UserError`` where a user's environment breaks the contract; only prints a line where its scenes do."""
-    env, env_params = settings.bare_env, settings.env_params
+    env, env_params = settings.base_env, settings.env_params
     check_before_training(env, env_params)
     if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
         print_line(console, f"no animation: {fault}")
@@ -225,7 +225,7 @@ def make_trainer(settings: Settings) -> Trainer:
     """The training program on the mesh of the settings."""
     mesh, available = settings.run.mesh, jax.device_count()
     count: Any = available if settings.run.devices == "all" else settings.run.devices
-    seed, data = layout(count, mesh.seed, mesh.data, len(settings.members))
+    seed, data = layout(count, mesh.seed, mesh.data, len(settings.replicas))
     requested = f"{seed * data} devices are requested (mesh.seed={seed} × mesh.data={data})"
     if seed * data > available:
         more = "; JAX_NUM_CPU_DEVICES=8 in front of the command makes eight of a CPU" if jax.default_backend() == "cpu" else ""
@@ -240,19 +240,19 @@ def check_sizes(trainer: Trainer, settings: Settings) -> None:
 
     Traces the program of ``run_chunks`` on the same shapes; JAX reuses the trace.
     """
-    inputs = member_inputs(settings)
-    members, _ = jax.eval_shape(lambda *inputs: trainer.run(trainer.init(*inputs), chunk_of(settings)), *inputs)
+    inputs = replica_inputs(settings)
+    replicas, _ = jax.eval_shape(lambda *inputs: trainer.run(trainer.init(*inputs), chunk_of(settings)), *inputs)
     remedy = "lower algo.num_envs or seeds"
     if hasattr(settings.config, "buffer_size"):
         remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16"
-    memory.check(memory.size(members) * memory.sharing(trainer.mesh) // trainer.mesh.size, describe_runs(settings), remedy)
+    memory.check(memory.size(replicas) * memory.sharing(trainer.mesh) // trainer.mesh.size, describe_runs(settings), remedy)
 
 
 def describe_runs(settings: Settings) -> str:
     """The runs that train together: ``4 seeds``, ``6 settings × 4 seeds``."""
     trials, seeds = settings.run.search.tried, convert.pluralize(settings.run.seeds, "seed")
     if settings.run.search.batch is not None:
-        return convert.pluralize(len(settings.members), "run")
+        return convert.pluralize(len(settings.replicas), "run")
     return f"{convert.pluralize(len(trials), 'setting')} × {seeds}" if trials else seeds
 
 
@@ -265,7 +265,7 @@ def own_sources(settings: Settings) -> dict[str, Path]:
 
 def open_run_folder(stack: ExitStack, settings: Settings, folder: Path | None) -> Path:
     """The run folder, created and locked by the first process."""
-    return distributed.first_does(
+    return distributed.on_first_process(
         lambda: stack.enter_context(new_or_resumed_folder(settings) if folder is None else run_folder.locked(folder))
     )
 
@@ -291,10 +291,10 @@ def new_or_resumed_folder(settings: Settings) -> Iterator[Path]:
 
 def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) -> Run:
     """A new run, or the one in ``folder`` with the state of its newest good checkpoint."""
-    saved, count = folder / run_folder.CHECKPOINTS, len(settings.members)
+    saved, count = folder / run_folder.CHECKPOINTS, len(settings.replicas)
     found = checkpoint.checkpoints(saved)
     shapes = saved_shapes(trainer, settings)
-    lost = lost_progress(folder, settings, shapes.members, found)
+    lost = lost_progress(folder, settings, shapes.replicas, found)
     if lost and not found:
         raise UserError(f"{lost}; put {saved} back, or start a new run")
     notes = checkpoint.newest_notes(saved)
@@ -310,10 +310,10 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
             run_folder.note_saved(folder, 0)
 
         distributed.first_writes(write)
-        members = trainer.init(*member_inputs(settings))
-        params = distributed.fetched(members.state.learner.params)
+        replicas = trainer.init(*replica_inputs(settings))
+        params = distributed.fetch(replicas.state.learner.params)
         best = Best(params, np.full(count, -np.inf, np.float32), np.zeros(count, np.int32))
-        return Run(settings, folder, trainer, members, best, 0, np.zeros(count))
+        return Run(settings, folder, trainer, replicas, best, 0, np.zeros(count))
 
     devices = devices_of(trainer)
     if (before := notes.get("devices", devices)) != devices:
@@ -323,8 +323,8 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     for warning in (*restored.warnings, lost and f"{lost}; going on from there", rows):
         if warning:
             print_line(console, f"warning: {warning}")
-    best = distributed.fetched(restored.tree.best)
-    return Run(settings, folder, trainer, restored.tree.members, best, restored.update, np.zeros(count))
+    best = distributed.fetch(restored.tree.best)
+    return Run(settings, folder, trainer, restored.tree.replicas, best, restored.update, np.zeros(count))
 
 
 def devices_of(trainer: Trainer) -> str:
@@ -341,12 +341,12 @@ def announce(run: Run, console: Console) -> None:
     settings, trainer = run.settings, run.trainer
     steps, requested = trainer.num_updates * trainer.steps_per_update, settings.config.total_steps
     rounded = f" (total_steps={requested:,} rounded up to whole updates)" if steps != requested else ""
-    runs = f", {describe_runs(settings)}" if len(settings.members) > 1 else ""
+    runs = f", {describe_runs(settings)}" if len(settings.replicas) > 1 else ""
     device = jax.devices()[0].device_kind + (f" × {trainer.mesh.size}" if trainer.mesh.size > 1 else "")
     updates = convert.pluralize(trainer.num_updates, "update")
     print_line(console, f"{settings.label}: {steps:,} steps in {updates}{rounded}{runs}, on {device}")
-    if size := sum(map(memory.size, persistent_parts(run.members.state))):
-        per_seed = memory.shown(size // len(settings.members))
+    if size := sum(map(memory.size, persistent_parts(run.replicas.state))):
+        per_seed = memory.format_bytes(size // len(settings.replicas))
         print_line(console, f"replay buffer: {per_seed} per seed, in memory and in checkpoints")
     print_line(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
@@ -354,21 +354,21 @@ def announce(run: Run, console: Console) -> None:
 
 
 def rows_of(run: Run, metrics: dict[str, np.ndarray], evaluated: dict[str, np.ndarray]) -> list[Row]:
-    """One row per member with metrics [S, chunk] of training or [S, episodes] of an evaluation."""
+    """One row per replica with metrics [S, chunk] of training or [S, episodes] of an evaluation."""
     rows, diverged = [], run.diverged
-    for index, member in enumerate(run.settings.members):
+    for index, replica in enumerate(run.settings.replicas):
         values = summarise(metrics, index) if metrics else {}
         if not diverged[index]:
             values |= {f"eval_{name}": float(np.mean(results[index])) for name, results in evaluated.items()}
         if values:
             position = {"update": run.update, "env_steps": run.update * run.trainer.steps_per_update}
-            rows.append(member.place | position | {"time": round(time.time(), 3)} | values)
+            rows.append(replica.row_key | position | {"time": round(time.time(), 3)} | values)
     return rows
 
 
 def report_divergence(run: Run, before: np.ndarray, log: Callable[[str], None]) -> None:
-    """Logs for every member that diverged in this chunk when and in which quantity; ``before`` [S] had diverged earlier."""
-    update, quantity = distributed.fetched((run.members.diverged_at, run.members.diverged_in))
+    """Logs for every replica that diverged in this chunk when and in which quantity; ``before`` [S] had diverged earlier."""
+    update, quantity = distributed.fetch((run.replicas.diverged_at, run.replicas.diverged_in))
     for index in np.flatnonzero((update >= 0) & ~before):
         name = run.trainer.quantities[int(quantity[index])]
         log(
@@ -378,7 +378,7 @@ def report_divergence(run: Run, before: np.ndarray, log: Callable[[str], None]) 
 
 
 def report_impossible_values(run: Run, metrics: dict[str, np.ndarray], log: Callable[[str], None]) -> None:
-    """Warns once of every member whose critic exceeds the largest possible return, max |r| / (1 − γ).
+    """Warns once of every replica whose critic exceeds the largest possible return, max |r| / (1 − γ).
 
     Such values reinforce themselves, as where the critic bootstraps from final observations, whose value no return corrects.
     """
@@ -388,7 +388,7 @@ def report_impossible_values(run: Run, metrics: dict[str, np.ndarray], log: Call
     run.largest_reward = np.maximum(run.largest_reward, rewards)
     if run.update < IMPOSSIBLE_AFTER * run.trainer.num_updates:
         return
-    gamma = distributed.fetched(run.members.config.gamma)
+    gamma = distributed.fetch(run.replicas.config.gamma)
     values = np.nan_to_num(metrics["max_value"][:, -1])
     for index in np.flatnonzero((1.0 - gamma) * values > IMPOSSIBLE_FACTOR * run.largest_reward):
         reward = run.largest_reward[index]

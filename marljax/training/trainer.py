@@ -1,10 +1,10 @@
 """The compiled training programs: a whole run as one function, and the chunks of updates that the command line runs.
 
 Both loop over ``algorithm.update`` inside ``shard_map`` over the mesh ("seed", "data") and, on each device, ``vmap`` over the
-members of a batch: runs that differ in their key and in traced hyperparameters. A member whose loss or parameters become NaN or
+replicas of a batch: runs that differ in their key and in traced hyperparameters. A replica whose loss or parameters become NaN or
 infinite is frozen in its state before that update, except for persistent parts (a replay buffer), which nothing reads after that.
 
-Axis letters: S members, E environments.
+Axis letters: S replicas, E environments.
 """
 
 import contextlib
@@ -44,28 +44,28 @@ class Result(NamedTuple):
     diverged_at: jax.Array  # int32 update in which a value was not finite; -1 if there was none
 
 
-class Members(struct.PyTreeNode):
+class Replicas(struct.PyTreeNode):
     """The runs of one batch; every leaf has a leading [S]."""
 
     state: TrainState
-    config: Any  # traced leaves [S]: members may differ
+    config: Any  # traced leaves [S]: replicas may differ
     diverged_at: jax.Array  # [S] int32 update in which a value was not finite; -1 while healthy
     diverged_in: jax.Array  # [S] int32 quantity that was not (index into ``Trainer.quantities``)
 
 
 # The learner is replicated over "data", the actors' [E] is sharded over it. A spec per field, as a prefix of the tree.
-_MEMBER: Any = PartitionSpec(collectives.SEED)
-_STATE = TrainState(learner=_MEMBER, actors=PartitionSpec(collectives.SEED, collectives.DATA))  # type: ignore[arg-type]
-_MEMBERS = Members(state=_STATE, config=_MEMBER, diverged_at=_MEMBER, diverged_in=_MEMBER)
+_REPLICA: Any = PartitionSpec(collectives.SEED)
+_STATE = TrainState(learner=_REPLICA, actors=PartitionSpec(collectives.SEED, collectives.DATA))  # type: ignore[arg-type]
+_REPLICAS = Replicas(state=_STATE, config=_REPLICA, diverged_at=_REPLICA, diverged_in=_REPLICA)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """The compiled programs of a batch of runs on a mesh: ``init`` creates the members, ``run`` advances (and donates) them."""
+    """The compiled programs of a batch of runs on a mesh: ``init`` creates the replicas, ``run`` advances (and donates) them."""
 
     algorithm: ModuleType
     env: Environment
-    config: Any  # static fields shape the program; traced leaves are the default of every member
+    config: Any  # static fields shape the program; traced leaves are the default of every replica
     mesh: Mesh
 
     @property
@@ -76,36 +76,36 @@ class Trainer:
     def steps_per_update(self) -> int:
         return self.config.steps_per_update
 
-    def init(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Members:
-        """Members for keys [S]; ``overrides`` holds [S] values by name, as in ``make_train``, all else is shared."""
+    def init(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Replicas:
+        """Replicas for keys [S]; ``overrides`` holds [S] values by name, as in ``make_train``, all else is shared."""
         count = keys.shape[0]
         if count % self.mesh.shape[collectives.SEED]:
             raise UserError(f"{count} seeds do not divide over {self.mesh.shape[collectives.SEED]} devices along 'seed'")
         with lean_tracing():
             return _init(self, keys, env_params, as_traced(self.config), dict(overrides or {}))
 
-    def shapes(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Members:
+    def shapes(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Replicas:
         """The result of ``init`` as ``jax.ShapeDtypeStruct`` with shardings."""
-        members = jax.eval_shape(self.init, keys, env_params, overrides)
+        replicas = jax.eval_shape(self.init, keys, env_params, overrides)
 
         def with_sharding(spec: PartitionSpec, part: Any) -> Any:
             sharding = NamedSharding(self.mesh, spec)
             return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
 
-        return jax.tree.map(with_sharding, _MEMBERS, members, is_leaf=lambda part: isinstance(part, PartitionSpec))
+        return jax.tree.map(with_sharding, _REPLICAS, replicas, is_leaf=lambda part: isinstance(part, PartitionSpec))
 
-    def run(self, members: Members, num_updates: int) -> tuple[Members, Metrics]:
+    def run(self, replicas: Replicas, num_updates: int) -> tuple[Replicas, Metrics]:
         """``num_updates`` more updates; metrics are [S, num_updates]. One program serves all values of ``num_updates``."""
         parts = []
         with lean_tracing():
             for done in range(0, num_updates, MAX_CHUNK):
                 count = min(MAX_CHUNK, num_updates - done)
-                members, metrics = _run(self, members, jnp.asarray(count, jnp.int32))
+                replicas, metrics = _run(self, replicas, jnp.asarray(count, jnp.int32))
                 parts.append({name: values[:, :count] for name, values in metrics.items()})
-        return members, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
+        return replicas, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
 
     def needs(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
-        """Bytes that ``run`` takes in one memory (of a GPU, of all CPU devices), members included, as the compiler reports them;
+        """Bytes that ``run`` takes in one memory (of a GPU, of all CPU devices), replicas included, as the compiler reports them;
         ``at_most`` where it does not."""
         with lean_tracing():
             shapes = self.shapes(keys, env_params, overrides)
@@ -119,61 +119,61 @@ class Trainer:
         """Upper bound of ``needs`` that compiles nothing: bytes if no intermediate array were freed, several times too many."""
         with lean_tracing():
             shapes = self.shapes(keys, env_params, overrides)
-            program = jax.make_jaxpr(lambda members: self.run(members, 1))(shapes)
-        return (memory.size(shapes) // self.mesh.size + memory.made_by(program.jaxpr)) * memory.sharing(self.mesh)
+            program = jax.make_jaxpr(lambda replicas: self.run(replicas, 1))(shapes)
+        return (memory.size(shapes) // self.mesh.size + memory.output_bytes(program.jaxpr)) * memory.sharing(self.mesh)
 
     @functools.cached_property
     def quantities(self) -> tuple[str, ...]:
         """The names that ``diverged_in`` indexes: the metrics of an update, then the parameters."""
         keys = jax.random.split(jax.random.key(0), self.mesh.shape[collectives.SEED])
-        members = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
-        _, metrics = jax.eval_shape(lambda members: self.run(members, 1), members)
+        replicas = jax.eval_shape(lambda: self.init(keys, self.env.default_params))
+        _, metrics = jax.eval_shape(lambda replicas: self.run(replicas, 1), replicas)
         return (*by_cause(metrics), "params")
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any, overrides: dict[str, jax.Array]) -> Members:
-    def init(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Members:
-        def init_member(inputs: tuple[jax.Array, dict[str, jax.Array]]) -> Members:
+def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any, overrides: dict[str, jax.Array]) -> Replicas:
+    def init(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Replicas:
+        def init_replica(inputs: tuple[jax.Array, dict[str, jax.Array]]) -> Replicas:
             key, overrides = inputs
             own_config, own_params = apply_overrides(config, env_params, overrides)
             state = trainer.algorithm.init(trainer.env, own_params, own_config, key)
             # A weakly typed leaf would become strongly typed in the first chunk, and the second chunk would be traced again.
-            return strongly_typed(Members(state, own_config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
+            return strongly_typed(Replicas(state, own_config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
 
-        return vmap_members(init_member)((keys, overrides))
+        return vmap_replicas(init_replica)((keys, overrides))
 
-    in_specs = (_MEMBER, _MEMBER, PartitionSpec(), PartitionSpec())
-    sharded = jax.shard_map(init, mesh=trainer.mesh, in_specs=in_specs, out_specs=_MEMBERS, check_vma=False)
+    in_specs = (_REPLICA, _REPLICA, PartitionSpec(), PartitionSpec())
+    sharded = jax.shard_map(init, mesh=trainer.mesh, in_specs=in_specs, out_specs=_REPLICAS, check_vma=False)
     return sharded(keys, overrides, config, env_params)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _run(trainer: Trainer, members: Members, count: jax.Array) -> tuple[Members, Metrics]:
+def _run(trainer: Trainer, replicas: Replicas, count: jax.Array) -> tuple[Replicas, Metrics]:
     """``count`` more updates; metrics are [S, MAX_CHUNK], of which the first ``count`` are valid.
 
     The length of the loop is an input: XLA fuses, and so rounds, loops of different known lengths differently, and a run would
     depend on how it is cut into chunks.
     """
 
-    def run(members: Members, count: jax.Array) -> tuple[Members, Metrics]:
-        def run_member(member: Members) -> tuple[Members, Metrics]:
+    def run(replicas: Replicas, count: jax.Array) -> tuple[Replicas, Metrics]:
+        def run_replica(replica: Replicas) -> tuple[Replicas, Metrics]:
             step = jax.jit(functools.partial(guarded_update, trainer.algorithm, trainer.env))  # traced once, used twice
-            _, shapes = jax.eval_shape(step, member)
+            _, shapes = jax.eval_shape(step, replica)
             log = {name: jnp.zeros((MAX_CHUNK, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
-            def body(index: jax.Array, carry: tuple[Members, Metrics]) -> tuple[Members, Metrics]:
-                member, log = carry
-                member, metrics = step(member)
-                return member, {name: log[name].at[index].set(value) for name, value in metrics.items()}
+            def body(index: jax.Array, carry: tuple[Replicas, Metrics]) -> tuple[Replicas, Metrics]:
+                replica, log = carry
+                replica, metrics = step(replica)
+                return replica, {name: log[name].at[index].set(value) for name, value in metrics.items()}
 
-            return jax.lax.fori_loop(0, count, body, (member, log))
+            return jax.lax.fori_loop(0, count, body, (replica, log))
 
-        return vmap_members(run_member)(members)
+        return vmap_replicas(run_replica)(replicas)
 
-    in_specs, out_specs = (_MEMBERS, PartitionSpec()), (_MEMBERS, _MEMBER)
+    in_specs, out_specs = (_REPLICAS, PartitionSpec()), (_REPLICAS, _REPLICA)
     sharded = jax.shard_map(run, mesh=trainer.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    return sharded(members, count)
+    return sharded(replicas, count)
 
 
 @contextlib.contextmanager
@@ -191,38 +191,38 @@ def lean_tracing() -> Iterator[None]:
             gc.enable()
 
 
-def vmap_members(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``jax.vmap``, except that a single member is not batched: a smaller program."""
+def vmap_replicas(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``jax.vmap``, except that a single replica is not batched: a smaller program."""
 
-    def apply(members: Any) -> Any:
-        if jax.tree.leaves(members)[0].shape[0] > 1:
-            return jax.vmap(function)(members)
-        return jax.tree.map(lambda leaf: leaf[None], function(jax.tree.map(lambda leaf: leaf[0], members)))
+    def apply(replicas: Any) -> Any:
+        if jax.tree.leaves(replicas)[0].shape[0] > 1:
+            return jax.vmap(function)(replicas)
+        return jax.tree.map(lambda leaf: leaf[None], function(jax.tree.map(lambda leaf: leaf[0], replicas)))
 
     return apply
 
 
-def guarded_update(algorithm: ModuleType, env: Environment, member: Members) -> tuple[Members, Metrics]:
-    """One update of one member, undone and recorded where a value is not finite; a frozen member reports NaN."""
-    state, metrics = algorithm.update(env, member.config, member.state)
+def guarded_update(algorithm: ModuleType, env: Environment, replica: Replicas) -> tuple[Replicas, Metrics]:
+    """One update of one replica, undone and recorded where a value is not finite; a frozen replica reports NaN."""
+    state, metrics = algorithm.update(env, replica.config, replica.state)
     # The state keeps its dtypes; with JAX_ENABLE_X64 an update may mix 32 and 64 bits.
-    state = jax.tree.map(lambda new, old: new.astype(old.dtype), strongly_typed(state), member.state)
+    state = jax.tree.map(lambda new, old: new.astype(old.dtype), strongly_typed(state), replica.state)
     names = by_cause(metrics)
     values = jnp.stack([metrics[name] for name in names])
     floats = [leaf.ravel() for leaf in jax.tree.leaves(state.learner.params) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     bad_params = collectives.total(jnp.any(~jnp.isfinite(jnp.concatenate(floats))).astype(jnp.int32)) != 0  # in any shard
     nonfinite = jnp.append(~jnp.isfinite(values), bad_params)
-    fails = jnp.any(nonfinite) & (member.diverged_at < 0)
-    frozen = fails | (member.diverged_at >= 0)
+    fails = jnp.any(nonfinite) & (replica.diverged_at < 0)
+    frozen = fails | (replica.diverged_at >= 0)
     # Persistent parts, such as a replay buffer, go on: choosing between two versions would copy them in every update.
     chosen = jax.lax.cond(
-        frozen, lambda new, old: old, lambda new, old: new, without_persistent(state), without_persistent(member.state)
+        frozen, lambda new, old: old, lambda new, old: new, without_persistent(state), without_persistent(replica.state)
     )
-    updated = Members(
+    updated = Replicas(
         state=with_persistent(chosen, state),
-        config=member.config,
-        diverged_at=jnp.where(fails, member.state.learner.updates, member.diverged_at),
-        diverged_in=jnp.where(fails, jnp.argmax(nonfinite).astype(jnp.int32), member.diverged_in),
+        config=replica.config,
+        diverged_at=jnp.where(fails, replica.state.learner.updates, replica.diverged_at),
+        diverged_in=jnp.where(fails, jnp.argmax(nonfinite).astype(jnp.int32), replica.diverged_in),
     )
     return updated, dict(zip(names, jnp.where(frozen, jnp.nan, values), strict=True))
 
@@ -257,10 +257,10 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         init = jax.jit(functools.partial(algorithm.init, env))  # traced once for both uses
         size = memory.size(jax.eval_shape(init, env_params, config, key))
         memory.check(size, "a run", "lower num_envs, or the replay buffer's size (buffer_size)")
-        member = Members(init(env_params, config, key), config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
+        replica = Replicas(init(env_params, config, key), config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
         step = functools.partial(guarded_update, algorithm, env)
-        member, metrics = jax.lax.scan(lambda member, _: step(member), member, length=config.num_updates)
-        return Result(member.state, metrics, member.diverged_at)
+        replica, metrics = jax.lax.scan(lambda replica, _: step(replica), replica, length=config.num_updates)
+        return Result(replica.state, metrics, replica.diverged_at)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         _check_key(key)

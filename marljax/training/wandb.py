@@ -15,7 +15,7 @@ WANDB_TIMEOUT = 30  # seconds to wait for the service
 
 
 class WandbRuns:
-    """One Weights & Biases run per member, grouped; none with ``wandb.mode=disabled``."""
+    """One Weights & Biases run per replica, grouped; none with ``wandb.mode=disabled``."""
 
     def __init__(self, settings: Settings, folder: Path, log: Callable[[str], None]) -> None:
         """Starts the runs; raises ``UserError`` where the service cannot be reached or wandb is not logged in.
@@ -23,7 +23,7 @@ class WandbRuns:
         Later failures do not stop training: ``log`` gets one line, and ``metrics.jsonl`` has all rows.
         """
         self._runs: dict[tuple[Any, ...], Any] = {}
-        self._keys = tuple(settings.members[0].place)  # of a row, which identify the member
+        self._keys = tuple(settings.replicas[0].row_key)  # of a row, which identify the replica
         self._log = log
         options = settings.run.wandb
         if options.mode == "disabled" or not distributed.is_first():
@@ -34,10 +34,10 @@ class WandbRuns:
             wandb.setup(wandb.Settings(silent=True))
             quiet = wandb.Settings(silent=True, console="off", init_timeout=WANDB_TIMEOUT)
             title = folder.name if settings.run.search.batch is None else folder.parent.name  # of the whole, not of a batch
-            for member in settings.members:
-                trial = f"trial{member.trial}_" if member.values else ""
-                name = f"{title}_{trial}{member.name.replace('seed ', 'seed').replace(' ', '_')}"
-                run = self._runs[tuple(member.place.values())] = wandb.init(
+            for replica in settings.replicas:
+                trial = f"trial{replica.trial}_" if replica.values else ""
+                name = f"{title}_{trial}{replica.name.replace('seed ', 'seed').replace(' ', '_')}"
+                run = self._runs[tuple(replica.row_key.values())] = wandb.init(
                     mode=options.mode,
                     project=options.project,
                     entity=options.entity,
@@ -46,7 +46,7 @@ class WandbRuns:
                     id=re.sub(r"[^\w.-]", "_", f"{settings.title}_{name}"),
                     resume="allow",
                     tags=list(options.tags),
-                    config=settings.tree | member.place,
+                    config=settings.tree | replica.row_key,
                     dir=str(folder),
                     reinit="create_new",
                     settings=quiet,

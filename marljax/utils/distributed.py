@@ -54,7 +54,7 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def together(action: Callable[[], Result]) -> Result:
+def on_all_processes(action: Callable[[], Result]) -> Result:
     """The result of ``action`` in this process, after all have run it; a ``UserError`` of one is raised everywhere."""
     if jax.process_count() == 1:
         return action()
@@ -71,14 +71,14 @@ def together(action: Callable[[], Result]) -> Result:
 
 def first_writes(action: Callable[[], None]) -> None:
     """Runs ``action`` in the first process only; a ``UserError`` there is raised everywhere."""
-    together(action if is_first() else lambda: None)
+    on_all_processes(action if is_first() else lambda: None)
 
 
-def first_does(action: Callable[[], Path]) -> Path:
+def on_first_process(action: Callable[[], Path]) -> Path:
     """The path that ``action`` returns in the first process; a ``UserError`` there is raised everywhere."""
     if jax.process_count() == 1:
         return action()
-    path = together(lambda: str(action()) if is_first() else "")
+    path = on_all_processes(lambda: str(action()) if is_first() else "")
     return Path(_allgather_str(path)[0])
 
 
@@ -104,12 +104,12 @@ def _allgather(array: Any, tiled: bool = False) -> Any:
     return multihost_utils.process_allgather(array, tiled=tiled)
 
 
-def gathered(tree: Any) -> Any:
+def gather(tree: Any) -> Any:
     """Arrays that every process has whole; with one process unchanged."""
-    return tree if jax.process_count() == 1 else fetched(tree)
+    return tree if jax.process_count() == 1 else fetch(tree)
 
 
-def fetched(tree: Any) -> Any:
+def fetch(tree: Any) -> Any:
     """Arrays on the host, whole, whichever processes hold their parts."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
@@ -121,7 +121,7 @@ def _whole(leaf: Any) -> Any:
     return leaf if everywhere else _allgather(leaf, tiled=True)
 
 
-def placed(array: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
+def place(array: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
     """An array that every process has, sharded over the devices of all."""
     if jax.process_count() == 1 or sharding is None:
         return jax.device_put(array, sharding)

@@ -21,12 +21,12 @@ def size(tree: Any) -> int:
     return sum(leaf.size * _width(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def made_by(program: Jaxpr) -> int:
+def output_bytes(program: Jaxpr) -> int:
     """Bytes of all results in a program, with loop bodies once."""
     outputs: list[Any] = [var.aval for equation in program.eqns for var in equation.outvars]
     inner = [part for equation in program.eqns for part in jax.tree.leaves(equation.params, is_leaf=_is_program)]
     bodies = [part.jaxpr if isinstance(part, ClosedJaxpr) else part for part in inner if _is_program(part)]
-    return sum(aval.size * _width(aval) for aval in outputs if hasattr(aval, "shape")) + sum(map(made_by, bodies))
+    return sum(aval.size * _width(aval) for aval in outputs if hasattr(aval, "shape")) + sum(map(output_bytes, bodies))
 
 
 def _is_program(part: Any) -> bool:
@@ -51,7 +51,7 @@ def available() -> int:
     return min([machine, *(int(limit) for limit in limits if limit.isdigit())])
 
 
-def left() -> int:
+def free_bytes() -> int:
     """Free bytes of the first device's memory; for a CPU the machine's or the container's."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
@@ -73,10 +73,12 @@ def sharing(mesh: jax.sharding.Mesh) -> int:
 def check(needed: int, what: str, remedy: str) -> None:
     """Raises ``UserError`` where ``what`` needs more bytes than ``available``; ``remedy`` says what to do."""
     if needed > available():
-        raise UserError(f"{what} would need {shown(needed)} of memory, but only {shown(available())} are available; {remedy}")
+        raise UserError(
+            f"{what} would need {format_bytes(needed)} of memory, but only {format_bytes(available())} are available; {remedy}"
+        )
 
 
-def shown(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Bytes in a readable unit: 512 kB, 13.2 MB, 1.5 GB."""
     for unit, worth in (("GB", 1e9), ("MB", 1e6)):
         if count >= worth:

@@ -26,7 +26,7 @@ def groups(normalize):
     """Masks [T, E, A] of each group."""
     index = np.stack(np.meshgrid(*map(np.arange, IN_GROUP.shape), indexing="ij"), -1)
     name = {"step": index[..., 0] * 10 + index[..., 1], "buffer": 0 * index[..., 0], "agent": index[..., 2]}[normalize]
-    return [IN_GROUP & (name == member) for member in np.unique(name)]
+    return [IN_GROUP & (name == group) for group in np.unique(name)]
 
 
 @pytest.mark.parametrize("baseline", ["mean", "median"])
@@ -242,10 +242,10 @@ def dispatched():
     env = marljax.make("ride_dispatch", preset="demo", vehicles=6, orders=8)
     config = ospo.Config(waiting="learnt", stay_near_best=True, samples=4, **SMALL)
     trainer = Trainer(ospo, env, config, mesh.make_mesh())
-    members = trainer.init(jax.random.split(jax.random.key(0), 1), env.default_params.replace(demand_scale=0.05))
-    first = jax.device_get(members.state.learner.opt_state)
-    members, metrics = trainer.run(members, 2)
-    return env, config, jax.tree.map(lambda x: x[0], jax.device_get(members.state)), jax.device_get(metrics), first
+    replicas = trainer.init(jax.random.split(jax.random.key(0), 1), env.default_params.replace(demand_scale=0.05))
+    first = jax.device_get(replicas.state.learner.opt_state)
+    replicas, metrics = trainer.run(replicas, 2)
+    return env, config, jax.tree.map(lambda x: x[0], jax.device_get(replicas.state)), jax.device_get(metrics), first
 
 
 def test_greedy_agents_get_different_items(dispatched):

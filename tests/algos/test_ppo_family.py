@@ -124,11 +124,11 @@ def test_the_first_rollout_only_initialises_the_statistics(algorithm):
         total_steps=320, num_envs=8, rollout_length=20, num_minibatches=2, hidden=(8,), normalize_observations=True
     )
     trainer = Trainer(algorithm, Probe(), config, mesh.make_mesh())
-    members, found = trainer.init(jax.random.split(jax.random.key(0), 1), probes.ProbeParams(variant=CHOICE)), []
-    found.append(jax.tree.map(np.array, members.state.learner.params))  # a copy: ``run`` donates its members
+    replicas, found = trainer.init(jax.random.split(jax.random.key(0), 1), probes.ProbeParams(variant=CHOICE)), []
+    found.append(jax.tree.map(np.array, replicas.state.learner.params))  # a copy: ``run`` donates its replicas
     for _ in range(2):
-        members, _ = trainer.run(members, 1)
-        found.append(jax.tree.map(np.array, members.state.learner.params))
+        replicas, _ = trainer.run(replicas, 1)
+        found.append(jax.tree.map(np.array, replicas.state.learner.params))
     chex.assert_trees_all_equal(found[0].actor, found[1].actor)
     changed = jax.tree.map(lambda one, two: bool((one != two).any()), found[1].actor, found[2].actor)
     assert any(jax.tree.leaves(changed))
@@ -317,19 +317,19 @@ def trainer():
 def test_chunks_of_any_size_give_the_same_run(trainer):
     ends = []
     for chunks in ((2, 2), (1, 2, 1)):
-        members = trainer.init(jax.random.split(jax.random.key(0), 2), probes.ProbeParams(variant=CHOICE))
+        replicas = trainer.init(jax.random.split(jax.random.key(0), 2), probes.ProbeParams(variant=CHOICE))
         for size in chunks:
-            members, _ = trainer.run(members, size)
-        ends.append(members.state.learner.params)
+            replicas, _ = trainer.run(replicas, size)
+        ends.append(replicas.state.learner.params)
     chex.assert_trees_all_equal(*ends)
 
 
 def test_only_the_diverged_run_freezes(trainer):
     keys, rates = jax.random.split(jax.random.key(0), 2), {"learning_rate": jnp.array([5e-3, 1e38])}
-    members, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=CHOICE), rates), 3)
-    assert members.diverged_at.tolist() == [-1, 0]
-    assert trainer.quantities[int(members.diverged_in[1])] == "policy_loss"  # a loss is named before its consequences
+    replicas, metrics = trainer.run(trainer.init(keys, probes.ProbeParams(variant=CHOICE), rates), 3)
+    assert replicas.diverged_at.tolist() == [-1, 0]
+    assert trainer.quantities[int(replicas.diverged_in[1])] == "policy_loss"  # a loss is named before its consequences
     assert np.isfinite(metrics["policy_loss"][0]).all()
     assert np.isnan(metrics["policy_loss"][1]).all()
-    chex.assert_tree_all_finite(members.state.learner.params)
-    assert members.state.learner.updates.tolist() == [3, 0]
+    chex.assert_tree_all_finite(replicas.state.learner.params)
+    assert replicas.state.learner.updates.tolist() == [3, 0]

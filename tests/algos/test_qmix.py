@@ -256,11 +256,11 @@ def test_target_networks_follow():
 
     def distances(config):
         trainer = Trainer(qmix, Corridor(), config, mesh.make_mesh())
-        members, found = trainer.init(jax.random.split(KEY, 1), Corridor().default_params), []
+        replicas, found = trainer.init(jax.random.split(KEY, 1), Corridor().default_params), []
         for _ in range(4):
-            before = jax.device_get(members.state.learner)
-            members, _ = trainer.run(members, 1)
-            found.append((before, jax.device_get(members.state.learner)))
+            before = jax.device_get(replicas.state.learner)
+            replicas, _ = trainer.run(replicas, 1)
+            found.append((before, jax.device_get(replicas.state.learner)))
         return found
 
     config = qmix.Config(**(SMALL | {"gradient_steps": 2}), target_interval=6, total_steps=200)
@@ -282,8 +282,8 @@ def test_stored_observations_take_half_of_the_memory_in_half_precision():
     def size(dtype):
         config = qmix.Config(**SMALL, buffer_dtype=dtype)
         trainer = Trainer(qmix, Corridor(), config, mesh.make_mesh())
-        members = jax.eval_shape(lambda: trainer.init(jax.random.split(KEY, 1), Corridor().default_params))
-        inputs = members.state.actors.carry.replay.value.inputs
+        replicas = jax.eval_shape(lambda: trainer.init(jax.random.split(KEY, 1), Corridor().default_params))
+        inputs = replicas.state.actors.carry.replay.value.inputs
         return memory.size((inputs.obs, inputs.state))
 
     assert size("float32") == 2 * size("bfloat16") == 2 * size("float16") > 0
@@ -296,12 +296,12 @@ def test_a_run_that_diverges_leaves_the_other_alone():
     trainer, keys = Trainer(qmix, Corridor(), config, mesh.make_mesh()), jax.random.split(KEY, 2)
     runs = []
     for rates in ([5e-4, 5e-4], [1e30, 5e-4]):
-        members = trainer.init(keys, Corridor().default_params, {"learning_rate": jnp.array(rates)})
-        members, _ = trainer.run(members, 1)
-        once = jax.tree.map(to_host, members.state)
-        members, metrics = trainer.run(members, 5)
-        state = jax.tree.map(to_host, members.state)
-        runs.append((members.diverged_at.tolist(), once, state, metrics))
+        replicas = trainer.init(keys, Corridor().default_params, {"learning_rate": jnp.array(rates)})
+        replicas, _ = trainer.run(replicas, 1)
+        once = jax.tree.map(to_host, replicas.state)
+        replicas, metrics = trainer.run(replicas, 5)
+        state = jax.tree.map(to_host, replicas.state)
+        runs.append((replicas.diverged_at.tolist(), once, state, metrics))
     (healthy_at, _, healthy, _), (broken_at, once, broken, metrics) = runs
     assert (healthy_at, broken_at) == ([-1, -1], [1, -1])
     assert all(np.isnan(values[0]).all() and np.isfinite(values[1]).all() for values in metrics.values())
@@ -327,10 +327,10 @@ def test_chunks_of_any_size_give_the_same_run():
     config = qmix.Config(**SMALL, core="gru", normalize_observations=True, total_steps=200)
     trainer, ends = Trainer(qmix, Corridor(), config, mesh.make_mesh()), []
     for chunks in ((4, 4), (1, 5, 2)):
-        members = trainer.init(jax.random.split(KEY, 2), Corridor().default_params)
+        replicas = trainer.init(jax.random.split(KEY, 2), Corridor().default_params)
         for size in chunks:
-            members, _ = trainer.run(members, size)
-        ends.append(members)
+            replicas, _ = trainer.run(replicas, size)
+        ends.append(replicas)
     chex.assert_trees_all_equal(*(jax.tree.map(to_host, end) for end in ends))
 
 
@@ -381,7 +381,7 @@ def test_no_update_copies_the_replay(seeds):
     """The program works in the memory of the state that it is given, also where several seeds share it."""
     config = qmix.Config(**(SMALL | {"buffer_size": 200_000}))
     trainer, keys = Trainer(qmix, Corridor(), config, mesh.make_mesh()), jax.random.split(KEY, seeds)
-    members = jax.eval_shape(lambda: trainer.init(keys, Corridor().default_params))
-    stored = sum(map(memory.size, persistent_parts(members.state)))
-    used = _run.lower(trainer, members, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
+    replicas = jax.eval_shape(lambda: trainer.init(keys, Corridor().default_params))
+    stored = sum(map(memory.size, persistent_parts(replicas.state)))
+    used = _run.lower(trainer, replicas, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
     assert used.temp_size_in_bytes < 0.1 * stored

@@ -144,8 +144,8 @@ def test_same_networks_have_as_many_parameters(algo):
     ours = race.ours(algo, "3m", race.overrides("same", algo))
     key = jax.random.key(0)
     rival = jax.eval_shape(theirs.init, key).params
-    members = jax.eval_shape(ours[0], key[None])
-    params = members.state.learner.params
+    replicas = jax.eval_shape(ours[0], key[None])
+    params = replicas.state.learner.params
     assert count(params.actor) + count(params.critic) == count(rival)
 
 

@@ -171,7 +171,7 @@ def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys,
 
 def test_an_mp4_needs_ffmpeg_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delattr(load, "load_members")
+    monkeypatch.delattr(load, "load_replicas")
     assert console("replay", folder, "out=episode.mp4") == 2
     assert "needs ffmpeg" in capsys.readouterr().err
 
@@ -275,7 +275,7 @@ def test_an_environment_without_a_scene_is_reported_unless_it_is_another_library
 
 
 def test_an_error_while_an_episode_is_drawn_costs_the_animation_only(folder, tmp_path, monkeypatch, capsys):
-    loaded = load.load_members(folder, "best")
+    loaded = load.load_replicas(folder, "best")
     params = jax.tree.map(lambda leaf: leaf[0], loaded.params)
     display = dataclasses.replace(Corridor().display, charts=lambda *_: {}["charts"])
     monkeypatch.setattr(Corridor, "display", property(lambda env: display))

@@ -203,10 +203,10 @@ def test_damaged_or_edited_results_of_batches_are_reported_and_evaluated_again(t
     results = ended.folder / "batch_1" / "results.json"
     before = results.read_text()
     tree = json.loads(before)
-    tree["members"][0]["metrics"]["return"] = 1e9
+    tree["replicas"][0]["metrics"]["return"] = 1e9
     ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
     edited = json.dumps(tree)  # with the checksum of the original
-    for content in (edited, json.dumps({"members": tree["members"]}), before[:-9]):
+    for content in (edited, json.dumps({"replicas": tree["replicas"]}), before[:-9]):
         results.write_text(content)
         assert resume(ended.folder).status == "finished"
         (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
@@ -223,16 +223,16 @@ def test_damaged_or_edited_results_of_batches_are_reported_and_evaluated_again(t
         marljax.load(ended.folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"members": 3}', b'{"members": []}', b"\xff", b"[" * 100_000, "others"])
+@pytest.mark.parametrize("content", [b"", b"{", b'{"replicas": 3}', b'{"replicas": []}', b"\xff", b"[" * 100_000, "others"])
 def test_damaged_results_of_a_batch_do_not_count(tmp_path, content):
     part = compose.compose("tiny", ["env=corridor", "sweep.learning_rate=[0.1,0.2]", "search.batches=2"])
     part = settings.batch_of(part, 0, 2)
     metrics = {"return": 0.5, "length": None}
-    member = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": metrics, "last": metrics}
-    run_folder.write_results(tmp_path, {"members": [member]})
+    replica = {"trial": 0, "seed": 0, "sweep.learning_rate": 0.1, "diverged": False, "metrics": metrics, "last": metrics}
+    run_folder.write_results(tmp_path, {"replicas": [replica]})
     assert ranking.has_results(part, tmp_path)
     if content == "others":
-        run_folder.write_results(tmp_path, {"members": [member | {"trial": 1}]})
+        run_folder.write_results(tmp_path, {"replicas": [replica | {"trial": 1}]})
     else:
         (tmp_path / "results.json").write_bytes(content)
     assert not ranking.has_results(part, tmp_path)

@@ -28,7 +28,7 @@ def test_parts_of_one_name_are_joined():
 
 def test_arranged_entities_can_be_unpacked():
     obs = jnp.arange(1.0, 37.0).reshape(2, 18).at[1, jnp.array([2, 3, 11])].set(0.0)
-    rows, there, own = encoder.taken_apart(entities.kinds(LAYOUT), encoder.arrange(LAYOUT, obs, None))
+    rows, there, own = encoder.split_columns(entities.kinds(LAYOUT), encoder.arrange(LAYOUT, obs, None))
     found = entities.split(LAYOUT, obs)
     np.testing.assert_array_equal(rows[0], found["rocks"])
     np.testing.assert_array_equal(rows[1], found["map"])

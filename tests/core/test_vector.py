@@ -10,7 +10,7 @@ import pytest
 
 import marljax
 from marljax import UserError
-from marljax.learning.rollout import episode_figures
+from marljax.learning.rollout import episode_metrics
 
 
 def play(variant, steps, num_envs=4, stagger=0):
@@ -66,7 +66,7 @@ def test_staggered_first_episodes_are_truncated_and_not_reported():
     assert not (timestep.truncated & timestep.terminated).any()
     for ends in last.T:
         assert set(np.diff(np.flatnonzero(ends))) == {length + 1}  # later episodes are whole
-    counted = jax.vmap(lambda state, timestep: episode_figures(timestep, state)[0])(states, timestep)
+    counted = jax.vmap(lambda state, timestep: episode_metrics(timestep, state)[0])(states, timestep)
     assert counted.sum() == last.sum() - 32
 
 

@@ -66,9 +66,9 @@ def test_every_pair_has_a_program_or_a_reason(algo, env):
             jax.eval_shape(start_and_run, keys, env_params)
         assert "\n" not in str(caught.value)
         return
-    members, metrics = jax.eval_shape(start_and_run, keys, env_params)
+    replicas, metrics = jax.eval_shape(start_and_run, keys, env_params)
     assert {"episodes", "sum_return", "sum_length"} <= set(metrics)
-    assert members.state.learner.updates.shape == (1,)
+    assert replicas.state.learner.updates.shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_every_pair_has_a_program_or_a_reason(algo, env):
 )
 def test_two_updates_are_finite(algo, env):
     trainer, keys, env_params = prepared(algo, env)
-    members, metrics = trainer.run(trainer.init(keys, env_params), 2)
-    assert members.diverged_at.tolist() == [-1]
-    chex.assert_tree_all_finite((members.state.learner.params, metrics))
+    replicas, metrics = trainer.run(trainer.init(keys, env_params), 2)
+    assert replicas.diverged_at.tolist() == [-1]
+    chex.assert_tree_all_finite((replicas.state.learner.params, metrics))
 
 
 def test_the_documentation_lists_the_same():

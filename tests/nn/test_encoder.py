@@ -117,7 +117,7 @@ def test_absent_entities_have_no_effect(encoded):
     params, _ = encoded
     module = Encoder(SIZES, "tanh")
     x = encoder.arrange(LAYOUT, jnp.asarray(observations()), None)
-    rows, there, _ = encoder.taken_apart(SIZES.kinds, x)
+    rows, there, _ = encoder.split_columns(SIZES.kinds, x)
     garbage = [jnp.where(bits[..., None] > 0, row, 1e3) for row, bits in zip(rows, there, strict=True)]
     columns = sum(kind.count * kind.width for kind in SIZES.kinds)
     wild = jnp.concatenate([*(row.reshape(6, -1) for row in garbage), x[:, columns:]], axis=-1)

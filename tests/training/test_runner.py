@@ -1,4 +1,4 @@
-"""Runs: bitwise resumes, frozen members, one row per chunk and seed, one trace, one writer."""
+"""Runs: bitwise resumes, frozen replicas, one row per chunk and seed, one trace, one writer."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def finished(toys, tmp_path_factory):
 
 
 def assert_same_state(run, other):
-    for one, two in zip(*(jax.tree.leaves((each.members, each.best)) for each in (run, other)), strict=True):
+    for one, two in zip(*(jax.tree.leaves((each.replicas, each.best)) for each in (run, other)), strict=True):
         if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
             one, two = jax.random.key_data(one), jax.random.key_data(two)
         np.testing.assert_array_equal(one, two)
@@ -68,11 +68,11 @@ def test_a_run_leaves_rows_checkpoints_and_its_configuration(finished):
 
 
 def test_neither_chunks_nor_other_seeds_change_a_run(finished, tmp_path):
-    params = finished.run.members.state.learner.params
+    params = finished.run.replicas.state.learner.params
     other = train(tmp_path, "seeds=3", "chunk=15", "eval.every=0.5", name="chunks").run
-    chex.assert_trees_all_equal(params, other.members.state.learner.params)
+    chex.assert_trees_all_equal(params, other.replicas.state.learner.params)
     alone = train(tmp_path, "seed=2", "chunk=2", name="alone").run
-    chex.assert_trees_all_equal(jax.tree.map(lambda leaf: leaf[2:], params), alone.members.state.learner.params)
+    chex.assert_trees_all_equal(jax.tree.map(lambda leaf: leaf[2:], params), alone.replicas.state.learner.params)
 
 
 def test_a_signal_stops_after_the_chunk_and_resume_goes_on_to_the_same_bits(finished, tmp_path, monkeypatch):
@@ -166,8 +166,8 @@ def test_only_the_diverged_seed_freezes(finished, tmp_path, capsys):
     assert ended.status == "finished"
     assert "seed 1 diverged: loss is not finite at update 8" in capsys.readouterr().out
     np.testing.assert_array_equal(run.diverged, [False, True, False])
-    np.testing.assert_array_equal(run.members.state.learner.updates, [40, 7, 40])
-    weights, healthy = (np.asarray(each.members.state.learner.params["w"]) for each in (run, finished.run))
+    np.testing.assert_array_equal(run.replicas.state.learner.updates, [40, 7, 40])
+    weights, healthy = (np.asarray(each.replicas.state.learner.params["w"]) for each in (run, finished.run))
     np.testing.assert_array_equal(weights[[0, 2]], healthy[[0, 2]])
     assert np.isfinite(weights).all()
     assert not np.array_equal(weights[1], healthy[1])
@@ -182,7 +182,7 @@ def test_a_run_stops_when_every_seed_has_diverged_and_keeps_the_last_good_parame
     assert checkpoint.checkpoints(ended.run.folder / "checkpoints")[0].name == "00000008"
     assert np.isfinite(marljax.load(ended.run.folder).params["w"]).all()
     last = marljax.load(ended.run.folder, which="last").params["w"]
-    np.testing.assert_array_equal(last, ended.run.members.state.learner.params["w"][0])
+    np.testing.assert_array_equal(last, ended.run.replicas.state.learner.params["w"][0])
     assert np.isfinite(last).all()
     assert resume(ended.run.folder).status == "diverged"
 
@@ -196,10 +196,10 @@ def test_only_seeds_without_an_evaluation_fall_back_on_their_last_parameters():
 @pytest.mark.parametrize("compete", [False, True])
 def test_where_teams_compete_the_newest_parameters_are_the_best(monkeypatch, compete):
     monkeypatch.setattr(runner, "play_suite", lambda *_: {"return": np.zeros((1, 4))})
-    members = SimpleNamespace(state=SimpleNamespace(learner=SimpleNamespace(params={"w": np.array([[2.0]])})))
+    replicas = SimpleNamespace(state=SimpleNamespace(learner=SimpleNamespace(params={"w": np.array([[2.0]])})))
     before = best.Best({"w": np.array([[1.0]])}, np.array([3.0], np.float32), np.array([4]))
     settings = SimpleNamespace(env=Corridor(compete=compete))
-    run = SimpleNamespace(members=members, settings=settings, best=before, diverged=np.array([False]), update=9)
+    run = SimpleNamespace(replicas=replicas, settings=settings, best=before, diverged=np.array([False]), update=9)
     runner.evaluate(run, None)
     assert (run.best.params["w"].item(), run.best.update.item()) == ((2.0, 9) if compete else (1.0, 4))
 
@@ -225,7 +225,7 @@ def test_load_gives_the_evaluated_parameters(finished, monkeypatch):
     assert (policy.seed, policy.update, policy.score) == (index, run.best.update[index], run.best.score[index])
     np.testing.assert_array_equal(policy.params["w"], run.best.params["w"][index])
     last = marljax.load(run.folder, seed=1, which="last")
-    np.testing.assert_array_equal(last.params["w"], run.members.state.learner.params["w"][1])
+    np.testing.assert_array_equal(last.params["w"], run.replicas.state.learner.params["w"][1])
     state, timestep = policy.env.reset(jax.random.key(0), policy.env_params)
     action, carry = policy(jax.random.key(1), state, timestep, policy.initial_carry())
     assert (action.shape, carry) == ((policy.env.num_agents,), ())
@@ -275,7 +275,7 @@ def test_learned_and_scripted_policies_play_the_same_episodes_in_every_run(finis
 
 
 def test_last_parameters_that_are_or_play_as_the_best_get_no_row_of_their_own(finished, walker):
-    params, last = finished.run.best.params, finished.run.members.state.learner.params
+    params, last = finished.run.best.params, finished.run.replicas.state.learner.params
     alike = params | {"w": 2 * params["w"]}  # only the sign counts
     assert not best.same_parameters(params, last)
     assert not best.same_parameters(params, alike)
@@ -286,7 +286,7 @@ def test_last_parameters_that_are_or_play_as_the_best_get_no_row_of_their_own(fi
 
 def test_lines_about_many_seeds_are_short(finished):
     settings = finished.run.settings
-    many = dataclasses.replace(settings, members=tuple(settings.members[0]._replace(seed=seed) for seed in range(40)))
+    many = dataclasses.replace(settings, replicas=tuple(settings.replicas[0]._replace(seed=seed) for seed in range(40)))
     lines = report.describe_best(many, np.arange(40))
     assert lines[0] == "best parameters: after updates 0 to 39 of 40, median 20"
     assert lines[1].startswith("warning: seed 0: ")
@@ -333,9 +333,9 @@ def test_wandb_out_of_reach_is_one_line(tmp_path, monkeypatch):
 
 
 def test_values_above_the_largest_possible_return_are_warned_of_once():
-    """With rewards of at most 2 and γ = 0.9 no policy is worth more than 20, as members 0 and 2 claim; member 1 has its own γ."""
+    """With rewards of at most 2 and γ = 0.9 no policy is worth more than 20, as 0 and 2 claim; replica 1 has its own γ."""
     run = SimpleNamespace(
-        members=SimpleNamespace(config=SimpleNamespace(gamma=np.array([0.9, 0.99, 0.9]))),
+        replicas=SimpleNamespace(config=SimpleNamespace(gamma=np.array([0.9, 0.99, 0.9]))),
         trainer=SimpleNamespace(num_updates=100),
         largest_reward=np.zeros(3),
         names=["seed 0", "seed 1", "seed 2"],

@@ -58,7 +58,7 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, m
 
 def test_a_run_announces_the_size_of_its_replay_buffer(tmp_path, capsys):
     run = train(tmp_path, console=Console(width=200)).run
-    kept = sum(leaf.nbytes for leaf in jax.tree.leaves(run.members.state.actors.carry.replay.value)) / 2
+    kept = sum(leaf.nbytes for leaf in jax.tree.leaves(run.replicas.state.actors.carry.replay.value)) / 2
     assert f"replay buffer: {kept / 1e3:.0f} kB per seed" in capsys.readouterr().out
 
 
@@ -69,10 +69,10 @@ def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
     policy = marljax.load(finished.folder, seed=1, which="last")
     assert names
     assert not [name for name in names if "actors" in name or "opt_state" in name]
-    params = finished.members.state.learner.params.agent
+    params = finished.replicas.state.learner.params.agent
     chex.assert_trees_all_equal(policy.params.agent, jax.tree.map(lambda leaf: leaf[1], params))
     template = resume.saved_shapes(finished.trainer, finished.settings)
-    assert checkpoint.structure(template) == checkpoint.structure(resume.Saved(finished.members, finished.best))
+    assert checkpoint.structure(template) == checkpoint.structure(resume.Saved(finished.replicas, finished.best))
 
 
 @pytest.mark.parametrize(("arguments", "count"), [((), 1), (("checkpoint.minutes=0",), 10)])

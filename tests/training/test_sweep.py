@@ -1,4 +1,4 @@
-"""Sweeps: the settings that are tried, members that equal single runs, batches, ranking, loading."""
+"""Sweeps: the settings that are tried, replicas that equal single runs, batches, ranking, loading."""
 
 import dataclasses
 import json
@@ -75,26 +75,26 @@ def test_no_setting_is_drawn_twice_and_integers_are_whole():
         sweep.trials(lists, "random", 7, 0)
 
 
-def test_a_member_is_the_run_of_its_seed_and_setting(whole, tmp_path):
+def test_a_replica_is_the_run_of_its_seed_and_setting(whole, tmp_path):
     """Also with numbers of the environment. Bit for bit: the toy algorithm's numbers do not depend on how many run at once."""
-    members = whole.run.settings.members
-    assert len(members) == 12
-    assert members[5].place == {"seed": 1, "sweep.learning_rate": 0.1, "sweep.env.slip": 0.2}
+    replicas = whole.run.settings.replicas
+    assert len(replicas) == 12
+    assert replicas[5].row_key == {"seed": 1, "sweep.learning_rate": 0.1, "sweep.env.slip": 0.2}
     alone = train(tmp_path, "seed=1", "algo.learning_rate=0.1", "env.slip=0.2").run
-    params, same = whole.run.members.state.learner.params["w"][5], alone.members.state.learner.params["w"][0]
+    params, same = whole.run.replicas.state.learner.params["w"][5], alone.replicas.state.learner.params["w"][0]
     np.testing.assert_array_equal(params, same)
 
     def rows(folder, place):  # but for evaluations, which play in the sweep's own environment
         found = [row for row in metrics_log.read_rows(folder) if place.items() <= row.items()]
         return [{key: row[key] for key in row if not key.startswith(("time", "sweep", "eval"))} for row in found]
 
-    assert rows(whole.folder, members[5].place) == rows(alone.folder, {})
+    assert rows(whole.folder, replicas[5].row_key) == rows(alone.folder, {})
 
 
 @pytest.mark.parametrize("judge", ["standard", "own"])
 def test_settings_are_judged_on_the_same_episodes_or_on_their_own(tmp_path, judge):
     ended = train(tmp_path, "sweep.env.limit=[2,6]", f"search.judge={judge}", "algo.learning_rate=0")
-    found = [member["metrics"]["length"] for member in ranking.read_results(ended.folder, 1)]
+    found = [replica["metrics"]["length"] for replica in ranking.read_results(ended.folder, 1)]
     assert (found[0] == found[1]) == (judge == "standard")
 
 
@@ -167,7 +167,7 @@ def test_the_best_setting_comes_first_with_its_interval(whole):
     values = [rank.score.value for rank in ranks]
     assert values == sorted(values, reverse=True)
     assert all(rank.score.low <= rank.score.value <= rank.score.high and len(rank.scores) == 2 for rank in ranks)
-    params = whole.run.members.state.learner.params
+    params = whole.run.replicas.state.learner.params
     played = runner.play_suite(whole.run.settings, Evaluator(whole.run.settings.env, 8), params, report.FINAL_PART)[
         "return"
     ].mean(-1)
@@ -186,7 +186,7 @@ def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
     plot.redraw(whole.folder, Console())
     assert whole.folder.joinpath("sweep.png").exists()
     rows = report.curve_rows(whole.run.settings, whole.folder)
-    assert len({row["seed"] for row in rows}) == 12  # a line for each member
+    assert len({row["seed"] for row in rows}) == 12  # a line for each replica
     assert not any(name.startswith("sweep.") for row in rows for name in row)
     unranked = tmp_path / "run"
     unranked.mkdir()
@@ -197,7 +197,7 @@ def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
     assert "have not been ranked yet" in capsys.readouterr().out
 
 
-def test_lowest_first_and_diverged_members_are_counted(tmp_path):
+def test_lowest_first_and_diverged_replicas_are_counted(tmp_path):
     ended = train(tmp_path, "seeds=2", "sweep.broken_seed=[-1,1]", "search.metric=length", "search.lowest=true")
     assert ended.status == "finished"
     ranks = ranking.ranked(ended.run.settings, ranking.read_results(ended.folder, 1))
@@ -207,10 +207,10 @@ def test_lowest_first_and_diverged_members_are_counted(tmp_path):
 
 
 def test_one_setting_is_loaded_as_a_run_of_its_own(whole):
-    loaded = load.load_members(whole.folder, "last", trial=5)
+    loaded = load.load_replicas(whole.folder, "last", trial=5)
     assert loaded.settings.seeds == [0, 1]
     assert float(loaded.settings.config.learning_rate) == pytest.approx(0.2)
-    np.testing.assert_array_equal(loaded.params["w"], whole.run.members.state.learner.params["w"][10:])
+    np.testing.assert_array_equal(loaded.params["w"], whole.run.replicas.state.learner.params["w"][10:])
     best = marljax.load(whole.folder)
     trial = json.loads((whole.folder / "results.json").read_text())["settings"][0]["trial"]
     assert best.score == max(np.asarray(whole.run.best.score)[2 * trial :][:2])
@@ -221,27 +221,27 @@ def test_one_setting_is_loaded_as_a_run_of_its_own(whole):
 
 
 def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
-    """Twelve members in a memory for five make three batches."""
+    """Twelve replicas in a memory for five make three batches."""
     wanted = compose(tmp_path, *GRID)
-    predict = batches.prediction(runner.make_trainer(wanted), wanted)
+    predict = batches.predict_memory(runner.make_trainer(wanted), wanted)
     monkeypatch.setattr(batches.memory, "left", lambda: int(predict(5) / batches.SHARE))
-    assert batches.needed(wanted, Console(width=200)) == 3
+    assert batches.num_batches(wanted, Console(width=200)) == 3
     assert "training 3 batches of 4" in capsys.readouterr().out
     monkeypatch.setattr(batches.memory, "left", lambda: 100)
     with pytest.raises(UserError, match=r"algo.num_envs"):
-        batches.needed(wanted, Console(quiet=True))
+        batches.num_batches(wanted, Console(quiet=True))
 
 
 @pytest.mark.slow
-def test_memory_grows_with_members_as_predicted():
-    """Extrapolated from one and two members to the compiler's size of eight, which is less than all of their arrays."""
+def test_memory_grows_with_replicas_as_predicted():
+    """Extrapolated from one and two replicas to the compiler's size of eight, which is less than all of their arrays."""
     arguments = ["algo.num_envs=64", "algo.rollout_length=128", "algo.num_minibatches=2", "seeds=8"]
     wanted = settings.compose("ippo", ["env=corridor", *arguments])
     trainer = runner.make_trainer(wanted)
-    needs = trainer.needs(*runner.member_inputs(wanted))
-    assert batches.prediction(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
-    arrays = memory.size(trainer.shapes(*runner.member_inputs(wanted)))
-    assert 20 * arrays < needs < trainer.at_most(*runner.member_inputs(wanted)) < 11 * needs
+    needs = trainer.needs(*runner.replica_inputs(wanted))
+    assert batches.predict_memory(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
+    arrays = memory.size(trainer.shapes(*runner.replica_inputs(wanted)))
+    assert 20 * arrays < needs < trainer.at_most(*runner.replica_inputs(wanted)) < 11 * needs
 
 
 def test_the_command_draws_ranks_and_replays_the_best(tmp_path, capsys, monkeypatch):

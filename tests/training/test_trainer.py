@@ -42,7 +42,7 @@ def test_total_steps_are_rounded_up_to_whole_updates(train):
 
 
 @pytest.mark.slow
-def test_divergence_is_reported_per_member(train):
+def test_divergence_is_reported_per_replica(train):
     rates = {"learning_rate": jnp.array([1e-3, jnp.inf])}
     result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2), rates)
     assert result.diverged_at.tolist() == [-1, 0]

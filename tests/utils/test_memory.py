@@ -32,4 +32,4 @@ def test_a_container_may_have_less_than_the_machine(tmp_path, monkeypatch):
 
 
 def test_readable_units():
-    assert [memory.shown(count) for count in (512_000, 13_200_000, 1_500_000_000)] == ["512 kB", "13.2 MB", "1.5 GB"]
+    assert [memory.format_bytes(count) for count in (512_000, 13_200_000, 1_500_000_000)] == ["512 kB", "13.2 MB", "1.5 GB"]

@@ -52,7 +52,7 @@ def keys_of(count):
 
 
 def advanced(algorithm, seed, data, keys, updates=3):
-    """The members of a mesh after some updates, and their metrics."""
+    """The replicas of a mesh after some updates, and their metrics."""
     trainer = Trainer(algorithm, env_of(algorithm), CONFIGS[algorithm], make_mesh(seed, data))
     return trainer.run(trainer.init(keys, ENV_PARAMS), updates)
 
@@ -63,11 +63,11 @@ def numbers(tree):
     )
 
 
-def member(tree, index):
+def replica(tree, index):
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def check_members_on_devices_of_their_own(algorithm):
+def check_replicas_on_devices_of_their_own(algorithm):
     """(8, 1): every run has the bits of the single run of its seed, with environments and replay.
 
     Not with ``normalize_observations``: XLA compiles the moments differently for one device, and they differ in the last bit.
@@ -76,28 +76,28 @@ def check_members_on_devices_of_their_own(algorithm):
     together = numbers(advanced(algorithm, 8, 1, keys))
     for index in range(8):
         alone = numbers(advanced(algorithm, 1, 1, keys[index : index + 1]))
-        chex.assert_trees_all_equal(member(together, index), member(alone, 0))
+        chex.assert_trees_all_equal(replica(together, index), replica(alone, 0))
 
 
-def check_members_and_environments(algorithm):
+def check_replicas_and_environments(algorithm):
     """(4, 2): two runs on each pair of devices have the bits of a (1, 2) mesh."""
     keys = keys_of(8)
     together, pair = numbers(advanced(algorithm, 4, 2, keys)), numbers(advanced(algorithm, 1, 2, keys[2:4]))
     for index in range(2):
-        chex.assert_trees_all_equal(member(together, 2 + index), member(pair, index))
+        chex.assert_trees_all_equal(replica(together, 2 + index), replica(pair, index))
 
 
 def check_shards_agree(algorithm):
     """(1, 8): every device has the same learner, and its own environments."""
-    members, _ = advanced(algorithm, 1, 8, keys_of(1))
-    for leaf in jax.tree.leaves((members.state.learner.params, members.state.learner.opt_state)):
+    replicas, _ = advanced(algorithm, 1, 8, keys_of(1))
+    for leaf in jax.tree.leaves((replicas.state.learner.params, replicas.state.learner.opt_state)):
         first, *others = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         for other in others:
             np.testing.assert_array_equal(first, other)
-    for leaf in jax.tree.leaves((members.state.actors.timestep.obs, members.state.actors.carry)):
+    for leaf in jax.tree.leaves((replicas.state.actors.timestep.obs, replicas.state.actors.carry)):
         assert len(leaf.addressable_shards) == 8
         assert leaf.addressable_shards[0].data.shape[1] * 8 == leaf.shape[1]
-    obs = jax.tree.leaves(members.state.actors.timestep.obs)[0]
+    obs = jax.tree.leaves(replicas.state.actors.timestep.obs)[0]
     assert len(np.unique(np.asarray(obs).reshape(8, -1), axis=0)) > 2
 
 
@@ -168,11 +168,11 @@ LEARNER = mappo.Config(total_steps=16_000, num_envs=32, rollout_length=16, hidde
 def run_checks():
     assert jax.device_count() == 8
     for algorithm in CONFIGS:
-        check_members_on_devices_of_their_own(algorithm)
+        check_replicas_on_devices_of_their_own(algorithm)
     for algorithm in (mappo, qmix, ospo):  # ppo, ippo and mappo share their learner
         check_shards_agree(algorithm)
     for algorithm in (mappo, qmix):
-        check_members_and_environments(algorithm)
+        check_replicas_and_environments(algorithm)
     check_updates(mappo, CONFIGS[mappo].replace(**WHOLE))
     check_updates(ospo, CONFIGS[ospo].replace(**WHOLE))
     check_updates(qmix, CONFIGS[qmix])

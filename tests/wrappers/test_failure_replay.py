@@ -296,7 +296,7 @@ def test_a_run_replays_resumes_bitwise_and_evaluates_the_bare_environment(tmp_pa
     assert given.training_params.env.slip == np.float32(0.3)
     assert given.training_params.replay_back == 2
     whole = runner.train(given, Console(quiet=True)).run
-    state = whole.members.state.actors[0].env
+    state = whole.replicas.state.actors[0].env
     assert int(state.index.stored.sum()) > 4
     assert int(state.index.replays.sum()) > 2
 
@@ -306,7 +306,7 @@ def test_a_run_replays_resumes_bitwise_and_evaluates_the_bare_environment(tmp_pa
         assert runner.train(cut, Console(quiet=True)).status == "interrupted"
     folder = tmp_path / "tiny_corridor" / "cut"
     resumed = runner.train(compose.compose("tiny", [f"resume={folder}"]), Console(quiet=True)).run
-    for one, two in zip(leaves((whole.members, whole.best)), leaves((resumed.members, resumed.best)), strict=True):
+    for one, two in zip(leaves((whole.replicas, whole.best)), leaves((resumed.replicas, resumed.best)), strict=True):
         np.testing.assert_array_equal(one, two)
     policy = load.load(folder)
     assert policy.env == Corridor()
