@@ -224,10 +224,10 @@ def test_what_memory_does_not_hold_is_split(tmp_path, monkeypatch, capsys):
     """Twelve replicas in a memory for five make three batches."""
     wanted = compose(tmp_path, *GRID)
     predict = batches.predict_memory(runner.make_trainer(wanted), wanted)
-    monkeypatch.setattr(batches.memory, "left", lambda: int(predict(5) / batches.SHARE))
+    monkeypatch.setattr(batches.memory, "free_bytes", lambda: int(predict(5) / batches.MEMORY_FRACTION))
     assert batches.num_batches(wanted, Console(width=200)) == 3
     assert "training 3 batches of 4" in capsys.readouterr().out
-    monkeypatch.setattr(batches.memory, "left", lambda: 100)
+    monkeypatch.setattr(batches.memory, "free_bytes", lambda: 100)
     with pytest.raises(UserError, match=r"algo.num_envs"):
         batches.num_batches(wanted, Console(quiet=True))
 
