@@ -54,10 +54,10 @@ def test_their_mappo_acts_as_in_training():
     env = mpe.jaxmarl_env("simple_reference")
     trainer = rnn_ppo.MpeTrainer(settings, env)
     state = rnn_ppo.init(env, settings, jax.random.key(0))
-    moment = trainer.see(state.obs, state.env, state.done)
+    inputs = trainer.get_inputs(state.obs, state.env, state.done)
     both = [state.obs[agent] for agent in env.agents]
-    np.testing.assert_array_equal(moment.world, jnp.tile(jnp.concatenate(both, -1), (2, 1)))
-    _, logits, _ = trainer.apply(state.params, state.carry, jax.tree.map(lambda x: x[None], moment))
+    np.testing.assert_array_equal(inputs.world, jnp.tile(jnp.concatenate(both, -1), (2, 1)))
+    _, logits, _ = trainer.apply(state.params, state.carry, jax.tree.map(lambda x: x[None], inputs))
 
     own = mpe.our_env("simple_reference")
     _, timestep = own.reset(jax.random.key(1))

@@ -238,7 +238,7 @@ class RecurrentLoop(rnn_ppo.Trainer):
         super().__init__(settings, env)
         self.masked = masked
 
-    def see(self, obs, env_state, done):
+    def get_inputs(self, obs, env_state, done):
         num_actions = self.env.action_space(self.agents[0]).n
         mask = jnp.ones((self.num_actors, num_actions))
         if self.masked:
@@ -249,14 +249,14 @@ class RecurrentLoop(rnn_ppo.Trainer):
             assert world.shape[-1] == self.env.world_state_size()
         local = rows(self.agents, obs)
         assert local.shape[-1] == self.env.observation_space(self.agents[0]).shape[0]
-        return rnn_ppo.Moment(local, world, mask, done)
+        return rnn_ppo.Inputs(local, world, mask, done)
 
     def play(self, params, carried, key):
         """One step: the next carry, the transition, its log."""
         env_state, last_obs, last_done, carry = carried
         key_action, key_step = jax.random.split(key)
-        moment = self.see(last_obs, env_state, last_done)
-        carry, logits, value = self.apply(params, carry, jax.tree.map(lambda x: x[None], moment))
+        inputs = self.get_inputs(last_obs, env_state, last_done)
+        carry, logits, value = self.apply(params, carry, jax.tree.map(lambda x: x[None], inputs))
         action = jax.random.categorical(key_action, logits[0])
         log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits[0]), action[:, None], axis=1)[:, 0]
         given = action.reshape(self.env.num_agents, NUM_ENVS, -1)
@@ -265,7 +265,7 @@ class RecurrentLoop(rnn_ppo.Trainer):
         obs, env_state, reward, done, info = jax.vmap(self.env.step, in_axes=(0, 0, 0))(keys, env_state, actions)
         info = infos_as_the_scripts_shape_them(self.agents, info)
         over = jnp.tile(done["__all__"], self.env.num_agents)
-        transition = rnn_ppo.Transition(moment, action, log_prob, value[0], rows(self.agents, reward).squeeze(), over)
+        transition = rnn_ppo.Transition(inputs, action, log_prob, value[0], rows(self.agents, reward).squeeze(), over)
         log = Log(keys, by_env(self.agents, actions), *(by_env(self.agents, x) for x in (reward, done)), done["__all__"], info)
         return (env_state, obs, rows(self.agents, done).squeeze(), carry), (transition, log)
 

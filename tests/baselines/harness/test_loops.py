@@ -125,7 +125,7 @@ def rollouts(length=8, rows=6):
 
     dones = dict.fromkeys([*AGENTS, "__all__"], done)
     views = by_agent(jnp.concatenate([obs, ids], -1)) | {"__all__": state}
-    theirs = jaxmarl_qmix.Moment(views, by_agent(action), {"__all__": reward.sum(-1)}, dones)
+    theirs = jaxmarl_qmix.Timestep(views, by_agent(action), {"__all__": reward.sum(-1)}, dones)
     present = jnp.ones((length, rows, len(AGENTS)), bool)
     mask = jnp.ones((length, rows, len(AGENTS), ACTIONS), bool)
     inputs = Inputs(obs, mask, jnp.broadcast_to(done[..., None], present.shape), present, state=state)
@@ -171,17 +171,17 @@ def random_weights(networks, batch, key):
 def test_both_qmix_loops_learn_the_same_from_the_same_rollouts(mixer):
     """The loss and its gradient, of any weights: two programs written apart."""
     ours, theirs = qmix_compare.configs(Plan(), mixer)
-    networks, (moments, batch) = qmix.make_networks(OUR_ENV, ours), rollouts()
+    networks, (timesteps, batch) = qmix.make_networks(OUR_ENV, ours), rollouts()
     (params, weights), (_, target) = (random_weights(networks, batch, key) for key in jax.random.split(jax.random.key(1)))
 
     def our_loss(weights, target, batch):
         return qmix.td_loss(weights, ours, networks, params, target, batch)[0]
 
-    def their_loss(weights, target, moments):
-        return jaxmarl_qmix.loss(weights, THEIR_ENV, theirs, target, moments)
+    def their_loss(weights, target, timesteps):
+        return jaxmarl_qmix.loss(weights, THEIR_ENV, theirs, target, timesteps)
 
     mine = on_one_device(jax.value_and_grad(our_loss), weights, target, batch)
-    loss, gradient = jax.jit(jax.value_and_grad(their_loss))(as_theirs(weights), as_theirs(target), moments)
+    loss, gradient = jax.jit(jax.value_and_grad(their_loss))(as_theirs(weights), as_theirs(target), timesteps)
     assert_close((mine[0], as_theirs(mine[1])), (loss, gradient))
     assert loss > 0.1
 
