@@ -74,10 +74,7 @@ class MergeParams(struct.PyTreeNode):
     merging_scale: Any = param(1000.0, above=0.0, unit="m²", help="scale of the squared distance to the ramp's end in its cost")
     forecast_noise: Any = param(0.05, low=0.0, high=1.0, help="relative error of the supervisor's forecast of human drivers")
     collision_room: Any = param(
-        0.0,
-        low=0.0,
-        unit="m",
-        help="subtracted by the supervisor from the room of actions that collide too; published: 0",
+        0.0, low=0.0, unit="m", help="subtracted by the supervisor from the room of actions that collide too; published: 0"
     )
     inflow_probability: Any = param(0.6, low=0.0, high=1.0, help="probability of a vehicle per entry and decision (open_inflow)")
     inflow_cav_share: Any = param(0.5, low=0.0, high=1.0, help="share of CAVs among entering vehicles")

@@ -10,7 +10,6 @@ import numpy as np
 from marljax.core.style import BLUE, FAINT, INK, ORANGE, REFERENCES, blank, plain
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 GREEN = REFERENCES[0]
@@ -26,9 +25,36 @@ def draw(states: Any, env_params: Any, present: np.ndarray) -> "Figure":
     for axes, title in zip((orders, waits, zones), titles, strict=True):
         axes.set_title(title, fontsize=10, loc="left", color=INK)
         plain(axes)
-    _draw_orders(orders, states)
-    _draw_waits(waits, states.stats.waits[-1])
-    points = _draw_zones(zones, env_params.demand, *by_zone(states, env_params.demand.num_zones, present))
+
+    stats, minute = states.stats, np.asarray(states.minute)
+    lines = {
+        "arrived": (np.asarray(stats.arrived), FAINT),
+        "served": (np.asarray(stats.served), GREEN),
+        "lost for any reason": (np.asarray(stats.lost) + np.asarray(stats.cancelled) + np.asarray(stats.overflow), ORANGE),
+        "waiting": (np.asarray(states.orders.open).sum(axis=1), BLUE),
+    }
+    for name, (count, colour) in lines.items():
+        orders.plot(minute, count, color=colour, linewidth=1.8, label=name)
+    orders.set_xlabel("minute", fontsize=8, color=INK)
+    orders.set_ylim(bottom=0)
+    orders.legend(frameon=False, fontsize=8, labelcolor=INK)
+
+    counts = stats.waits[-1]
+    share = 100 * np.asarray(counts) / max(float(np.sum(counts)), 1.0)
+    waits.bar(np.arange(len(share)) + 0.5, share, width=0.9, color=GREEN)
+    waits.set_xlabel(f"minutes; the last bar: {len(share) - 1} or more", fontsize=8, color=INK)
+    waits.set_ylabel("served orders, %", fontsize=8, color=INK)
+
+    # the city turned as in animations, a disc for each zone
+    demand = env_params.demand
+    arrived, free = by_zone(states, demand.num_zones, present)
+    ratio = np.log((arrived + 0.05) / (free + 0.05)) / np.log(WORST)
+    size = 450 * arrived / max(arrived.max(), 1e-6) + 8
+    style: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "edgecolors": FAINT, "linewidths": 0.6}
+    points = zones.scatter(np.asarray(demand.up), -np.asarray(demand.cross), size, ratio, **style)
+    zones.margins(0.06)  # for discs at the edge
+    zones.set_aspect("equal", adjustable="datalim")
+    zones.set_xlabel("km along the city's first axis (Manhattan: uptown); larger discs: more orders", fontsize=8, color=INK)
     bar = figure.colorbar(points, ax=zones, shrink=0.9, pad=0.01)
     bar.set_ticks([-1.0, 0.0, 1.0], labels=[f"{WORST:g} vehicles\nan order", "even", f"{WORST:g} orders\na vehicle"])
     bar.ax.tick_params(labelsize=8, color=FAINT, labelcolor=INK)
@@ -47,37 +73,3 @@ def by_zone(states: Any, zones: int, present: np.ndarray) -> tuple[np.ndarray, n
         return np.bincount(np.asarray(zone)[:-1][counts[:-1]], minlength=zones) / max(len(minute) - 1, 1)
 
     return mean(orders.trip.origin, arrived), mean(vehicles.zone, free)
-
-
-def _draw_orders(axes: "Axes", states: Any) -> None:
-    stats, minute = states.stats, np.asarray(states.minute)
-    lines = {
-        "arrived": (np.asarray(stats.arrived), FAINT),
-        "served": (np.asarray(stats.served), GREEN),
-        "lost for any reason": (np.asarray(stats.lost) + np.asarray(stats.cancelled) + np.asarray(stats.overflow), ORANGE),
-        "waiting": (np.asarray(states.orders.open).sum(axis=1), BLUE),
-    }
-    for name, (count, colour) in lines.items():
-        axes.plot(minute, count, color=colour, linewidth=1.8, label=name)
-    axes.set_xlabel("minute", fontsize=8, color=INK)
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-
-
-def _draw_waits(axes: "Axes", counts: Any) -> None:
-    share = 100 * np.asarray(counts) / max(float(np.sum(counts)), 1.0)
-    axes.bar(np.arange(len(share)) + 0.5, share, width=0.9, color=GREEN)
-    axes.set_xlabel(f"minutes; the last bar: {len(share) - 1} or more", fontsize=8, color=INK)
-    axes.set_ylabel("served orders, %", fontsize=8, color=INK)
-
-
-def _draw_zones(axes: "Axes", demand: Any, arrived: np.ndarray, free: np.ndarray) -> Any:
-    """The city turned as in animations, a disc for each zone."""
-    ratio = np.log((arrived + 0.05) / (free + 0.05)) / np.log(WORST)
-    size = 450 * arrived / max(arrived.max(), 1e-6) + 8
-    style: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -1.0, "vmax": 1.0, "edgecolors": FAINT, "linewidths": 0.6}
-    points = axes.scatter(np.asarray(demand.up), -np.asarray(demand.cross), size, ratio, **style)
-    axes.margins(0.06)  # for discs at the edge
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xlabel("km along the city's first axis (Manhattan: uptown); larger discs: more orders", fontsize=8, color=INK)
-    return points

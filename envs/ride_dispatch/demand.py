@@ -19,6 +19,7 @@ from flax import struct
 from marljax.core.fields import param
 from marljax.errors import UserError
 
+MANHATTAN_FILE = Path(__file__).parent / "data" / "manhattan_zones.csv"
 MINUTES = 24 * 60
 WIDEST = 1_000.0  # km from a city's origin
 GRAVITY_KM = 3.0  # distance over which a destination's weight falls by e
@@ -44,19 +45,15 @@ class Zones(NamedTuple):
         return np.abs(self.up[:, None] - self.up) + np.abs(self.cross[:, None] - self.cross)
 
     @classmethod
-    def of_rows(cls, rows: list[dict[str, str]]) -> "Zones":
-        """From the rows of a table with columns ``zone_id``, ``up_km`` and ``cross_km``."""
-        columns = {"zone_id": int, "up_km": float, "cross_km": float}
-        return cls(*(np.array([kind(row[name]) for row in rows]) for name, kind in columns.items()))
-
-    @classmethod
     def read(cls, path: str | Path) -> "Zones":
-        """From a CSV file with these columns."""
+        """From a CSV file with columns ``zone_id``, ``up_km`` and ``cross_km``."""
         try:
-            zones = cls.of_rows(read_rows(path))
+            rows = read_rows(path)
+            columns = (("zone_id", int), ("up_km", float), ("cross_km", float))
+            zones = cls(*(np.array([kind(row[name]) for row in rows]) for name, kind in columns))
         except (OSError, KeyError, TypeError, ValueError) as error:
-            columns = "zone_id, up_km, cross_km"
-            raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {columns}") from error
+            names = "zone_id, up_km, cross_km"
+            raise UserError(f"cannot read {path} as zones ({error!r}); give a CSV file with columns {names}") from error
         found, count = np.unique(zones.zone_id, return_counts=True)
         if not len(found):
             raise UserError(f"{path} has no zones; give a row for each")
@@ -100,20 +97,17 @@ class Trips(struct.PyTreeNode):
 
 
 @functools.cache
-def _manhattan_rows() -> list[dict[str, str]]:
-    return read_rows(Path(__file__).parent / "data" / "manhattan_zones.csv")
-
-
 def manhattan_zones() -> Zones:
     """The 69 taxi zones of Manhattan."""
-    return Zones.of_rows(_manhattan_rows())
+    return Zones.read(MANHATTAN_FILE)
 
 
 @functools.cache
 def manhattan() -> Demand:
     """The embedded demand."""
     zones = manhattan_zones()
-    pickup, dropoff = (np.array([float(row[name]) for row in _manhattan_rows()]) for name in ("pickup_share", "dropoff_share"))
+    rows = read_rows(MANHATTAN_FILE)
+    pickup, dropoff = (np.array([float(row[name]) for row in rows]) for name in ("pickup_share", "dropoff_share"))
     rate = np.repeat(HOURLY_SHARE / HOURLY_SHARE[19] * ORDERS_AT_19 / 60, 60)
     return demand_from_shares(zones.up, zones.cross, pickup, dropoff * np.exp(-zones.distances() / GRAVITY_KM), rate)
 
