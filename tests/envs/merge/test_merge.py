@@ -24,7 +24,6 @@ KEY = jax.random.key(0)
 step = jax.jit(ENV.step)
 observe = jax.jit(ENV.observe)
 IDLING = jnp.full(6, IDLE)
-neighbours = jax.jit(rewards.neighbours, static_argnums=2)
 base_state, _ = ENV.reset(KEY, PARAMS)
 
 
@@ -79,8 +78,6 @@ def mean_at_end(timesteps, name) -> float:
 
 
 def test_invalid_options():
-    with pytest.raises(UserError, match=r"density.*easy"):
-        Merge(density="esy")
     with pytest.raises(UserError, match="horizon"):
         Merge(horizon=0)
     with pytest.raises(UserError, match=r"density.*medium"):
@@ -88,7 +85,7 @@ def test_invalid_options():
 
 
 def test_contract():
-    check_env(ENV, num_steps=101)
+    check_env(ENV, PARAMS.replace(duration=20), num_steps=24)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,7 @@ def test_local_reward():
 
 def test_headway_reaches_into_the_next_segment_but_not_past_the_ramp():
     state = scene([(310, 0, 25), (410, 4, 25), (200, 10.5, 25)], [(330, 0, 25), (430, 0, 25), (235, 10.3, 25)])
-    front = neighbours(state.vehicles, state.vehicles.lane[:6], 6).front[:3]
+    front = jax.jit(rewards.neighbours, static_argnums=2)(state.vehicles, state.vehicles.lane[:6], 6).front[:3]
     np.testing.assert_allclose(front, [20.0, road.FAR_AWAY, 35.0], atol=1e-3)
 
 
@@ -143,18 +140,6 @@ def test_reward_sharing():
     }
     for mode, means in expected.items():
         np.testing.assert_allclose(own_rewards(state, mode), means, atol=1e-6)
-
-
-def test_action_mask():
-    target = jnp.array([10.0, 30.0, 20.0, 20.0, 20.0, 20.0] + [25.0] * 6)
-    state = scene([(100, 0, 25), (350, 0, 25), (350, 4, 25), (100, 10.5, 25), (419, 4, 20)], target_speed=target)
-    mask = np.asarray(observe(state, PARAMS).action_mask)
-    expected = np.zeros((6, 5), bool)
-    expected[:, IDLE] = True
-    expected[[2, 4], LEFT] = True
-    expected[[0, 2, 3, 4], FASTER] = True
-    expected[[1, 2, 3, 4], SLOWER] = True
-    np.testing.assert_array_equal(mask, expected)
 
 
 def test_actions_set_targets():
@@ -202,13 +187,6 @@ def test_crashed_cavs_are_no_longer_agents_with_continue_after_crash():
     _, second = continued(KEY, state, IDLING, PARAMS)
     assert (float(second.reward[0]), float(second.metrics["crashed_cavs"])) == (0.0, 0.5)
     assert bool(continued(KEY, scene([(413, 4, 25)]), IDLING, PARAMS)[1].terminated)
-
-
-def test_episodes_are_truncated():
-    state = scene([(10, 0, 25)]).replace(step=jnp.int32(98))
-    state, before = step(KEY, state, IDLING, PARAMS)
-    _, at_limit = step(KEY, state, IDLING, PARAMS)
-    assert (bool(before.last), bool(at_limit.terminated), bool(at_limit.truncated)) == (False, False, True)
 
 
 def test_metrics():
@@ -266,17 +244,6 @@ def test_order_of_human_drivers_and_empty_slots_do_not_matter():
         chex.assert_trees_all_equal(course(other), expected)
 
 
-def test_finite_at_rest():
-    """A jam at the end of the ramp, with one vehicle rolling backwards."""
-    state = scene([(414, 4, 0), (404, 4, 0), (410, 0, 0)], [(394, 4, -0.001), (400, 0, 0), (418, 0, 0)])
-    for human in (False, True):
-        env_params = PARAMS.replace(cavs_drive_as_humans=human)
-        moving = state
-        for _ in range(5):
-            moving, timestep = step(KEY, moving, IDLING, env_params)
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((moving, timestep)))
-
-
 initial = jax.jit(jax.vmap(ENV.initial, in_axes=(0, None)))
 
 
@@ -318,7 +285,7 @@ def test_one_program_serves_all_densities_and_mixes():
         env.check_params(env.default_params)
         assert env == ENV
         assert jax.tree.map(type, env.default_params) == jax.tree.map(type, PARAMS)
-    for options in ({"density": "pis_mixed_hard"}, {"drivers": "chaotic"}, {"drivers": "linear"}):
+    for options in ({"density": "pis_mixed_hard"}, {"drivers": "linear"}):
         obs = episodes()(KEY, Merge(**options).default_params, jnp.int32(-1)).obs
         assert np.isfinite(np.asarray(obs)).all()
     assert Merge(reward="local") != ENV
@@ -337,18 +304,20 @@ def test_scripted_returns():
         timestep = run(jax.random.key(1), env_params, jnp.int32(IDLE))
         assert abs(mean_at_end(timestep, "return") - value) < interval + 5.0
         assert abs(mean_at_end(timestep, "speed") - speed) < 0.9
-        random = run(jax.random.key(1), ENV.preset_params(density), jnp.int32(-1))
-        assert mean_at_end(random, "return") < mean_at_end(timestep, "return") - 30
-        assert mean_at_end(random, "crash") > 0.15
+    random = run(jax.random.key(1), PARAMS, jnp.int32(-1))
+    assert mean_at_end(random, "return") < mean_at_end(timestep, "return") - 30
+    assert mean_at_end(random, "crash") > 0.15
 
 
 def test_cruising_alone_earns_75():
+    """0.75 a decision, until the episode is truncated after 100."""
     state = scene([(10, 0, 25)])
-    total = 0.0
+    rewards, lasts = [], []
     for _ in range(100):
         state, timestep = step(KEY, state, IDLING, PARAMS)
-        total += float(timestep.reward[0])
-    assert (bool(timestep.truncated), round(total, 3)) == (True, 75.0)
+        rewards.append(timestep.reward[0])
+        lasts.append(bool(timestep.last))
+    assert (round(float(sum(rewards)), 3), lasts.index(True), bool(timestep.truncated)) == (75.0, 99, True)
 
 
 def test_driver_types_differ():
@@ -366,7 +335,8 @@ def test_driver_types_differ():
 
 def test_scene_shows_every_vehicle():
     state = scene([(100, 0, 25), (330, 4, 25)], [(150, 10.5, 25)], crashed=jnp.arange(12) == 1)
-    drawn = ENV.scene(state, PARAMS)
+    draw = jax.jit(ENV.scene)
+    drawn = draw(state, PARAMS)
     shown = np.asarray(drawn.boxes.colour[1:, 3]) > 0
     np.testing.assert_array_equal(shown, state.vehicles.alive)
     np.testing.assert_allclose(drawn.boxes.centre[1:3], [[100, 0], [330, -4]])
@@ -378,7 +348,7 @@ def test_scene_shows_every_vehicle():
     names = [name for (name, _), listed in zip(ENV.display.legend, drawn.listed, strict=True) if listed]
     assert names == [LEGEND[0][0], "human driver", "crashed", "end of ramp"]
     mixed = state.replace(vehicles=state.vehicles.replace(driver=state.vehicles.driver.at[6].set(2)))
-    assert np.asarray(ENV.scene(mixed, PARAMS).listed).tolist() == [True, False, True, False, True, True]
+    assert np.asarray(draw(mixed, PARAMS).listed).tolist() == [True, False, True, False, True, True]
 
 
 @functools.cache
@@ -413,15 +383,6 @@ def test_every_cav_is_in_the_picture_or_accounted_for(open_inflow):
     assert (status.out_of_view[-1] > 0) == open_inflow
 
 
-def test_status():
-    x, y = np.array([900.0, 100.0, 10.0, 400.0, 400.0, 50.0]), np.array([0.0, 10.5, 0.0, 4.0, 0.0, 0.0])
-    state = scene(np.stack([x, y, np.full(6, 25.0)], axis=1), crashed=jnp.arange(12) == 2)
-    state = state.replace(on_ramp=jnp.array([False, True, False, True, True, False]))
-    status = ENV.scene(state, PARAMS).status
-    parts = {"on_the_ramp": 2, "merged": 1, "on_the_through_lane": 1, "crashed": 1, "out_of_view": 1}
-    assert status._asdict() == {"CAVs": 6} | parts
-
-
 def test_open_inflow():
     """Vehicles enter at both entries if there is room, leave at the end, and none jumps."""
     states, timesteps, _ = course(open_inflow=True)
@@ -452,11 +413,9 @@ def test_open_inflow():
         ({"cavs_max": 7}, "cavs_max"),
         ({"cavs_min": 5, "cavs_max": 4}, "cavs_min=5.*cavs_max=4"),
         ({"hdvs_max": 5, "linear_pair": True}, "hdvs_max=5.*linear_pair"),
-        ({"spawn_speed_max": 100}, "spawn_speed_max"),
         ({"reward_speed_low": 30}, "reward_speed_low"),
         ({"driver_shares": np.zeros(6)}, "driver_shares"),
         ({"drivers": PARAMS.drivers.replace(delay=np.zeros(6))}, "drivers.delay"),
-        ({"position_noise": 30.0}, "position_noise=30.*at most 17.5"),
         ({"position_noise": 3.0, "linear_pair": True, "hdvs_max": 4}, "position_noise=3.*at most 2.5"),
     ],
 )

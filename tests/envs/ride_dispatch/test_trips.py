@@ -60,7 +60,8 @@ def test_rates_shares_and_destinations_are_those_of_the_records(tmp_path, kind):
 
 def test_another_citys_zones(tmp_path):
     table = tmp_path / "zones.csv"
-    table.write_text("zone_id,name,up_km,cross_km\n7,harbour,0.0,0.0\n9,airport,12.0,3.5\n")
+    rows = "zone_id,name,up_km,cross_km\n7,harbour,0.0,0.0\n9,airport,12.0,3.5\n"
+    table.write_text(rows, encoding="utf-8-sig")  # a byte order mark is ignored
     frame = records(PULocationID=7, DOLocationID=9).rename(columns={"tpep_pickup_datetime": "pickup_datetime"})
     demand = demand_from_trips(written(tmp_path, frame), zones=table)
     assert demand.num_zones == 2
@@ -83,20 +84,16 @@ HEADER = b"tpep_pickup_datetime,PULocationID,DOLocationID\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "there is no file"),
         (b"", "give CSV or Parquet"),
         (b"\x00\xff\xfe\x80PK", "cannot read|has no column"),
-        (b"a,b\n1,2\n", "tpep_pickup_datetime"),
         (b"tpep_pickup_datetime,PULocationID\n2024-01-01 00:00:00,4\n", "DOLocationID"),
-        (HEADER, "no trip"),
         (HEADER + b"never,4,12\n", "no trip"),
         (HEADER + b"2024-01-01 00:00:00,1,2\n", "1 of 1 trips"),
     ],
 )
 def test_invalid_files_of_trips_are_one_line(tmp_path, content, message):
     path = tmp_path / "trips.csv"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(UserError, match=message) as error:
         demand_from_trips(path)
     assert "\n" not in str(error.value)
@@ -106,11 +103,9 @@ def test_invalid_files_of_trips_are_one_line(tmp_path, content, message):
     ("text", "message"),
     [
         ("", "no zones"),
-        ("zone_id,up_km\n1,2\n", "cannot read"),
         ("zone_id,up_km,cross_km\n1,x,2\n", "cannot read"),
         ("zone_id,up_km,cross_km\n1,2,3\n01,2,3\n", "zone 1 more than once"),
         ("zone_id,up_km,cross_km\n1,2,nan\n", "cross_km of zone 1"),
-        ("zone_id,up_km,cross_km\n1,2,3\n2,1e9,3\n", "up_km of zone 2"),
     ],
 )
 def test_invalid_tables_of_zones_are_one_line(tmp_path, text, message):
@@ -119,10 +114,10 @@ def test_invalid_tables_of_zones_are_one_line(tmp_path, text, message):
         Zones.read(tmp_path / "zones.csv")
 
 
-@pytest.mark.parametrize("written_as", ["-05:00", "Z", "+0200", ".250Z", ""])
-def test_times_are_local(tmp_path, written_as):
+def test_times_are_local(tmp_path):
     frame = records()
-    frame.loc[::2, "tpep_pickup_datetime"] += written_as
+    for first, written_as in enumerate(("-05:00", "Z", "+0200", ".250Z")):
+        frame.loc[first::5, "tpep_pickup_datetime"] += written_as
     rate = demand_from_trips(written(tmp_path, frame)).rate
     assert rate[8 * 60 : 9 * 60].sum() == pytest.approx(1_500)
 
@@ -130,12 +125,6 @@ def test_times_are_local(tmp_path, written_as):
 def test_trips_without_integer_zones_are_ignored(tmp_path):
     place = np.where(np.arange(4_000) < 1_000, 4.5, np.where(np.arange(4_000) < 2_000, 1e30, float(ZONES[0])))
     assert demand_from_trips(written(tmp_path, records(PULocationID=place))).rate.sum() == pytest.approx(1_000, abs=60)
-
-
-def test_a_byte_order_mark_is_ignored(tmp_path):
-    path = tmp_path / "zones.csv"
-    path.write_text("zone_id,up_km,cross_km\n1,2,3\n2,1,3\n", encoding="utf-8-sig")
-    assert Zones.read(path).zone_id.tolist() == [1, 2]
 
 
 def test_rare_days_are_ignored_and_weekdays_can_be_selected(tmp_path):
@@ -177,9 +166,7 @@ def test_a_run_may_name_the_files(tmp_path):
     [
         ("env.trips_file=nowhere.csv", "there is no file nowhere.csv"),
         ("env.zones_file=zones.csv", "zones_file requires trips_file"),
-        ("env.days=weekdays", "days requires trips_file"),
         ("env.times_file=times.csv", "times_file requires travel"),
-        ("env.days=sundays", "days.*did you mean weekdays"),
     ],
 )
 def test_invalid_files_of_a_run_are_reported(override, message):

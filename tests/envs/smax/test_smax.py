@@ -52,18 +52,13 @@ def still(weights, timestep, carry, key):
     ("options", "message"),
     [
         ({"scenario": "3n"}, "did you mean 3m.*register_scenario"),
-        ({"scenario": ["3m"]}, "scenario"),
-        ({"mode": "script"}, "mode.*scripted"),
-        ({"enemy_shoots": 1}, "enemy_shoots=1"),
         ({"mode": "self_play", "enemy_target": "random"}, "enemy_target.*mode=scripted"),
         ({"mode": "learned"}, "mode=learned.*Opponent.of"),
         ({"mode": "learned", "opponent": "runs/ippo_smax"}, "Opponent.of.*runs/ippo_smax"),
-        ({"mode": "learned", "opponent": still}, "Opponent.of"),
         ({"opponent": Opponent(ENV, still)}, "opponent.*mode=learned"),
         ({"mode": "learned", "scenario": "5m_vs_6m", "opponent": Opponent(ENV, still)}, "3 against 3.* 6 against 5"),
         ({"mode": "learned", "opponent": Opponent(BOTH, still)}, "opponent.*mode=scripted"),
         ({"mode": "learned", "opponent": Opponent(marljax.make("merge"), still)}, "Merge.*smax"),
-        ({"mode": "learned", "opponent": Opponent(Smax, still)}, "class .*smax"),
     ],
 )
 def test_invalid_options_are_rejected(options, message):
@@ -75,10 +70,8 @@ def test_invalid_options_are_rejected(options, message):
     ("overrides", "message"),
     [
         (["env.scenario=3n"], "scenario.*3m.*register_scenario"),
-        (["env.scenario=[3m,8m]"], "env.scenario=.3m,8m.*text"),
         (["env.mode=learned"], "env.mode=learned.*Python"),
         (["env.opponent=runs/ippo_smax"], "env.opponent.*mode=learned"),
-        (["env.num_allies=4"], "env.num_allies"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line(overrides, message):
@@ -209,8 +202,8 @@ def test_the_dead_observe_zeros_may_only_stop_and_share_the_reward():
 
 def test_the_dead_may_leave_the_game():
     env, state = Smax("3m", dead="leave"), battle(FACING, health=ONE_DEAD)
-    assert env.observe(state, PARAMS).alive.tolist() == [False, True, True]
     _, timestep = env.step(KEY, state, jnp.array([UP, FIRST_ATTACK + 1, STOP]), PARAMS)
+    assert timestep.alive.tolist() == [False, True, True]
     np.testing.assert_allclose(timestep.reward, [0.0, 9 / 45 / 3, 9 / 45 / 3], rtol=1e-6)
 
 
@@ -416,17 +409,9 @@ def test_the_same_policy_on_both_sides_of_a_symmetric_battle_acts_symmetrically(
     assert shots > 0 or trained.observation == "conic"  # nobody chose the GRU's weights
 
 
-@pytest.mark.parametrize(
-    ("env", "action", "expected"),
-    [
-        (ENV, jnp.zeros(4, int), r"int32\[3\]"),
-        (ENV, jnp.zeros((3, 4)), r"int32\[3\]"),
-        (Smax(action_type="continuous"), jnp.zeros(4), r"float32\[3, 4\]"),
-    ],
-)
-def test_opponents_must_return_actions_in_a_step(env, action, expected):
-    learned = Smax(mode="learned", opponent=Opponent(env, lambda weights, timestep, carry, key: (action, carry)))
-    with pytest.raises(UserError, match=f"opponent.*return {expected}"):
+def test_opponents_must_return_actions_in_a_step():
+    learned = Smax(mode="learned", opponent=Opponent(ENV, lambda weights, timestep, carry, key: (jnp.zeros(4, int), carry)))
+    with pytest.raises(UserError, match=r"opponent.*return int32\[3\]"):
         jax.eval_shape(learned.step, KEY, battle(APART).replace(memory=()), jnp.full(3, STOP))
 
 
@@ -435,7 +420,6 @@ def test_opponents_must_return_actions_in_a_step(env, action, expected):
     [
         (Opponent(ENV, linear_policy), (), "no weights.*TypeError"),
         (Opponent(ENV, linear_policy), {"matrix": np.ones((80, 8))}, "does not fit.*75.*80"),
-        (Opponent(ENV, lambda weights, timestep, carry, key: (timestep.obs, carry)), (), r"opponent.act.*int32\[3\]"),
         (Opponent(Smax(action_type="continuous"), still), (), r"opponent.act.*float32\[3, 4\]"),
         (Opponent(ENV, lambda *args: (still(*args)[0], args[3])), (), "initial_carry"),
     ],
@@ -479,11 +463,8 @@ def test_populations_of_opponents_are_a_vmap():
     assert units.x.shape == (3, 2, 6)
     moves = np.asarray(units.move_x[:, :, 3:] + 2 * units.move_y[:, :, 3:])
     assert len({move.tobytes() for move in moves}) > 1
-    alone = jax.jit(play)
-    for index in range(3):
-        found = alone(PARAMS.replace(opponent={"matrix": MATRICES["matrix"][index]}))
-        expected = jax.tree.map(lambda part, i=index: part[i], units)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
+    alone = jax.jit(play)(PARAMS.replace(opponent=MATRIX))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), alone, jax.tree.map(lambda part: part[0], units))
 
 
 def test_one_program_trains_against_a_population_of_opponents():
@@ -512,7 +493,7 @@ def test_one_mapped_leaf_of_env_params_gives_the_results_of_single_runs():
 def test_the_scene_shows_who_lives_and_who_shoots_at_whom():
     state = battle(FACING, health=[45, 0, 45, 45, 45, 45])
     state, _ = ENV.step(KEY, state, jnp.array([FIRST_ATTACK, FIRST_ATTACK + 1, STOP]))
-    scene = Smax("3m").scene(state, PARAMS)
+    scene = jax.jit(ENV.scene)(state, PARAMS)
     alive = np.array([True, False, True, True, True, True])
     assert (float(scene.status.allies), float(scene.status.enemies)) == (2, 3)
     np.testing.assert_allclose(scene.circles.radius, np.where(alive, 0.375, 0.1875))

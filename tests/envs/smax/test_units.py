@@ -22,15 +22,10 @@ KEY = jax.random.key(0)
     [
         (((0, "zealott"), 1, 1), "did you mean zealot"),
         (("marine", 1, 1), "unit_types='marine'"),
-        ((3, 1, 1), "unit_types=3"),
         (((0, 0, 0), 2, 2), "unit_types has 3 entries.* give 4"),
         (((0, 9), 1, 1), "unit_types contains 9.* 5 .hydralisk."),
-        (((0, -1), 1, 1), "unit_types contains -1"),
         (((0, 1.7), 1, 1), "unit_types contains 1.7"),
         (((0,), 1, 0), "num_enemies=0"),
-        (((0, 0), 1.0, 1), "num_allies=1.0"),
-        (((0, 0), 1, True), "num_enemies=True"),
-        (((0, 0), 1, 1, "yes"), "random_types='yes'"),
     ],
 )
 def test_invalid_scenarios_are_rejected(arguments, message):
@@ -57,7 +52,6 @@ def test_scenarios_can_be_added_but_not_changed():
     for name, scenario, message in (
         ("one zealot", Scenario((0, 3), 1, 1), "another name"),
         ("", Scenario((0, 3), 1, 1), "name=''"),
-        (3, Scenario((0, 3), 1, 1), "name=3"),
         ("a tuple", (0, 3), "a tuple.*Scenario"),
     ):
         with pytest.raises(UserError, match=message):
@@ -96,13 +90,8 @@ def test_invalid_params_are_rejected():
     Smax().check_params(PARAMS)
     for name, value, message in (
         ("health", np.zeros(6), r"health\[0\]=0"),
-        ("speed", np.ones(5), "speed.* shape"),
         ("cooldown_noise_low", 3.0, "cooldown_noise_high"),
-        ("duration", 0, "duration=0"),
-        ("duration", 1.5, "duration=1.5"),
         ("spawn_noise", 100, "spawn_noise=100.* 8"),
-        ("time_step", 10, "time_step=10"),
-        ("walls_kill", "x", "walls_kill=x"),
     ):
         with pytest.raises(UserError, match=message):
             Smax().check_params(PARAMS.replace(**{name: value}))
