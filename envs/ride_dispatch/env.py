@@ -24,13 +24,14 @@ from marljax.envs.ride_dispatch import scene as scenes
 from marljax.envs.ride_dispatch import state as states
 from marljax.envs.ride_dispatch.demand import MINUTES, Demand
 from marljax.envs.ride_dispatch.fleet import MOST_SEATS, Plan, Position, Travel
-from marljax.envs.ride_dispatch.params import PRESETS, RideParams, check_shares, free_flow_times
+from marljax.envs.ride_dispatch.params import PRESETS, RideParams, free_flow_times
 from marljax.envs.ride_dispatch.state import WAITS, Assignments, EpisodeStats, Orders, RideState
 from marljax.envs.ride_dispatch.trips import DAYS, ELSEWHERE, cached_demand, cached_times
 from marljax.errors import UserError, unknown
 from marljax.utils.random import flat
 
 ORDER_FEATURES, OFFER_FEATURES = 5, 8
+SHARE_ERROR = 1e-3  # rounding of cumulative shares
 PAIRS_AT_ONCE = 32  # orders that are planned for the whole fleet together
 
 
@@ -169,7 +170,10 @@ class RideDispatch(Environment):
                 raise UserError(f"{name}={getattr(env_params, name)} must not exceed {slots}={getattr(self, slots)}")
         if self.travel == "table" and (np.asarray(env_params.times) < 0).any():
             raise UserError("times must not be negative")
-        check_shares(env_params.demand)
+        for name in ("origin", "destination"):
+            table = np.asarray(getattr(env_params.demand, name))
+            if (np.diff(table, prepend=0.0, axis=-1) < -SHARE_ERROR).any() or (np.abs(table[..., -1] - 1) > SHARE_ERROR).any():
+                raise UserError(f"demand.{name} must be cumulative shares up to 1; create it with demand.demand_from_shares")
 
     def initial(self, key: jax.Array, env_params: RideParams) -> RideState:
         key_fleet, key_orders = jax.random.split(key)

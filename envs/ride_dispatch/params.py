@@ -11,10 +11,8 @@ from marljax.core.fields import param
 from marljax.envs.ride_dispatch import demand as demands
 from marljax.envs.ride_dispatch.demand import Demand
 from marljax.envs.ride_dispatch.fleet import Travel, Weights
-from marljax.errors import UserError
 
 FREE_FLOW = 34.0  # km/h, which reproduces the travel times of the papers' routing engine
-SHARE_ERROR = 1e-3  # rounding of cumulative shares
 
 
 class RideParams(struct.PyTreeNode):
@@ -52,14 +50,6 @@ PRESETS: dict[str, Preset] = {
     "manhattan-300": Preset(300, 704, _WITHIN_ZONES),
     "demo": Preset(32, 64, {"demand_scale": 0.08, **_WITHIN_ZONES}),
 }
-
-
-def check_shares(demand: Demand) -> None:
-    """Raises ``UserError`` for tables that are not cumulative shares."""
-    for name in ("origin", "destination"):
-        table = np.asarray(getattr(demand, name))
-        if (np.diff(table, prepend=0.0, axis=-1) < -SHARE_ERROR).any() or (np.abs(table[..., -1] - 1) > SHARE_ERROR).any():
-            raise UserError(f"demand.{name} must be cumulative shares up to 1; create it with demand.demand_from_shares")
 
 
 def free_flow_times(demand: Demand) -> np.ndarray:

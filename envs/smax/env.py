@@ -20,7 +20,7 @@ from marljax.envs.smax import actions, script, view
 from marljax.envs.smax import opponent as smax_opponent
 from marljax.envs.smax import scene as smax_scene
 from marljax.envs.smax.actions import FIRST_ATTACK, STOP
-from marljax.envs.smax.battle import Kinds, Stats, Units, fight, push_apart, stats_of
+from marljax.envs.smax.battle import Kinds, Units, fight, push_apart, stats_of
 from marljax.envs.smax.spawn import num_draws, spawn
 from marljax.envs.smax.units import PUBLISHED, Scenario, SmaxParams, find_scenario
 from marljax.errors import UserError
@@ -268,22 +268,20 @@ class Smax(Environment):
         reload = stats.cooldown + env_params.time_step * (low + (high - low) * draws_cooldown)
         after = fight(units, order, stats, reload, num_allies, env_params)
         state = SmaxState(after, state.kind, state.step + 1, memory)
-        return state, self._outcome(units, state, stats, env_params)
 
-    def _outcome(self, before: Units, state: SmaxState, stats: Stats, env_params: SmaxParams) -> Outcome:
-        won, lost, over = self._result(state.units)
+        won, lost, over = self._result(after)
         bonus = env_params.win_bonus
         if self.mode == "self_play":
             reward = jnp.where(won, bonus, 0.0) - jnp.where(lost, bonus, 0.0)
             sign = np.where(self._is_ally, 1.0, -1.0).astype(np.float32)
-            reward = jnp.asarray(expand_trailing_dims(sign, before.x)) * reward
+            reward = jnp.asarray(expand_trailing_dims(sign, units.x)) * reward
         else:
-            loss = self._sides((before.health - state.units.health) / stats.health)[1]
-            reward = jnp.sum(loss, axis=0) / self.battle.num_enemies + jnp.where(won, bonus, 0.0)
+            loss = self._sides((units.health - after.health) / stats.health)[1]
+            reward = jnp.sum(loss, axis=0) / num_enemies + jnp.where(won, bonus, 0.0)
             reward = jnp.broadcast_to(reward, (self.num_agents, *reward.shape))
         if self.dead == "leave":
-            reward = jnp.where(before.alive[: self.num_agents], reward, 0.0)
-        return Outcome(reward, over, (state.step >= env_params.duration) & ~over)
+            reward = jnp.where(units.alive[: self.num_agents], reward, 0.0)
+        return state, Outcome(reward, over, (state.step >= env_params.duration) & ~over)
 
     def _result(self, units: Units) -> tuple[jax.Array, jax.Array, jax.Array]:
         """[] bool each: the allies won, they lost, the battle is over."""
