@@ -164,7 +164,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     assert isinstance(env.action_space, Discrete)
     encoder = nn.ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
     sizes = nn.Sizes(config.core, config.hidden, (), config.activation)
-    agent = nn.PerAgent(nn.QNetwork(env.action_space.n, sizes), env.num_agents, config.share_parameters)
+    agent = nn.PerAgent(nn.Actor(env.action_space.n, sizes, scale=1.0), env.num_agents, config.share_parameters)
     mixer = Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
     def action_values(params: Params, weights: Any, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from marljax.core import fields
 from marljax.core.scene import Colour, Scene
-from marljax.core.spaces import Box, Discrete, MultiDiscrete, Part, Space
+from marljax.core.spaces import Box, MultiDiscrete, Part, Space
 from marljax.core.types import EnvParams, Outcome, State, TimeStep, View, timestep
 from marljax.errors import UserError, unknown
 
@@ -84,7 +84,6 @@ class Environment(abc.ABC):
         the result for those. Override it to carry something across episodes, such as a curriculum or states to start from again;
         for large parts of a state see ``PersistentState``.
         """
-        del state
         return self.initial(key, env_params)
 
     def reset_episode_counters(self, state: State, env_params: EnvParams) -> State:
@@ -93,7 +92,6 @@ class Environment(abc.ABC):
         Resets the tallies behind the metrics, failures above all, and keeps what drives the dynamics: positions, velocities, and
         a clock that a schedule or the time limit depends on. Returns the state unchanged by default.
         """
-        del env_params
         return state
 
     def max_episode_steps(self, env_params: EnvParams) -> Any:
@@ -111,7 +109,6 @@ class Environment(abc.ABC):
         ``env_params`` are always those that the run started with, so changes do not accumulate; tree, shapes and dtypes must
         stay. Evaluation uses the run's own params.
         """
-        del progress
         return env_params
 
     @abc.abstractmethod
@@ -137,7 +134,6 @@ class Environment(abc.ABC):
         state and starts with the carry ``()``. Use a ``jax.tree_util.Partial`` if it depends on numbers, and a
         ``ScriptedPolicy`` if it has another carry or plays in another environment. Random actions are always compared with.
         """
-        del env_params
         return {}
 
     @property
@@ -260,12 +256,9 @@ def without_padding(space: Box, mask: jax.Array, action: jax.Array) -> jax.Array
 
 def allowed_actions(env: Environment, view: View | TimeStep) -> jax.Array:
     """[A, n] bool: the action mask, only the noop for agents that are not alive; the view's own mask for continuous actions."""
-    match env.action_space:
-        case Box():
-            return view.action_mask
-        case Discrete(n=n):
-            sizes: tuple[int, ...] = (n,)
-        case MultiDiscrete(nvec=nvec):
-            sizes = nvec
+    space = env.action_space
+    if isinstance(space, Box):
+        return view.action_mask
+    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
     noop = jnp.concatenate([jnp.arange(size) == env.noop for size in sizes])
     return jnp.where(view.alive[:, None], view.action_mask, noop)

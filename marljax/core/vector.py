@@ -107,7 +107,6 @@ class VecEnv:
 
         @skip_if_none_start.def_vmap
         def _(axis_size: int, in_batched: list, *args: Any) -> tuple[Any, Any]:
-            del axis_size
             axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
             result = jax.vmap(replace_started, in_axes=tuple(axes))(*args)
             return result, jax.tree.map(lambda _: True, result)

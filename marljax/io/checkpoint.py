@@ -30,7 +30,7 @@ from marljax.io import files
 from marljax.io.files import CHECKSUM, DRAFT, discard, with_checksum
 from marljax.io.run_folder import DELETING
 from marljax.utils import distributed
-from marljax.utils.pytrees import named_leaves
+from marljax.utils.pytrees import is_key, named_leaves
 from marljax.version import __version__
 
 FORMAT = 1  # increased when the layout of a checkpoint changes
@@ -214,10 +214,6 @@ def _name(update: int) -> str:
     return f"{update:08d}"
 
 
-def _is_key(leaf: Any) -> bool:
-    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _fill(template: Any, path: Path, parts: tuple[str, ...]) -> Any:
     """``template`` with the stored arrays whose names begin with one of ``parts``."""
     stored = read_arrays(path, [name for name, leaf in named_leaves(template) if leaf.size and name.startswith(parts)])
@@ -227,14 +223,15 @@ def _fill(template: Any, path: Path, parts: tuple[str, ...]) -> Any:
             # Popped, so that no more than one array is in memory twice. orbax does not store empty arrays.
             value = stored.pop(name) if leaf.size else np.zeros(leaf.shape, leaf.dtype)
             array = distributed.place(value, getattr(leaf, "sharding", None))
-            is_key = _is_key(leaf)
-            leaf = jax.random.wrap_key_data(array, impl=jax.random.key_impl(jnp.empty((), leaf.dtype))) if is_key else array
+            if is_key(leaf):
+                array = jax.random.wrap_key_data(array, impl=jax.random.key_impl(jnp.empty((), leaf.dtype)))
+            leaf = array
         leaves.append(leaf)
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def _write_arrays(path: Path, tree: Any) -> None:
-    arrays = {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in named_leaves(tree) if leaf.size}
+    arrays = {name: jax.random.key_data(leaf) if is_key(leaf) else leaf for name, leaf in named_leaves(tree) if leaf.size}
     if jax.process_count() == 1:  # else each process writes its own shards
         arrays = {name: np.asarray(array) for name, array in jax.device_get(arrays).items()}
     report, asyncio_log = sys.unraisablehook, logging.getLogger("asyncio")
@@ -266,20 +263,20 @@ def _orbax() -> Any:
 
 def _check_manifest(path: Path, manifest: dict[str, Any], purpose: CheckpointSpec, expected: dict[str, list[Any]]) -> None:
     """Raises ``UserError`` for a checkpoint of another purpose or structure."""
+
+    def describe(entry: Any) -> str:
+        if entry is None:
+            return "absent"
+        return f"{entry[1]}{entry[0]}" if isinstance(entry, list) and len(entry) == 2 else str(entry)
+
     for name, value in dataclasses.asdict(purpose).items():
         if (saved := manifest["purpose"].get(name)) != value:
             raise UserError(f"{path} was made for {name.replace('_', ' ')} {saved}, not {value}; train again or use its version")
     found = manifest["structure"]
     for name in [*expected, *found]:
         if found.get(name) != expected.get(name):
-            stored, required = (_describe(side.get(name)) for side in (found, expected))
+            stored, required = (describe(side.get(name)) for side in (found, expected))
             raise UserError(f"{path} does not fit these settings: {name} is {stored} there and {required} here")
-
-
-def _describe(entry: Any) -> str:
-    if entry is None:
-        return "absent"
-    return f"{entry[1]}{entry[0]}" if isinstance(entry, list) and len(entry) == 2 else str(entry)
 
 
 def _checksum(path: Path) -> str:

@@ -162,7 +162,6 @@ def matplotlib_home() -> Iterator[None]:
 def stop_at_once(number: int, frame: FrameType | None = None) -> NoReturn:
     """Ends the process with one line. An exception could be raised inside an import, a callback or a library's threads, which
     swallow it or print tracebacks of their own."""
-    del frame
     with _exit_lock:  # never released
         for draft in [*files.drafts]:
             files.discard(draft)

@@ -1,6 +1,6 @@
 """Adam with gradient clipping and an annealed learning rate."""
 
-from typing import Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,41 +9,18 @@ import optax
 from marljax.config.hyperparameters import Scalar
 
 
-class AdamConfig(Protocol):
-    """The hyperparameters that ``make_optimizer`` reads."""
-
-    @property
-    def learning_rate(self) -> Scalar: ...
-    @property
-    def anneal_learning_rate(self) -> bool: ...
-    @property
-    def adam_eps(self) -> Scalar: ...
-    @property
-    def max_grad_norm(self) -> Scalar: ...
-    @property
-    def num_updates(self) -> int: ...
-
-
-class ActorCriticConfig(AdamConfig, Protocol):
-    """The hyperparameters that ``make_actor_critic_optimizer`` reads."""
-
-    @property
-    def critic_learning_rate(self) -> Scalar: ...
-    @property
-    def clip_actor_critic_separately(self) -> bool: ...
-
-
-def make_optimizer(config: AdamConfig, updates: jax.Array, name: str = "adam") -> optax.GradientTransformation:
+def make_optimizer(config: Any, updates: jax.Array, name: str = "adam") -> optax.GradientTransformation:
     """``adam`` or ``radam`` (rectified) at the learning rate of this update, on gradients clipped to a global norm.
 
-    Adam works on one vector instead of many arrays: a fraction of the kernels, to compile and to run.
+    ``config`` has ``learning_rate``, ``anneal_learning_rate``, ``adam_eps``, ``max_grad_norm`` and ``num_updates``. Adam works on
+    one vector instead of many arrays: a fraction of the kernels, to compile and to run.
     """
     scale = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}[name](eps=config.adam_eps)
     rate = optax.scale_by_learning_rate(config.learning_rate * _annealing(config, updates))
     return optax.flatten(optax.chain(optax.clip_by_global_norm(config.max_grad_norm), scale, rate))
 
 
-def make_actor_critic_optimizer(config: ActorCriticConfig, updates: jax.Array) -> optax.GradientTransformation:
+def make_actor_critic_optimizer(config: Any, updates: jax.Array) -> optax.GradientTransformation:
     """The same for parameters {"actor": …, "critic": …}, with ``critic_learning_rate`` for the critic unless that is 0, and
     gradients clipped together or, with ``clip_actor_critic_separately``, each part by its own norm."""
     critic_rate = jnp.asarray(config.critic_learning_rate)
@@ -57,6 +34,6 @@ def make_actor_critic_optimizer(config: ActorCriticConfig, updates: jax.Array) -
     return optax.chain(optax.partition(dict.fromkeys(rates, clip), labels), optax.flatten(adam), scale)
 
 
-def _annealing(config: AdamConfig, updates: jax.Array) -> Scalar:
+def _annealing(config: Any, updates: jax.Array) -> Scalar:
     """Factor of the learning rate: from 1 linearly to 0 over all updates."""
     return jnp.maximum(1.0 - updates / config.num_updates, 0.0) if config.anneal_learning_rate else 1.0

@@ -3,7 +3,7 @@
 from marljax.nn.distributions import MASKED, Categorical, Distribution, distribution, has_choice, num_outputs
 from marljax.nn.encoder import ObservationEncoder, check_no_items
 from marljax.nn.layers import ACTIVATIONS, Sizes, agent_ids, dense
-from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Critic, PerAgent, QNetwork, initial_carry
+from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Critic, PerAgent, initial_carry
 from marljax.nn.running_stats import RunningStats
 from marljax.nn.scorers import PairScorer, TwoTowers
 
@@ -19,7 +19,6 @@ __all__ = [
     "ObservationEncoder",
     "PairScorer",
     "PerAgent",
-    "QNetwork",
     "RunningStats",
     "Sizes",
     "TwoTowers",

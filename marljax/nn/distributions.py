@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from marljax.core.spaces import Box, Discrete, MultiDiscrete, Space
+from marljax.core.spaces import Box, Discrete, MultiDiscrete, Space, num_actions
 from marljax.utils.random import flat
 
 MASKED = -1e9  # logit of unavailable actions: never drawn, and finite, so that a row with nothing available stays finite
@@ -51,7 +51,6 @@ class Categorical:
         return jnp.sum(jnp.where(chosen, self._log_probs, 0.0), axis=-1)
 
     def entropy(self, key: jax.Array) -> jax.Array:
-        del key
         return -jnp.sum(jnp.exp(self._log_probs) * self._log_probs, axis=-1)
 
     def action(self, sample: jax.Array) -> jax.Array:
@@ -103,8 +102,7 @@ class MultiCategorical:
 
     def _stack(self, values: Any) -> jax.Array:
         """One value per part → [..., len(nvec)]."""
-        values = list(values)
-        return values[0] if self._uniform else jnp.stack(values, -1)
+        return next(values) if self._uniform else jnp.stack(list(values), -1)
 
     def sample(self, key: jax.Array) -> jax.Array:
         return self._stack(map(Categorical.sample, self._parts, jax.random.split(key, len(self._parts))))
@@ -197,13 +195,7 @@ _bounded.defvjp(_bounded_forward, _bounded_backward)
 
 def num_outputs(space: Space) -> int:
     """Width of the network output that ``distribution`` takes."""
-    match space:
-        case Discrete(n=n):
-            return n
-        case MultiDiscrete(nvec=nvec):
-            return sum(nvec)
-        case Box(shape=shape):
-            return 2 * math.prod(shape)
+    return 2 * math.prod(space.shape) if isinstance(space, Box) else num_actions(space)
 
 
 def distribution(space: Space, outputs: jax.Array, mask: jax.Array) -> Distribution:

@@ -52,14 +52,23 @@ class ObservationEncoder:
         return EncoderSizes(kinds(self.layout), width, heads) if self.layout else None
 
     def init_stats(self, obs: jax.Array) -> ObservationStats:
-        """Statistics before any observation; shapes are those of ``obs`` [..., O]."""
-        return create_stats(self.layout) if self.layout else RunningStats.create(obs.shape[-1:])
+        """Statistics before any observation; shapes are those of ``obs`` [..., O].
+
+        With a layout they are those of each kind's columns, over all its entities, and of the agent's own columns.
+        """
+        if not self.layout:
+            return RunningStats.create(obs.shape[-1:])
+        widths = {part.name: part.width for part in kinds(self.layout)}
+        widths[OWN] = sum(part.width for part in self.layout if part.name == OWN)
+        return {name: RunningStats.create((width,)) for name, width in widths.items()}
 
     def update_stats(self, stats: ObservationStats, obs: jax.Array, mask: jax.Array) -> ObservationStats:
-        """Adds the observations [T, E, A, O] in ``mask`` [T, E, A]."""
+        """Adds the observations [T, E, A, O] in ``mask`` [T, E, A]; with a layout their present entities."""
         if isinstance(stats, RunningStats):
             return stats.updated(obs, mask)
-        return updated_stats(stats, self.layout, obs, mask)
+        mask, parts = mask[..., None], split(self.layout, obs)
+        masks = {name: mask if name == OWN else mask & present(rows) for name, rows in parts.items()}
+        return {name: stats[name].updated(rows, masks[name]) for name, rows in parts.items()}
 
     def __call__(self, stats: ObservationStats, obs: jax.Array) -> jax.Array:
         """Observations [T, E, A, O] → network inputs [T, E, A, F]."""
@@ -125,20 +134,6 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, present: jax.Arra
         scores = jnp.where(present[..., None, :] > 0.0, scores, jnp.finfo(scores.dtype).min)
         outputs.append(jnp.einsum("...ij,...jd->...id", nn.softmax(scores, axis=-1), v))
     return jnp.concatenate(outputs, axis=-1)
-
-
-def create_stats(layout: Layout) -> dict[str, RunningStats]:
-    """Statistics of the columns of each kind, [width], over all its entities, and of the agent's own columns."""
-    widths = {part.name: part.width for part in kinds(layout)}
-    widths[OWN] = sum(part.width for part in layout if part.name == OWN)
-    return {name: RunningStats.create((width,)) for name, width in widths.items()}
-
-
-def updated_stats(stats: dict[str, RunningStats], layout: Layout, obs: jax.Array, mask: jax.Array) -> dict[str, RunningStats]:
-    """Adds the present entities in the observations [..., O] in ``mask`` [...]."""
-    mask, parts = mask[..., None], split(layout, obs)
-    masks = {name: mask if name == OWN else mask & present(rows) for name, rows in parts.items()}
-    return {name: stats[name].updated(rows, masks[name]) for name, rows in parts.items()}
 
 
 def arrange(layout: Layout, obs: jax.Array, stats: dict[str, RunningStats] | None) -> jax.Array:

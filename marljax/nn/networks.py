@@ -41,23 +41,17 @@ def mlp_head(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str |
 
 
 class Actor(nn.Module):
-    """Distribution parameters from local observations."""
+    """Distribution parameters, or action values, from local observations."""
 
     num_outputs: int
     sizes: Sizes
-    scale: float = 0.01  # of the output layer's initial weights
+    scale: float = 0.01  # of the output layer's initial weights; 1 for values
 
     @nn.compact
     def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:
         """obs [T, …, O] → outputs [T, …, num_outputs]."""
         carry, x = Core(self.sizes)(carry, obs, first, alive)
         return carry, mlp_head(x, self.sizes, self.num_outputs, self.scale)
-
-
-class QNetwork(Actor):
-    """Action values from local observations: an ``Actor`` whose outputs start at the scale of values."""
-
-    scale: float = 1.0
 
 
 class Critic(nn.Module):

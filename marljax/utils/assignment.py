@@ -44,11 +44,6 @@ def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None
     return METHODS[method](jnp.where(mask, weights - low + span * (min(weights.shape) + 1), -jnp.inf), span)
 
 
-def _exact(gains: jax.Array, span: jax.Array | None) -> jax.Array:
-    del span
-    return _hungarian(gains)
-
-
 @jax.custom_batching.sequential_vmap  # vmapped, every instance would take as many steps as the slowest
 def _hungarian(gains: jax.Array) -> jax.Array:
     """Each row has its own column for declining: shared ones would make ties, which slow the search down."""
@@ -66,8 +61,7 @@ def _hungarian(gains: jax.Array) -> jax.Array:
     return jnp.where(found < columns, found, columns)
 
 
-def _greedy(gains: jax.Array, span: jax.Array | None) -> jax.Array:
-    del span
+def _greedy(gains: jax.Array) -> jax.Array:
     rows, columns = gains.shape
     number = jnp.arange(rows)
 
@@ -145,4 +139,8 @@ def _bid(gains: jax.Array, auction: Auction, epsilon: jax.Array) -> Auction:
 
 
 # Of gains [R, C], −∞ for forbidden pairs, and the range of the weights where as many pairs as possible are requested.
-METHODS: dict[str, Callable[[jax.Array, jax.Array | None], jax.Array]] = {"exact": _exact, "auction": _auction, "greedy": _greedy}
+METHODS: dict[str, Callable[[jax.Array, jax.Array | None], jax.Array]] = {
+    "exact": lambda gains, span: _hungarian(gains),
+    "auction": _auction,
+    "greedy": lambda gains, span: _greedy(gains),
+}

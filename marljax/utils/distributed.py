@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from marljax.errors import UserError
+from marljax.errors import UserError, first_line
 
 LONGEST_LINE = 2048  # bytes of an error message or path that processes exchange
 LONGEST_REPORT = 24 * 3600  # seconds that the others wait for the first one's final evaluation
@@ -22,13 +22,8 @@ Result = TypeVar("Result")
 def join(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> None:
     """Becomes one of the processes of a run; to be called before anything is computed.
 
-    Args:
-        coordinator: ``address:port`` of the first process; None, as the others: JAX finds out from the cluster.
-        count: number of processes.
-        index: of this process, from 0.
-
-    Raises:
-        UserError: where the others cannot be found.
+    ``coordinator`` is ``address:port`` of the first of ``count`` processes; where all are None, JAX asks the cluster. Raises
+    ``UserError`` where the others cannot be found.
     """
     hosts = {"coordinator": coordinator, "count": count, "index": index}
     given = [name for name, value in hosts.items() if value is not None]
@@ -39,9 +34,8 @@ def join(coordinator: str | None = None, count: int | None = None, index: int | 
     try:
         jax.distributed.initialize(coordinator, count, index, shutdown_timeout_seconds=LONGEST_REPORT)
     except Exception as error:  # of many types: no known cluster, no answer
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         advice = "give hosts.coordinator=<host:port> hosts.count=<processes> hosts.index=<0, 1, …>"
-        raise UserError(f"distributed=true does not work here: {reason}; {advice}") from error
+        raise UserError(f"distributed=true does not work here: {first_line(error)}; {advice}") from error
 
 
 def another_ended(error: BaseException) -> bool:
@@ -84,9 +78,7 @@ def on_first_process(action: Callable[[], Path]) -> Path:
 
 def _allgather_str(line: str) -> list[str]:
     """The line of every process, in all of them."""
-    row = np.zeros(LONGEST_LINE, np.uint8)
-    content = np.frombuffer(line.encode()[:LONGEST_LINE], np.uint8)
-    row[: len(content)] = content
+    row = np.frombuffer(line.encode()[:LONGEST_LINE].ljust(LONGEST_LINE, b"\0"), np.uint8)
     rows = np.asarray(_allgather(row)).reshape(jax.process_count(), LONGEST_LINE)
     return [bytes(each).rstrip(b"\0").decode(errors="ignore") for each in rows]
 
@@ -113,12 +105,12 @@ def fetch(tree: Any) -> Any:
     """Arrays on the host, whole, whichever processes hold their parts."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
-    return jax.tree.map(lambda leaf: np.asarray(_whole(leaf)), tree)
 
+    def whole(leaf: Any) -> np.ndarray:
+        everywhere = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        return np.asarray(leaf if everywhere else _allgather(leaf, tiled=True))
 
-def _whole(leaf: Any) -> Any:
-    everywhere = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-    return leaf if everywhere else _allgather(leaf, tiled=True)
+    return jax.tree.map(whole, tree)
 
 
 def place(array: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:

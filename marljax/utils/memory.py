@@ -18,27 +18,19 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 
 def size(tree: Any) -> int:
     """Bytes of arrays, or of their shapes."""
-    return sum(leaf.size * _width(leaf) for leaf in jax.tree.leaves(tree))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def output_bytes(program: Jaxpr) -> int:
     """Bytes of all results in a program, with loop bodies once."""
     outputs: list[Any] = [var.aval for equation in program.eqns for var in equation.outvars]
-    inner = [part for equation in program.eqns for part in jax.tree.leaves(equation.params, is_leaf=_is_program)]
+    inner = jax.tree.leaves([equation.params for equation in program.eqns], is_leaf=_is_program)
     bodies = [part.jaxpr if isinstance(part, ClosedJaxpr) else part for part in inner if _is_program(part)]
-    return sum(aval.size * _width(aval) for aval in outputs if hasattr(aval, "shape")) + sum(map(output_bytes, bodies))
+    return size([aval for aval in outputs if hasattr(aval, "shape")]) + sum(map(output_bytes, bodies))
 
 
 def _is_program(part: Any) -> bool:
     return isinstance(part, Jaxpr | ClosedJaxpr)
-
-
-def _width(leaf: Any) -> int:
-    """Bytes of an entry, for a random key those of its data."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), leaf.dtype))
-        return data.size * data.dtype.itemsize
-    return leaf.dtype.itemsize
 
 
 def available() -> int:
@@ -73,9 +65,8 @@ def sharing(mesh: jax.sharding.Mesh) -> int:
 def check(needed: int, what: str, remedy: str) -> None:
     """Raises ``UserError`` where ``what`` needs more bytes than ``available``; ``remedy`` says what to do."""
     if needed > available():
-        raise UserError(
-            f"{what} would need {format_bytes(needed)} of memory, but only {format_bytes(available())} are available; {remedy}"
-        )
+        room = f"{format_bytes(needed)} of memory, but only {format_bytes(available())} are available"
+        raise UserError(f"{what} would need {room}; {remedy}")
 
 
 def format_bytes(count: int) -> str:

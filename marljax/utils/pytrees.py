@@ -18,10 +18,14 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path, simple=True, separator=".") or "value", leaf) for path, leaf in leaves]
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed random key, or an array of them."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def to_host(leaf: Any) -> np.ndarray:
     """A leaf as a NumPy array; a random key as its integers."""
-    is_key = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def first_nan(tree: Any) -> str:
