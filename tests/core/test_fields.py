@@ -49,20 +49,14 @@ def test_options_in_range_are_accepted(options):
     ("options", "message"),
     [
         ({"mode": "fats"}, "mode=fats .*did you mean fast"),
-        ({"mode": ["fast"]}, "mode=.*fast"),
         ({"level": 4}, "level=4 .*1 or 2 or 3"),
         ({"size": 0}, "size=0 .*an integer from 1 to 8"),
-        ({"size": 9}, "size=9 "),
         ({"count": 0}, "count=0 .*at least 1"),
         ({"count": 2**31}, "count=2147483648 "),
         ({"rate": float("nan")}, "rate=nan .*from 0 to 1"),
         ({"sizes": (3, 0)}, r"sizes=\(3, 0\) .*at least 1"),
-        ({"limit": 0}, "limit=0 "),
-        ({"size": 2.0}, "size=2.0 .*an integer"),
         ({"size": True}, "size=True .*an integer"),
         ({"rate": "high"}, "rate='high' .*a number"),
-        ({"rate": True}, "rate=True .*a number"),
-        ({"flag": 1}, "flag=1 .*True or False"),
         ({"sizes": [3, 4]}, r"sizes=\[3, 4\] .*a tuple"),
         ({"size": None}, "size=None .*an integer"),
         ({"limit": "many"}, "limit='many' .*an integer"),
@@ -112,24 +106,18 @@ def test_params_in_range_are_accepted(changes):
     ("changes", "message"),
     [
         ({"speed": -0.5}, "speed=-0.5 .*from 0 to 1.2345"),
-        ({"speed": 1.3}, "speed=1.3 "),
-        ({"speed": float("nan")}, "speed=nan .*finite"),
         ({"speed": 1e39}, "speed=1e.39 .*finite"),
         ({"speed": "fast"}, "speed=fast .*finite numbers"),
         ({"plain": float("inf")}, "plain=inf .*finite"),
-        ({"speed": np.ones(2)}, r"speed=\[1. 1.\] has shape \[2\]; it takes shape \[\]"),
         ({"shares": 0.5}, r"shares=0.5 has shape \[\]; it takes shape \[2\]"),
         ({"shares": np.array([0.5, 1.5])}, r"shares\[1\]=1.5 .*from 0 to 1"),
         ({"offset": 3.0}, "offset=3 .*at most 2"),
         ({"steps": 2.5}, "steps=2.5 .*an integer"),
         ({"steps": 2**31}, "steps=2147483648 .*an integer"),
-        ({"steps": 0}, "steps=0 .*at least 1"),
         ({"number": 1.5}, "number=1.5 .*an integer of at least 0"),
         ({"enabled": 2}, "enabled=2 .*true or false"),
         ({"wheel": Wheel(0.0)}, "wheel.radius=0 .*above 0, at most 1"),
-        ({"wheel": Wheel(2.0)}, "wheel.radius=2 "),
         ({"wheel": 1.0}, "structure"),
-        ({"shares": None}, "structure"),
     ],
     ids=str,
 )
@@ -143,14 +131,10 @@ def test_an_undeclared_default_may_be_anything_but_not_be_replaced_by_everything
     default = {"limit": np.inf, "key": jax.random.key(0), "seed": np.uint32(2**32 - 1), "table": np.array([1.0, np.inf])}
     check_params(default, default)
     check_params(default | {"limit": 3.0, "key": jax.random.key(2**31), "seed": np.uint32(2**31)}, default)
-    for changes in (
-        {"limit": -np.inf},
-        {"seed": 2**32},
-        {"table": np.array([2.0, np.inf])},
-        {"key": jax.random.split(jax.random.key(0))},
-    ):
-        with pytest.raises(UserError, match=next(iter(changes))):
-            check_params(default | changes, default)
+    wrong = {"limit": -np.inf, "seed": 2**32, "table": np.array([2.0, np.inf]), "key": jax.random.split(jax.random.key(0))}
+    for name, value in wrong.items():
+        with pytest.raises(UserError, match=name):
+            check_params(default | {name: value}, default)
 
 
 def test_order_between_params():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from devices import on_one_device
 
 import marljax
 from marljax.core import layout as entities
@@ -12,8 +12,6 @@ from marljax.core.spaces import Part
 from marljax.envs.merge import NUM_CAVS
 from marljax.envs.swarm import Swarm
 from marljax.nn import encoder
-from marljax.nn.running_stats import RunningStats
-from marljax.training import mesh
 
 LAYOUT = (Part("rocks", 3, 2), Part("own", 1, 4), Part("rocks", 3, 1), Part("map", 1, 5))
 
@@ -36,33 +34,24 @@ def test_arranged_entities_can_be_unpacked():
     np.testing.assert_array_equal(own, found["own"][:, 0])
 
 
-def in_mesh(function):
-    """Runs a function that uses collectives over the data axis."""
-    spec = PartitionSpec()
-    return jax.jit(jax.shard_map(function, mesh=mesh.make_mesh(), in_specs=spec, out_specs=spec, check_vma=False))
-
-
 def test_statistics_are_those_of_all_present_entities_of_a_kind():
     rng = np.random.default_rng(0)
     layout = (Part("own", 1, 2), Part("rocks", 3, 2))
-    batches = [rng.normal(2.0, 3.0, (40, 8)).astype(np.float32) for _ in range(3)]
-    masks = [rng.random(40) < 0.7 for _ in batches]
-    for batch in batches:
-        batch[:, 2:].reshape(-1, 2)[rng.random(120) < 0.4] = 0.0
-    stats = encoder.create_stats(layout)
-    update = in_mesh(lambda stats, obs, mask: encoder.updated_stats(stats, layout, obs, mask))
+    batches = rng.normal(2.0, 3.0, (3, 40, 8)).astype(np.float32)
+    masks = rng.random((3, 40)) < 0.7
+    batches[..., 2:].reshape(3, 40, 3, 2)[rng.random((3, 40, 3)) < 0.4] = 0.0
+    inputs = encoder.ObservationEncoder(layout, False, True)
+    stats = inputs.init_stats(batches[0])
     for batch, mask in zip(batches, masks, strict=True):
-        stats = update(stats, jnp.asarray(batch), jnp.asarray(mask))
-    kept = np.concatenate([batch[mask] for batch, mask in zip(batches, masks, strict=True)])
+        stats = on_one_device(inputs.update_stats, stats, batch, mask)
+    kept = batches[masks]
     rocks = kept[:, 2:].reshape(-1, 2)
     rocks = rocks[(rocks != 0.0).any(axis=1)]
     for found, samples in ((stats["own"], kept[:, :2]), (stats["rocks"], rocks)):
-        assert isinstance(found, RunningStats)
         np.testing.assert_allclose(found.mean, samples.mean(axis=0), rtol=1e-4)
         np.testing.assert_allclose(found.var, samples.var(axis=0), rtol=1e-3)
-    arranged = encoder.arrange(layout, jnp.asarray(kept), stats)
     expected = stats["rocks"].normalize(entities.split(layout, jnp.asarray(kept))["rocks"])
-    np.testing.assert_allclose(arranged[:, :6].reshape(-1, 3, 2), expected)
+    np.testing.assert_allclose(inputs(stats, kept)[:, :6].reshape(-1, 3, 2), expected)
 
 
 def first_columns(env, **changes):

@@ -32,7 +32,7 @@ def play(variant, steps, num_envs=4, stagger=0):
 
 @pytest.mark.parametrize(
     ("env", "count", "message"),
-    [(3, 3, "got 3; "), *((probes.Probe(), count, "num_envs=") for count in (0, "a", 2.0, True, None))],
+    [(3, 3, "got 3; "), *((probes.Probe(), count, "num_envs=") for count in (0, 2.0, True))],
 )
 def test_vectorize_refuses_other_objects_and_counts(env, count, message):
     with pytest.raises(UserError, match=f"vectorize .*{message}"):

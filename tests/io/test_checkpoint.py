@@ -62,50 +62,48 @@ def test_long_runs_keep_the_order_of_their_checkpoints(folder):
     assert checkpoint.restore(folder, tree(), PURPOSE).update == 100_000_000
 
 
-def flip_a_byte(path):
-    largest = max(
-        (file for file in path.rglob("*") if file.is_file() and file.name != checkpoint.MANIFEST), key=lambda f: f.stat().st_size
-    )
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
+def flip_a_bit(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def truncate(path):
-    for file in path.rglob("d/*"):
-        file.write_bytes(file.read_bytes()[:-3])
+def damage_arrays(path, change):
+    """Changes the largest file, or deletes it where the new content is None."""
+    others = [file for file in path.rglob("*") if file.is_file() and file.name != checkpoint.MANIFEST]
+    rewrite(max(others, key=lambda file: file.stat().st_size), change)
 
 
-def lose_a_file(path):
-    next(file for file in path.rglob("d/*") if file.is_file()).unlink()
+def damage_manifest(path, change):
+    rewrite(path / checkpoint.MANIFEST, change)
 
 
-def edit_a_number(path):
-    manifest = path / checkpoint.MANIFEST
-    manifest.write_text(manifest.read_text().replace('"update": ', '"update": 1'))
+def rewrite(file, change):
+    content = change(file.read_bytes())
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
 
 
-def truncate_the_manifest(path):
-    manifest = path / checkpoint.MANIFEST
-    manifest.write_text(manifest.read_text()[:100])
+DAMAGES = [
+    (damage_arrays, flip_a_bit),
+    (damage_arrays, lambda content: content[:-3]),
+    (damage_arrays, lambda content: None),
+    (damage_manifest, lambda content: content[:100]),
+    (damage_manifest, lambda content: None),
+    (damage_manifest, lambda content: content.replace(b'"update": ', b'"update": 1')),
+]
 
 
-def lose_the_manifest(path):
-    (path / checkpoint.MANIFEST).unlink()
-
-
-DAMAGES = [flip_a_byte, truncate, lose_a_file, truncate_the_manifest, lose_the_manifest, edit_a_number]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_skipped_and_reported(folder, damage):
-    damage(folder / "00000020")
+@pytest.mark.parametrize(("damage", "change"), DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_and_reported(folder, damage, change):
+    damage(folder / "00000020", change)
     restored = checkpoint.restore(folder, tree(), PURPOSE)
     assert restored.update == 10
     assert len(restored.warnings) == 1
     assert "00000020 is damaged" in restored.warnings[0]
     assert "going on from 00000010" in restored.warnings[0]
-    damage(folder / "00000010")
+    damage(folder / "00000010", change)
     with pytest.raises(UserError, match="no usable checkpoint"):
         checkpoint.restore(folder, tree(), PURPOSE)
 
@@ -123,7 +121,6 @@ def test_a_half_written_checkpoint_is_ignored(folder):
         (tree(), CheckpointSpec("other", "corridor", "1"), "algo tiny, not other"),
         (tree(), CheckpointSpec("tiny", "corridor", "2"), "env version 1, not 2"),
         (tree() | {"more": jnp.zeros(1)}, PURPOSE, "more is absent there and float32.1. here"),
-        (tree() | {"keys": jnp.zeros(2)}, PURPOSE, "keys is key<fry>.2. there and float32.2. here"),
         ({"keys": tree()["keys"]}, PURPOSE, "there and absent here"),
     ],
 )
@@ -151,11 +148,8 @@ def edit_manifest(path, changes):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"purpose": ["tiny"]}, "purpose"),
         ({"structure": [1]}, "structure"),
-        ({"files": "all"}, "files"),
         ({"update": None}, "update"),
-        ({"notes": 3}, "notes"),
         ({"files": {"a\0b": "1"}}, "missing or not readable"),
     ],
 )

@@ -81,12 +81,6 @@ def test_a_full_disk_costs_the_newest_checkpoint_only(tmp_path):
     assert kill_and_corrupt.newest(folder) == kill_and_corrupt.UPDATES
 
 
-def test_a_narrow_ascii_terminal_is_good_enough(tmp_path):
-    status, output, errors = tiny(tmp_path, "algo.total_steps=40", COLUMNS="1", PYTHONIOENCODING="ascii")
-    assert (status, errors) == (0, ""), errors
-    assert len(output.splitlines()) > 3
-
-
 def test_every_file_name_works_in_every_locale(tmp_path):
     """Of the working directory, the runs and a user's own module."""
     here = tmp_path / "é" / "d"
@@ -104,10 +98,12 @@ def test_every_file_name_works_in_every_locale(tmp_path):
     assert "is not in UTF-8" in errors
 
 
-def test_a_home_that_cannot_be_written_to_is_one_line(tmp_path):
+def test_a_home_that_cannot_be_written_to_is_one_line_even_in_a_narrow_ascii_terminal(tmp_path):
     unwritable = {"HOME": "/proc", "XDG_CACHE_HOME": None, "XDG_CONFIG_HOME": None, "XDG_STATE_HOME": None, "MPLCONFIGDIR": None}
-    status, output, errors = tiny(tmp_path, "algo.total_steps=40", "render=true", **unwritable)
+    terminal = {"COLUMNS": "1", "PYTHONIOENCODING": "ascii"}
+    status, output, errors = tiny(tmp_path, "algo.total_steps=40", "render=true", **unwritable, **terminal)
     assert status == 0, output
+    assert len(output.splitlines()) > 3
     assert "matplotlib" not in errors
     assert errors.count("\n") <= 1  # of the cache of programs
 
@@ -127,25 +123,13 @@ def test_a_closed_pipe_ends_a_run_like_a_signal(tmp_path):
     assert checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints")
 
 
-def test_a_second_ctrl_c_ends_a_run_at_once_with_one_line(tmp_path):
-    arguments = ["algo.total_steps=1e7", "chunk=5", "checkpoint.every=1e-9"]  # a checkpoint after every chunk
-    running = start(tmp_path, "tiny", *TINY, f"runs={tmp_path}", *arguments)
-    wait_for(lambda: checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints"), running)
-    for _ in range(2):
-        running.send_signal(signal.SIGINT)
-        time.sleep(0.02)
-    _, errors = running.communicate(timeout=300)
-    assert running.returncode == 128 + signal.SIGINT
-    assert errors in ("stopped\n", "")  # empty where the first one was quick enough
-
-
 def test_two_ctrl_c_in_the_middle_of_a_chunk_end_a_run_at_once(tmp_path):
     """Python merges them: the only chunk takes much longer than both."""
     arguments = ["algo.total_steps=1280", "chunk=64", "algo.layers=[4000,4000]"]
     running = start(tmp_path, "tiny", *TINY, f"runs={tmp_path}", *arguments)
     folder = tmp_path / "tiny_corridor" / "run"
     wait_for((folder / "metrics.jsonl").exists, running)
-    time.sleep(2.0)
+    time.sleep(1.0)
     for _ in range(2):
         running.send_signal(signal.SIGINT)
         time.sleep(0.1)

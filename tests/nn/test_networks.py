@@ -10,7 +10,7 @@ import pytest
 
 from marljax.nn.gru import GRU
 from marljax.nn.layers import Sizes, orthogonal
-from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Core, PerAgent, initial_carry
+from marljax.nn.networks import Actor, ActorCritic, CentralCritic, PerAgent, initial_carry
 from marljax.nn.scorers import PairScorer, TwoTowers, sum_of_pairs
 
 INITIALISE_MANY_SEEDS = """
@@ -95,45 +95,6 @@ def test_two_towers_meet_in_a_product():
     assert (scores.shape, noop.shape) == ((2, 4, 3), (2, 4))
     swapped, _ = module.apply(params, own[:, ::-1], items[:, [2, 0, 1]])
     np.testing.assert_allclose(swapped, scores[:, ::-1][:, :, [2, 0, 1]], atol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def gru_core():
-    model = Core(Sizes("gru", (8, 6), (), "tanh"))
-    x = jax.random.normal(jax.random.key(0), (5, 1, 2, 3))
-    alive = jnp.ones((5, 1, 2), bool)
-    first = jnp.zeros((5, 1, 2), bool)
-    carry = initial_carry("gru", 6, (1, 2))
-    params = model.init(jax.random.key(1), carry, x, first, alive)
-    return model, params, carry, x, first, alive
-
-
-def test_gru_is_reset_exactly_where_an_episode_starts(gru_core):
-    model, params, carry, x, first, alive = gru_core
-    first = first.at[3].set(True)
-    _, whole = model.apply(params, carry, x, first, alive)
-    _, tail = model.apply(params, carry, x[3:], first[3:], alive[3:])
-    np.testing.assert_array_equal(whole[3:], tail)
-    _, unbroken = model.apply(params, carry, x, jnp.zeros_like(first), alive)
-    np.testing.assert_array_equal(whole[:3], unbroken[:3])
-    assert not np.allclose(whole[3:], unbroken[3:])
-
-
-def test_gru_is_reset_while_an_agent_is_not_alive(gru_core):
-    model, params, carry, x, first, alive = gru_core
-    alive = alive.at[1:3, :, 0].set(False)
-    _, whole = model.apply(params, carry, x, first, alive)
-    _, tail = model.apply(params, carry, x[3:], first[3:], alive[3:])
-    np.testing.assert_array_equal(whole[3:, :, 0], tail[:, :, 0])
-    assert not np.allclose(whole[3:, :, 1], tail[:, :, 1])
-
-
-def test_sequence_equals_steps(gru_core):
-    model, params, carry, x, first, alive = gru_core
-    _, whole = model.apply(params, carry, x, first, alive)
-    for t in range(5):
-        carry, step = model.apply(params, carry, x[t : t + 1], first[t : t + 1], alive[t : t + 1])
-        np.testing.assert_allclose(whole[t], step[0], atol=1e-6)
 
 
 def flax_gru(params, carry, x, first, alive):

@@ -45,7 +45,7 @@ def best(weights, mask, decline) -> float:
 @functools.cache
 def instances(rows, columns):
     draw = np.random.default_rng(rows + 100 * columns)
-    return [(kind, *instance) for _ in range(6) for kind, instance in kinds(draw, rows, columns).items()]
+    return [(kind, *instance) for _ in range(3) for kind, instance in kinds(draw, rows, columns).items()]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -20,30 +20,20 @@ def plain(x, scale):
     return {"far": (x - jnp.mean(x)) * scale, "first": jnp.argmin(x).astype(jnp.int32)}
 
 
+# Shapes of x and scale, and the vmaps around the call.
 VMAPS = {
-    "none": ((5,), lambda f: f),
-    "both": ((7, 5), lambda f: jax.vmap(f)),
-    "x": ((7, 5), lambda f: jax.vmap(f, (0, None))),
-    "scale": ((5,), lambda f: jax.vmap(f, (None, 0))),
-    "seeds and instances": ((3, 7, 5), lambda f: jax.vmap(jax.vmap(f))),
-    "seeds of x alone": ((3, 7, 5), lambda f: jax.vmap(jax.vmap(f), (0, None))),
-    "instances of x alone": ((3, 7, 5), lambda f: jax.vmap(jax.vmap(f, (0, None)))),
-    "three": ((2, 3, 7, 5), lambda f: jax.vmap(jax.vmap(jax.vmap(f, (0, None))), (0, None))),
-}
-SCALES = {
-    "both": (7,),
-    "scale": (4,),
-    "seeds and instances": (3, 7),
-    "seeds of x alone": (7,),
-    "instances of x alone": (3,),
-    "three": (3,),
+    "none": ((5,), (), lambda f: f),
+    "both": ((7, 5), (7,), jax.vmap),
+    "x": ((7, 5), (), lambda f: jax.vmap(f, (0, None))),
+    "scale": ((5,), (4,), lambda f: jax.vmap(f, (None, 0))),
+    "seeds of x alone": ((3, 7, 5), (7,), lambda f: jax.vmap(jax.vmap(f), (0, None))),
+    "three": ((2, 3, 7, 5), (3,), lambda f: jax.vmap(jax.vmap(jax.vmap(f, (0, None))), (0, None))),
 }
 
 
-@pytest.mark.parametrize("name", VMAPS)
-def test_batches_last_give_what_batches_first_give(name):
-    shape, mapped = VMAPS[name]
-    x, scale = jax.random.normal(KEY, shape), jax.random.uniform(KEY, SCALES.get(name, ()))
+@pytest.mark.parametrize(("shape", "scales", "mapped"), VMAPS.values(), ids=VMAPS)
+def test_batches_last_give_what_batches_first_give(shape, scales, mapped):
+    x, scale = jax.random.normal(KEY, shape), jax.random.uniform(KEY, scales)
     found, expected = (jax.jit(mapped(f))(x, scale) for f in (batch_last(spread), plain))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
     assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, expected)

@@ -10,11 +10,8 @@ from marljax.utils import memory
 
 def test_size_is_that_of_the_arrays():
     tree = {"a": jnp.zeros((3, 4)), "half": jnp.zeros(5, jnp.bfloat16), "is": jnp.zeros(7, bool), "key": jax.random.key(0)}
-    assert (
-        memory.size(tree)
-        == memory.size(jax.eval_shape(lambda: tree))
-        == 3 * 4 * 4 + 5 * 2 + 7 + jax.random.key_data(tree["key"]).nbytes
-    )
+    expected = 3 * 4 * 4 + 5 * 2 + 7 + jax.random.key_data(tree["key"]).nbytes
+    assert memory.size(tree) == memory.size(jax.eval_shape(lambda: tree)) == expected
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices have a memory of their own")

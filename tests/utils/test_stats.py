@@ -17,11 +17,7 @@ def test_wilson_is_the_score_interval():
     z = norm.ppf(0.95)
     np.testing.assert_allclose(stats.wilson(0, 40, 0.9), (0.0, 0.0, z**2 / (40 + z**2)), atol=1e-12)
     assert stats.wilson(40, 40, 0.99).high == 1.0
-
-
-def test_wilson_without_trials():
-    assert np.isnan(stats.wilson(0, 0).value)
-    assert stats.wilson(0, 0)[1:] == (0.0, 1.0)
+    np.testing.assert_equal(stats.wilson(0, 0), (np.nan, 0.0, 1.0))  # without trials
 
 
 def test_mean_has_students_interval():
@@ -72,14 +68,16 @@ def test_same_figures_as_rliable():
     np.testing.assert_allclose(mine[1:], np.ravel(bounds["pair"]), atol=0.03)
 
 
-def test_user_errors():
-    with pytest.raises(UserError, match="5 successes of 4"):
-        stats.wilson(5, 4)
-    with pytest.raises(UserError, match="level of 95"):
-        stats.wilson(1, 4, level=95)
-    with pytest.raises(UserError, match="leave diverged runs out"):
-        stats.iqm([1.0, float("nan")])
-    with pytest.raises(UserError, match="same tasks"):
-        stats.probability_of_improvement(OURS, THEIRS[:, :2])
-    with pytest.raises(UserError, match="no values"):
-        stats.mean([])
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (stats.wilson, (5, 4), "5 successes of 4"),
+        (stats.wilson, (1, 4, 95), "level of 95"),
+        (stats.iqm, ([1.0, np.nan],), "leave diverged runs out"),
+        (stats.probability_of_improvement, (OURS, THEIRS[:, :2]), "same tasks"),
+        (stats.mean, ([],), "no values"),
+    ],
+)
+def test_user_errors(function, arguments, message):
+    with pytest.raises(UserError, match=message):
+        function(*arguments)
