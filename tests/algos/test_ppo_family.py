@@ -29,7 +29,7 @@ ALGORITHMS = {"ppo": ppo, "ippo": ippo, "mappo": mappo}
 def make_config(algorithm, core, **changes):
     if algorithm is ppo:
         changes.pop("agent_id", None)
-    settings = dict(total_steps=25_000, num_envs=32, rollout_length=16, num_minibatches=2, core=core, hidden=(32, 32))
+    settings = dict(total_steps=12_500, num_envs=16, rollout_length=16, num_minibatches=2, core=core, hidden=(32, 32))
     settings |= dict(learning_rate=5e-3, gamma=GAMMA, entropy_coef=0.003)
     return algorithm.Config(**(settings | changes))
 
@@ -51,7 +51,7 @@ SLOW = [pytest.param(network, marks=pytest.mark.slow) for network in SELDOM]
 def test_values_stay_possible_where_the_limit_is_an_end():
     """The worst return in ``Drift`` is −28.25. Bootstrapped from final observations, values exceed any policy's return, which is
     at worst −1.25 / (1 − γ)."""
-    usual = dict(total_steps=150_000, num_envs=32, rollout_length=25, num_minibatches=2, hidden=(32, 32), learning_rate=1e-3)
+    usual = dict(total_steps=75_000, num_envs=16, rollout_length=25, num_minibatches=2, hidden=(32, 32), learning_rate=1e-3)
     metrics = {}
     for bootstrap_limit in (False, True):
         config = ippo.Config(**usual, bootstrap_limit=bootstrap_limit)
@@ -82,7 +82,7 @@ class Fade(probes.Drift):
 def test_a_critic_with_the_time_does_not_reward_its_passing():
     """Without it, a critic reads the time from x, which grows in an episode: less is left to lose where x is large, and so the
     policy walks away although that costs."""
-    usual = dict(total_steps=150_000, num_envs=32, rollout_length=50, num_minibatches=2, hidden=(32, 32), learning_rate=3e-3)
+    usual = dict(total_steps=75_000, num_envs=16, rollout_length=50, num_minibatches=2, hidden=(32, 32), learning_rate=3e-3)
     returns = {}
     for with_time in (True, False):
         train = jax.jit(jax.vmap(make_train(ippo, Fade(), ippo.Config(**usual, time_for_critic=with_time))))
@@ -203,7 +203,7 @@ def test_only_a_gru_remembers(trained):
 def test_continuous_actions_reach_their_targets(algorithm):
     """Also: actions of rank 2, and an observation with a part that the agents share."""
     check_env(Aim())
-    train = make_train(algorithm, Aim(), make_config(algorithm, "mlp", entropy_coef=0.0, total_steps=60_000))
+    train = make_train(algorithm, Aim(), make_config(algorithm, "mlp", entropy_coef=0.0, total_steps=60_000, num_envs=32))
     metrics = jax.jit(train)(jax.random.key(0)).metrics
     returns = metrics["sum_return"] / metrics["episodes"]
     assert returns[0] < -0.3

@@ -34,7 +34,7 @@ SMALL = dict(num_envs=4, rollout_length=5, buffer_size=60, batch_size=8, learnin
 
 
 def make_config(mixer, core, **changes):
-    usual = dict(total_steps=40_000, num_envs=16, rollout_length=8, buffer_size=16_000, batch_size=16, learning_starts=1_000)
+    usual = dict(total_steps=20_000, num_envs=8, rollout_length=8, buffer_size=8_000, batch_size=8, learning_starts=500)
     usual |= dict(mixer=mixer, core=core, hidden=(32, 32), learning_rate=3e-3, gamma=GAMMA, epsilon_decay=0.3, target_interval=20)
     return qmix.Config(**(usual | changes))
 
@@ -291,6 +291,7 @@ def test_a_run_that_diverges_leaves_the_other_alone():
     assert not np.array_equal(*(state.actors.carry.replay.value.action[0] for state in (broken, once)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("learner", "answer"), [("QMIX", 8.0), ("VDN", 7.0)])
 def test_the_two_step_game(learner, answer):
     """Of Rashid et al. 2018: a sum of values settles for 7, a monotonic mixture finds 8."""
