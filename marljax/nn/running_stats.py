@@ -40,8 +40,8 @@ class RunningStats(NamedTuple):
     def std(self) -> jax.Array:
         return jnp.sqrt(jnp.maximum(self.var, 1e-8))
 
-    def normalize(self, x: jax.Array, clip: float = 10.0) -> jax.Array:
-        return jnp.clip((x - self.mean) / self.std, -clip, clip)
+    def normalize(self, x: jax.Array) -> jax.Array:
+        return jnp.clip((x - self.mean) / self.std, -10.0, 10.0)
 
     def denormalize(self, x: jax.Array) -> jax.Array:
         return x * self.std + self.mean

@@ -13,7 +13,7 @@ from scipy import stats
 
 from marljax.errors import UserError
 
-LEVEL = 0.95
+LEVEL = 0.95  # coverage of intervals
 SAMPLES = 2000  # bootstrap samples, as in Agarwal et al. 2021
 
 
@@ -30,7 +30,8 @@ def wilson(successes: int, count: int, level: float = LEVEL) -> Estimate:
 
     Without trials the rate is NaN and the interval [0, 1].
     """
-    _check_level(level)
+    if not 0 < level < 1:
+        raise UserError(f"a confidence level of {level}; use one between 0 and 1, such as 0.95")
     if not 0 <= successes <= count:
         raise UserError(f"{successes} successes of {count} is not a valid rate; use 0 <= successes <= count")
     if count == 0:
@@ -39,21 +40,20 @@ def wilson(successes: int, count: int, level: float = LEVEL) -> Estimate:
     return Estimate(successes / count, float(interval.low), float(interval.high))
 
 
-def mean(values: ArrayLike, level: float = LEVEL) -> Estimate:
+def mean(values: ArrayLike) -> Estimate:
     """The mean of independent values with Student's t interval; of a single value, an infinite one."""
-    _check_level(level)
     sample = _finite(np.asarray(values, float).ravel())
     if sample.size == 0:
         raise UserError("no values to average; use at least one")
     if sample.size == 1:
         return Estimate(float(sample[0]), -np.inf, np.inf)
-    half = t_half_width(float(sample.std(ddof=1)), len(sample), level)
+    half = t_half_width(float(sample.std(ddof=1)), len(sample))
     return Estimate(float(sample.mean()), float(sample.mean() - half), float(sample.mean() + half))
 
 
-def t_half_width(std: float, count: int, level: float = LEVEL) -> float:
+def t_half_width(std: float, count: int) -> float:
     """Half the width of Student's t interval for the mean of ``count`` values with this standard deviation (n - 1)."""
-    return float(stats.t.ppf(0.5 + level / 2, count - 1) * std / np.sqrt(count))
+    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1) * std / np.sqrt(count))
 
 
 def iqm(scores: ArrayLike) -> float:
@@ -61,9 +61,9 @@ def iqm(scores: ArrayLike) -> float:
     return float(stats.trim_mean(_scores(scores), 0.25, axis=None))
 
 
-def iqm_interval(scores: ArrayLike, rng: Generator, level: float = LEVEL, samples: int = SAMPLES) -> Estimate:
+def iqm_interval(scores: ArrayLike, rng: Generator, samples: int = SAMPLES) -> Estimate:
     """The interquartile mean of scores [R, M] (or [R], one task) with a stratified bootstrap interval."""
-    return stratified_bootstrap(iqm, [scores], rng, level, samples)
+    return stratified_bootstrap(iqm, [scores], rng, samples)
 
 
 def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
@@ -77,15 +77,13 @@ def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
     return float(np.mean(wins + 0.5 * ties))
 
 
-def improvement_interval(
-    ours: ArrayLike, theirs: ArrayLike, rng: Generator, level: float = LEVEL, samples: int = SAMPLES
-) -> Estimate:
+def improvement_interval(ours: ArrayLike, theirs: ArrayLike, rng: Generator) -> Estimate:
     """The probability of improvement with a stratified bootstrap interval."""
-    return stratified_bootstrap(probability_of_improvement, _paired(ours, theirs), rng, level, samples)
+    return stratified_bootstrap(probability_of_improvement, _paired(ours, theirs), rng)
 
 
 def stratified_bootstrap(
-    statistic: Callable[..., float], scores: Sequence[ArrayLike], rng: Generator, level: float = LEVEL, samples: int = SAMPLES
+    statistic: Callable[..., float], scores: Sequence[ArrayLike], rng: Generator, samples: int = SAMPLES
 ) -> Estimate:
     """A statistic of one or more score arrays with its percentile bootstrap interval (Agarwal et al. 2021).
 
@@ -95,17 +93,15 @@ def stratified_bootstrap(
         statistic: of as many arrays [R, M] as ``scores`` holds.
         scores: arrays [R, M], each with its own R.
         rng: source of the resampling; the same generator state gives the same interval.
-        level: coverage, 0.95 by default.
         samples: B.
     """
-    _check_level(level)
     arrays = [_scores(array) for array in scores]
 
     def resampled(array: np.ndarray) -> np.ndarray:
         return np.take_along_axis(array, rng.integers(0, array.shape[0], array.shape), axis=0)
 
     drawn = [statistic(*map(resampled, arrays)) for _ in range(samples)]
-    low, high = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2])
+    low, high = np.quantile(drawn, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return Estimate(float(statistic(*arrays)), float(low), float(high))
 
 
@@ -128,8 +124,3 @@ def _finite(values: np.ndarray) -> np.ndarray:
     if not np.isfinite(values).all():
         raise UserError(f"{np.sum(~np.isfinite(values))} of {values.size} values are not finite; leave diverged runs out")
     return values
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise UserError(f"a confidence level of {level}; use one between 0 and 1, such as 0.95")

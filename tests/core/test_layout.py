@@ -100,7 +100,6 @@ def test_units_of_smax():
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"action_type": "continuous"}, {"allies": False, "enemies": False, "own": False}),
         ({"observation": "conic"}, {"units": False, "own": False}),
         ({"mode": "self_play"}, {"allies": False, "enemies": True, "own": False}),
         ({"mode": "self_play", "scenario": "5m_vs_6m"}, {}),

@@ -84,18 +84,6 @@ def test_instances_differ_and_keys_repeat():
     assert 0 < int((one.obs[0, :, 0, 0] > 0).sum()) < 32
 
 
-def test_env_params_may_be_vmapped():
-    vec = marljax.vectorize(probes.Probe(), 2)
-
-    def ends(variant):
-        env_params = probes.ProbeParams(variant=variant)
-        state, _ = vec.reset(jax.random.key(0), env_params)
-        return vec.step(jax.random.key(1), state, jnp.zeros((2, 2), int), env_params)[1].last
-
-    variants = jnp.array([probes.CONSTANT, probes.TRUNCATED])
-    np.testing.assert_array_equal(jax.vmap(ends)(variants)[:, 0], [True, False])
-
-
 def test_actions_and_params_are_checked():
     env, key = probes.Probe(), jax.random.key(0)
     vec = marljax.vectorize(env, 4)

@@ -91,25 +91,6 @@ def test_attention_is_that_of_flax():
     np.testing.assert_allclose(attend(query, key, value, present.astype(float), 2), expected, atol=1e-6)
 
 
-def test_only_the_order_within_a_kind_is_irrelevant(encoded):
-    params, encode = encoded
-    obs = observations()[1:]
-    plain = encode(params, obs)
-    order = obs.copy()
-    order[:, OTHERS] = obs[:, OTHERS].reshape(-1, 4, 3)[:, [2, 0, 3, 1]].reshape(-1, 12)
-    np.testing.assert_allclose(encode(params, order), plain, atol=1e-6)
-    mixed = obs.copy()
-    mixed[:, OTHERS] = np.roll(obs[:, OTHERS], 1, axis=1)
-    gates = obs.copy()
-    gates[:, GATES] = np.roll(obs[:, GATES], 2, axis=1)
-    across = obs.copy()
-    across[:, 2:4], across[:, GATES.start : GATES.start + 2] = obs[:, 14:16], obs[:, 2:4]
-    nudged = obs.copy()
-    nudged[:, OTHERS.stop - 1] += 0.1
-    for changed in (mixed, gates, across, nudged):
-        assert np.abs(encode(params, changed) - plain)[-1].max() > 1e-3
-
-
 def test_absent_entities_have_no_effect(encoded):
     """Whatever is in their columns; without any entity gradients are finite, and 0 for all but the agent's own columns."""
     params, _ = encoded
