@@ -101,9 +101,8 @@ def check_statically(env: Environment, env_params: EnvParams | None = None, weak
         _check_shapes(env, env_params, jax.random.key(0), weak_types)
         with user_code(type(env), "max_episode_steps"):
             longest = env.max_episode_steps(env_params)
-        is_number = np.ndim(longest) == 0 and np.asarray(longest).dtype.kind in "iuf"
-        sentence = f"max_episode_steps returns {short_repr(longest)}, not a number or None"
-        require(env, longest is None or is_number, sentence)
+        is_number = longest is None or (np.ndim(longest) == 0 and np.asarray(longest).dtype.kind in "iuf")
+        require(env, is_number, f"max_episode_steps returns {short_repr(longest)}, not a number or None")
         _abstract(env, "max_episode_steps", env.max_episode_steps, env_params)
         _check_scripted_policies(env, env_params, jax.random.key(0))
     return env_params
@@ -125,24 +124,25 @@ def _check_identity(env: Environment) -> None:
 
 def _check_spaces(env: Environment) -> None:
     """Numbers of agents and actions, teams, layout."""
+    check = functools.partial(require, env)
     agents, space, noop, teams = env.num_agents, env.action_space, env.noop, env.teams
-    require(env, isinstance(agents, int) and agents > 0, f"num_agents is {agents!r}, not a positive integer")
-    sentence = f"action_space is {space!r}, not one of marljax.core.spaces"
-    require(env, isinstance(space, Discrete | MultiDiscrete | Box), sentence)
+    check(isinstance(agents, int) and agents > 0, f"num_agents is {agents!r}, not a positive integer")
+    is_space = isinstance(space, Discrete | MultiDiscrete | Box)
+    check(is_space, f"action_space is {space!r}, not one of marljax.core.spaces")
     if isinstance(space, Box):
-        require(env, min(space.shape, default=1) > 0, f"action_space is {space!r}, which has no action")
-        sentence = f"continuous actions are in [{space.low}, {space.high}], not in [-1, 1]"
-        require(env, (space.low, space.high) == (-1.0, 1.0), sentence)
+        check(min(space.shape, default=1) > 0, f"action_space is {space!r}, which has no action")
+        is_unit = (space.low, space.high) == (-1.0, 1.0)
+        check(is_unit, f"continuous actions are in [{space.low}, {space.high}], not in [-1, 1]")
     else:
         fewest = min((space.n,) if isinstance(space, Discrete) else space.nvec, default=0)
-        require(env, fewest > 0, f"action_space is {space!r}, which has no action")
-        require(env, isinstance(noop, int) and 0 <= noop < fewest, f"noop is {noop!r}, which is not an action of {space}")
+        check(fewest > 0, f"action_space is {space!r}, which has no action")
+        check(isinstance(noop, int) and 0 <= noop < fewest, f"noop is {noop!r}, which is not an action of {space}")
     boxes = jax.tree.leaves(env.observation_space)
-    sentence = "observation_space is neither a Box nor a pytree of them"
-    require(env, boxes and all(isinstance(box, Box) for box in boxes), sentence)
+    are_boxes = boxes and all(isinstance(box, Box) for box in boxes)
+    check(are_boxes, "observation_space is neither a Box nor a pytree of them")
     complete = isinstance(teams, tuple) and len(teams) == agents and all(isinstance(team, int) for team in teams)
-    require(env, complete, f"teams is {teams!r}, not a tuple of one integer for each of {agents} agents")
-    require(env, {*teams} == {*range(max(teams) + 1)}, f"teams is {teams!r}; number them from 0, each with an agent")
+    check(complete, f"teams is {teams!r}, not a tuple of one integer for each of {agents} agents")
+    check({*teams} == {*range(max(teams) + 1)}, f"teams is {teams!r}; number them from 0, each with an agent")
     try:
         validate_layout(env)
     except UserError as error:
@@ -151,15 +151,15 @@ def _check_spaces(env: Environment) -> None:
 
 def _check_display(env: Environment) -> None:
     """Types of what algorithms and tables read."""
-    require(env, isinstance(env.limit_ends, bool), f"limit_ends is {short_repr(env.limit_ends)}, not True or False")
-    display = env.display
-    require(env, isinstance(display, Display), f"display is {short_repr(display)}, not a marljax.core.environment.Display")
+    check, display = functools.partial(require, env), env.display
+    check(isinstance(env.limit_ends, bool), f"limit_ends is {short_repr(env.limit_ends)}, not True or False")
+    check(isinstance(display, Display), f"display is {short_repr(display)}, not a marljax.core.environment.Display")
     for name, names in (("presets", env.presets), ("display.metrics", display.metrics)):
         is_names = isinstance(names, tuple | list) and all(isinstance(entry, str) for entry in names)
-        require(env, is_names, f"{name} is {short_repr(names)}, not a tuple of names")
+        check(is_names, f"{name} is {short_repr(names)}, not a tuple of names")
     for name, texts in (("display.warnings", display.warnings), ("display.units", display.units)):
         is_texts = isinstance(texts, Mapping) and all(isinstance(part, str) for pair in texts.items() for part in pair)
-        require(env, is_texts, f"{name} is {short_repr(texts)}, not a dictionary of texts by metric")
+        check(is_texts, f"{name} is {short_repr(texts)}, not a dictionary of texts by metric")
 
 
 def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, weak_types: bool) -> None:
@@ -171,29 +171,28 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, weak_
 
     def require_same(one: Any, other: Any, sentence: str) -> None:
         difference = shape_difference(one, other)
-        require(env, not difference, f"{sentence}: {difference}")
+        check(not difference, f"{sentence}: {difference}")
 
-    action = _action_shape(env)
+    check, action = functools.partial(require, env), _action_shape(env)
     state, reset = abstract("reset", env.reset, key, env_params)
     expected = _expected_timestep(env, reset)
     actual = {name: getattr(reset, name) for name in expected}
     require_same(expected, actual, "the timestep does not match the spaces")
     scalars = isinstance(reset.metrics, dict) and all(leaf.shape == () for leaf in jax.tree.leaves(reset.metrics))
-    require(env, scalars, "metrics is not a dictionary of scalars")
+    check(scalars, "metrics is not a dictionary of scalars")
     taken = [name for name in reset.metrics if name == "length" or name.startswith(("return_", "reward_sum"))]
-    require(env, not taken, f"metrics named {taken} would hide those of vectorize; rename them")
+    check(not taken, f"metrics named {taken} would hide those of vectorize; rename them")
     next_state, step = abstract("step", env.step, key, state, action, env_params)
-    require_same(state, next_state, "the state of step differs from that of reset")
-    require_same(reset, step, "the timestep of step differs from that of reset")
     resumed = abstract("reset_episode_counters", env.reset_episode_counters, state, env_params)
-    require_same(state, resumed, "the state of reset_episode_counters differs from that of reset")
     restarted = abstract("restart", env.restart, key, state, env_params)
-    require_same(state, restarted, "the state of restart differs from that of reset")
+    for name, other in (("step", next_state), ("reset_episode_counters", resumed), ("restart", restarted)):
+        require_same(state, other, f"the state of {name} differs from that of reset")
+    require_same(reset, step, "the timestep of step differs from that of reset")
     vector = abstract("global_state", env.global_state, state, env_params)
     is_array = isinstance(vector, jax.ShapeDtypeStruct)
-    found = f"{vector.dtype}{list(vector.shape)}" if is_array else f"{vector!r}"
     is_vector = is_array and len(vector.shape) == 1 and jnp.issubdtype(vector.dtype, jnp.floating)
-    require(env, is_vector, f"global_state is {found}, not a vector of floats")
+    found = f"{vector.dtype}{list(vector.shape)}" if is_array else f"{vector!r}"
+    check(is_vector, f"global_state is {found}, not a vector of floats")
     require_same(env_params, abstract("anneal", env.anneal, env_params, jnp.zeros(())), "anneal changes the env_params")
 
     vec = vectorize(env, NUM_ENVS)
@@ -203,7 +202,7 @@ def _check_shapes(env: Environment, env_params: EnvParams, key: jax.Array, weak_
     require_same(before, after, "a vectorised step differs from a vectorised reset")
     metrics = before[1].metrics
     absent = [name for name in env.display.warnings if name not in metrics]
-    require(env, not absent, f"display.warnings has {absent}, which are not metrics; observe reports {sorted(metrics)}")
+    check(not absent, f"display.warnings has {absent}, which are not metrics; observe reports {sorted(metrics)}")
     batch = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), env_params)
     abstract("reset over a batch of env_params", jax.vmap(env.reset, (None, 0), axis_size=2), key, batch)
 
@@ -218,13 +217,12 @@ def _expected_timestep(env: Environment, reset: TimeStep) -> dict[str, Any]:
     def leaf(path: tuple, box: Box) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(box.shape if is_shared(path) else (agents, *box.shape), real)
 
-    flags = dict.fromkeys(("first", "terminated", "truncated"), jax.ShapeDtypeStruct((), bool))
     return {
         "obs": jax.tree_util.tree_map_with_path(leaf, env.observation_space),
         "action_mask": jax.ShapeDtypeStruct((agents, actions), bool),
         "reward": jax.ShapeDtypeStruct((agents,), real),
         "alive": jax.ShapeDtypeStruct((agents,), bool),
-        **flags,
+        **dict.fromkeys(("first", "terminated", "truncated"), jax.ShapeDtypeStruct((), bool)),
     }
 
 
@@ -250,14 +248,14 @@ def scripted_policies_of(env: Environment, env_params: EnvParams) -> dict[str, S
     """The scripted policies of an environment's class by name; raises ``UserError`` where they have a wrong type."""
     with user_code(type(env), "scripted_policies"):
         policies = env.scripted_policies(env_params)
-    sentence = f"scripted_policies returns {short_repr(policies)}, not a dictionary of policies by name"
-    require(env, isinstance(policies, Mapping), sentence)
+    is_mapping = isinstance(policies, Mapping)
+    require(env, is_mapping, f"scripted_policies returns {short_repr(policies)}, not a dictionary of policies by name")
     found = {}
     for name, policy in policies.items():
         scripted = policy if isinstance(policy, ScriptedPolicy) else ScriptedPolicy(env, env_params, policy)
         require(env, isinstance(name, str), f"scripted_policies has the name {short_repr(name)}; give a text")
-        sentence = f"the scripted policy '{name}' is {short_repr(scripted.policy)}, not a function"
-        require(env, callable(scripted.policy), sentence)
+        is_function = callable(scripted.policy)
+        require(env, is_function, f"the scripted policy '{name}' is {short_repr(scripted.policy)}, not a function")
         found[name] = scripted
     return found
 

@@ -77,7 +77,7 @@ class JaxMARL(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrapped_env(self.member, suite.given(self, JaxMARL))  # raises what JaxMARL does not accept
+        _ = self._wrapped  # raises what JaxMARL does not accept
 
     @property
     def _wrapped(self) -> WrappedEnv:

@@ -62,12 +62,6 @@ def _sides_alive(state: Any) -> tuple[jax.Array, jax.Array]:
     return jnp.any(battle.unit_alive & team), jnp.any(battle.unit_alive & ~team)
 
 
-def _team_dead(state: Any, reward: jax.Array) -> jax.Array:
-    del reward
-    ally, enemy = _sides_alive(state)
-    return ~(ally & enemy)
-
-
 def _battle_metrics(state: Any) -> dict[str, jax.Array]:
     ally, enemy = _sides_alive(state)
     return {"won": (ally & ~enemy).astype(jnp.float32), "lost": (enemy & ~ally).astype(jnp.float32)}
@@ -77,7 +71,7 @@ _MPE = Family(limit="max_steps", limit_first=True, base="SimpleMPE", inherits=("
 _SMAX = Family(
     limit="max_steps",
     limit_first=True,
-    over=_team_dead,
+    over=lambda state, reward: ~jnp.logical_and(*_sides_alive(state)),
     noop=lambda env: env.num_movement_actions - 1,
     dead_stay=True,
     named={"scenario": ""},
