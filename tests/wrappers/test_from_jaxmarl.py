@@ -1,22 +1,16 @@
 """JaxMARL's environments keep the contract and match JaxMARL step by step."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import marljax
-from marljax import registry
 from marljax.algos import ippo, mappo
-from marljax.config import compose, settings
 from marljax.core.spaces import Box, Discrete
 from marljax.errors import UserError
 from marljax.testing.conformance import check_env, sample_action
 from marljax.wrappers import jaxmarl_families
-from marljax.wrappers.from_jaxmarl import JaxMARL
 from marljax.wrappers.jaxmarl_families import quiet
 
 with quiet():
@@ -46,17 +40,6 @@ NUM_STEPS = 50  # enough for an episode of every case
 @pytest.mark.parametrize(("name", "options"), [case for case in CASES if getattr(case, "values", case)[0] not in ALIKE])
 def test_conformance(name, options):
     check_env(marljax.make(f"jaxmarl/{name}", **options), num_steps=NUM_STEPS)
-
-
-@pytest.mark.parametrize("name", jaxmarl_families.names())
-def test_options_hide_no_attribute(name):
-    """An option with the name of an attribute of ``Environment`` would hide it, unless it means the same."""
-    try:
-        options = jaxmarl_families.options_of(name)
-    except UserError as missing:  # optional dependencies of JaxMARL, such as brax
-        pytest.skip(str(missing))
-    hidden = {option for option in options if hasattr(JaxMARL, option)}
-    assert hidden <= {"num_agents"}
 
 
 def make_jaxmarl(name, options):
@@ -170,57 +153,6 @@ def test_agents_with_different_spaces_are_padded_and_have_ids():
     assert marljax.make("jaxmarl/MPE_simple_tag_v3").teams == (0, 0, 0, 1)
 
 
-def test_all_spellings_of_a_name_give_equal_environments():
-    env = marljax.make("jaxmarl/MPE_simple_spread_v3", num_agents=5)
-    assert env == marljax.make("jaxmarl", name="MPE_simple_spread_v3", num_agents=5)
-    assert env != marljax.make("jaxmarl/MPE_simple_spread_v3")
-    for arguments in (["env=jaxmarl", "env.name=MPE_simple_spread_v3"], ["env=jaxmarl/MPE_simple_spread_v3"]):
-        given = compose.compose("ippo", [*arguments, "env.num_agents=5"])
-        assert (given.env, hash(given.env)) == (env, hash(env))
-        assert (given.env_name, given.title) == ("jaxmarl/MPE_simple_spread_v3", "ippo_jaxmarl-MPE_simple_spread_v3")
-        assert settings.from_tree(given.tree).env == env
-    assert "0.2" in env.version
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("env=jaxmarl", "env=jaxmarl env.name=<name>; known: Heuristic"),
-        ("env=jaxmarl env.name=MPE_simple_spred_v3", "'MPE_simple_spred_v3'; did you mean"),
-        ("env=jaxmrl/overcooked", "'jaxmrl'; did you mean jaxmarl"),
-        ("env=jaxmarl env.name=switch_riddle env.num_agent=4", "'env.num_agent'; did you mean env.num_agents"),
-        ("env=jaxmarl env.name=switch_riddle env.num_agents=x", "env.num_agents=x "),
-        ("env=jaxmarl env.name=switch_riddle env.num_agents=2", "env.num_agents=2 "),
-        ("env=jaxmarl env.name=MPE_simple_spread_v3 env.num_agents=0", "env.num_agents=0 "),
-        ("env=jaxmarl env.name=overcooked env.layout=cramped", "layout 'cramped'; did you mean"),
-        ("env=jaxmarl env.name=HeuristicEnemySMAX env.scenario=3x", "env.scenario=3x "),
-        ("env=jaxmarl env.name=LearnedPolicyEnemySMAX", "LearnedPolicyEnemySMAX"),
-        ("env=jaxmarl env.name=smax", "did you mean SMAX"),
-        ("env=jaxmarl env.name=storm_2p", "storm_2p does not follow JaxMARL's API"),
-    ],
-)
-def test_wrong_arguments_are_user_errors(arguments, message):
-    with pytest.raises(UserError) as raised:
-        compose.compose("ippo", arguments.split())
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("switch_riddle", {"agents": 4}, "'agents'; did you mean num_agents"),
-        ("switch_riddle", {"num_agents": [3]}, r"num_agents=\[3\] .*an integer"),
-        ("switch_riddle", {"agent_id": 1}, "agent_id=1 .*True or False"),
-        ("HeuristicEnemySMAX", {"scenario": ["3m"]}, r"scenario=\['3m'\]"),
-        ("MPE_simple_facmac_3a_v1", {"num_landmarks": 3}, "'num_landmarks'"),
-    ],
-)
-def test_wrong_options_in_python_are_user_errors(name, options, message):
-    with pytest.raises(UserError, match=message):
-        registry.make(f"jaxmarl/{name}", **options)
-
-
 def test_environments_with_auto_reset_are_refused(monkeypatch):
     env = jaxmarl.make("switch_riddle")
     env.auto_reset = True
@@ -304,12 +236,3 @@ def test_training_runs(algorithm):
     assert int(result.diverged_at) == -1
     np.testing.assert_array_equal(result.metrics["sum_length"], 9 * result.metrics["episodes"])
     assert result.metrics["episodes"].sum() > 0
-
-
-def test_importing_is_lazy_and_silent():
-    code = (
-        "import sys, marljax; assert 'jaxmarl' not in sys.modules; "
-        "marljax.make('jaxmarl/switch_riddle'); assert 'jaxmarl' in sys.modules; print('ready')"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (shown.stdout, shown.stderr) == ("ready\n", "")
