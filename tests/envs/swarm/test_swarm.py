@@ -66,7 +66,7 @@ HOVERING = jnp.full((6, 4), 2 * HOVER - 1)
 @pytest.mark.parametrize(
     "options",
     [
-        {"preset": "obstacles", "drones": 4},
+        {"preset": "obstacles", "drones": 3},
         {"preset": "coverage", "drones": 3},
         pytest.param({"preset": "open", "dynamics": "point3d"}, marks=pytest.mark.slow),
         pytest.param({"preset": "coverage", "dynamics": "point3d", "obstacles": 8}, marks=pytest.mark.slow),
@@ -76,37 +76,37 @@ HOVERING = jnp.full((6, 4), 2 * HOVER - 1)
 )
 def test_it_keeps_the_contract(options):
     env = Swarm(**options)
-    check_env(env, env.default_params.replace(duration=60), num_steps=130)
+    check_env(env, env.default_params.replace(duration=20), num_steps=50)
 
 
-def test_a_perfect_hover_returns_what_the_reference_says(env):
+def test_a_perfect_hover_returns_what_the_reference_says():
     """In float64: nobody steers, and float32's rounding would tip the drones over some seconds."""
+    env = Swarm(drones=2)
 
     def one(state, key):
-        state, timestep = env.step(key, state, HOVERING, env_params)
+        state, timestep = env.step(key, state, HOVERING[:2], env_params)
         return state, (timestep.reward, timestep.truncated, timestep.metrics)
 
     with jax.enable_x64(True):
-        state, env_params = placed(env, apart(6))
+        state, env_params = placed(env, apart(2))
         keys = jax.random.split(jax.random.key(0), 1500)
         _, (rewards, cut, metrics) = jax.jit(lambda state: jax.lax.scan(one, state, keys))(state)
         rewards, cut, metrics = jax.tree.map(np.asarray, (rewards, cut, metrics))
     np.testing.assert_allclose(rewards.sum(axis=0), 1500 / 200 * (1 - 0.05 * (2 * HOVER - 1) * 2), atol=1e-6)
     np.testing.assert_allclose(rewards.sum(axis=0), 7.4605, atol=5e-5)
-    assert cut[-1]
-    assert not cut[:-1].any()
+    np.testing.assert_array_equal(cut, np.arange(1500) == 1499)
     assert metrics["success"][-1] == 1
     assert metrics["distance"][-1] < 1e-6
 
 
-@pytest.mark.parametrize(("limit", "terminated"), [("", True), ("truncate", False)])
-def test_the_limit_terminates_or_truncates(limit, terminated):
-    env = Swarm(preset="coverage", drones=2, limit=limit)
+def test_coverage_ends_at_its_limit():
+    env = Swarm(preset="coverage", drones=2)
+    step = jax.jit(env.step)
     state, _ = env.reset(jax.random.key(0))
     state = state.replace(step=jnp.asarray(env.default_params.duration - 2, jnp.int32))
     for is_last in (False, True):
-        state, timestep = env.step(jax.random.key(1), state, jnp.zeros((2, 2)))
-        assert (bool(timestep.terminated), bool(timestep.truncated)) == (is_last and terminated, is_last and not terminated)
+        state, timestep = step(jax.random.key(1), state, jnp.zeros((2, 2)))
+        assert (bool(timestep.terminated), bool(timestep.truncated)) == (is_last, False)
 
 
 def test_a_preset_only_fills_in_options_that_are_not_given():
@@ -156,7 +156,7 @@ def test_drones_touch_at_twice_the_arm(env, step, gap, touches):
     assert (np.asarray(timestep.reward)[:2] < -4).all() == touches
 
 
-def test_neighbours_are_ranked_by_distance_and_closing_speed(env):
+def test_neighbours_are_ranked_by_distance_and_closing_speed():
     rng = np.random.default_rng(0)
     position, velocity = rng.normal(size=(3, 7)), rng.normal(size=(3, 7)) * 2
     position[:, 6] = [30.0, 0.0, 0.0]
@@ -198,7 +198,7 @@ def test_the_field_is_the_distance_to_the_nearest_obstacle():
     rng = np.random.default_rng(1)
     x, y, radius = rng.normal(size=5) * 2, rng.normal(size=5) * 2, np.array([0.3, 0.2, 0.4, 0.0, 0.3])
     position = rng.normal(size=(3, 4))
-    found = views.field(jnp.asarray(position), contacts.Obstacles(jnp.asarray(x), jnp.asarray(y), jnp.asarray(radius)))
+    found = np.asarray(views.field(jnp.asarray(position), contacts.Obstacles(*map(jnp.asarray, (x, y, radius)))))
     for drone in range(4):
         for number in range(9):
             at = position[:2, drone] + 0.1 * np.array([number // 3 - 1, number % 3 - 1])
@@ -238,7 +238,7 @@ def test_permuting_drones_permutes_everything(env, monkeypatch):
 
 @pytest.mark.parametrize(
     ("drones", "neighbours", "steps"),
-    [(6, 2, 2_000), pytest.param(128, 127, 100, marks=pytest.mark.slow)],
+    [(6, 2, 500), pytest.param(128, 127, 100, marks=pytest.mark.slow)],
 )
 def test_long_random_flights_stay_finite_and_in_the_room(drones, neighbours, steps):
     env = Swarm(preset="obstacles", drones=drones, neighbours=neighbours)
@@ -309,12 +309,12 @@ def pushed(position, action, steps):
 def test_point_masses_push_one_another_off_and_stay_in_their_plane():
     env = Swarm(preset="coverage", drones=3, obstacles=1)
     env_params = silent(env)
-    state, _ = env.reset(jax.random.key(0), env_params)
+    state, _ = jax.jit(env.reset)(jax.random.key(0), env_params)
     obstacles = contacts.Obstacles(jnp.array([2.0]), jnp.array([0.0]), jnp.array([0.3]))
     start, action = np.array([0.0, 0.19, 1.62]), np.array([0.4, 0.0, -1.0])
     position = jnp.stack([jnp.asarray(start), jnp.zeros(3), jnp.zeros(3)]).astype(jnp.float32)
     state = state.replace(body=state.body.replace(position=position), obstacles=obstacles)
-    after, timestep = env.step(jax.random.key(0), state, jnp.zeros((3, 2)).at[:, 0].set(action), env_params)
+    after, timestep = jax.jit(env.step)(jax.random.key(0), state, jnp.zeros((3, 2)).at[:, 0].set(action), env_params)
     expected = pushed(start, action, 5)
     found = np.asarray(after.body.position), np.asarray(after.body.velocity)
     for one, other in zip(found, expected, strict=True):
@@ -341,18 +341,10 @@ def test_the_integrator_is_an_option():
     ("options", "says"),
     [
         ({"preset": "swapp"}, "preset.*did you mean"),
-        ({"dynamics": "helicopter"}, "dynamics"),
         ({"drones": 4, "neighbours": 4}, "neighbours=4.*drones=4"),
-        ({"neighbours": -2}, "neighbours=-2"),
-        ({"drones": -3}, "drones=-3"),
-        ({"drones": "eight"}, "drones='eight'.*integer"),
         ({"obstacles": 64}, "obstacles=64.*63"),
         ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
-        ({"dynamics": ["point2d"]}, "dynamics"),
-        ({"integrator": "rk45"}, "integrator.*rk4"),
         ({"preset": "coverage", "integrator": "rk4"}, "integrator=rk4.*dynamics=quadrotor"),
-        ({"preset": ["swap"]}, "preset"),
-        ({"limit": "cut"}, "limit"),
     ],
     ids=str,
 )
@@ -372,19 +364,11 @@ def test_invalid_options_are_one_clear_line(options, says):
         ({"ranges": Ranges(size_high=0.95)}, "ranges.size_high=0.95.*at most 0.908"),
         ({"ranges": Ranges(swap_low=0.9)}, "ranges.swap_low=0.9.*ranges.swap_high=0.8"),
         ({"ranges": Ranges(centre=5.0)}, "room.half=5.*at least 5.55"),
-        ({"room": Room(half=4.0)}, "room.half.*at least 4.05"),
         ({"room": Room(height=3.0)}, "room.height=3.*at least 3.55"),
         ({"weights": RewardWeights(collision=-1.0)}, "weights.collision=-1"),
         ({"drone": Quadrotor(offset=0.6)}, "make them smaller"),
-        ({"drone": Quadrotor(mass=0.0)}, "drone.mass=0.*above 0"),
-        ({"drone": Quadrotor(thrust_to_weight=0.9)}, "drone.thrust_to_weight.*above 1"),
         ({"drone": PointMass()}, "structure"),
         ({"mix": np.zeros(11)}, "mix"),
-        ({"mix": np.ones(3)}, r"mix.*\[11\]"),
-        ({"mix": -np.ones(11)}, r"mix\[0\]=-1"),
-        ({"duration": 4}, "duration=4.*at least 5"),
-        ({"spread": float("nan")}, "spread"),
-        ({"collision_anneal": 1.5}, "collision_anneal.*from 0 to 1"),
     ],
     ids=str,
 )
