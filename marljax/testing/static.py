@@ -303,12 +303,17 @@ def check_presets(env: Environment, env_params: EnvParams, key: jax.Array) -> No
         difference = shape_difference(env_params, other)
         require(env, not difference, f"the env_params of preset '{preset}' need another program: {difference}")
         require(env, not first_nan(other), f"the env_params of preset '{preset}' have NaN in {first_nan(other)}")
-    shapes = jax.eval_shape(vectorize(env, 1).reset, key, env_params)  # env.reset is cached for environments that are equal
+
+    def first(env: Environment, env_params: EnvParams) -> Any:  # env.reset is cached for environments that are equal
+        state = env.initial(key, env_params)
+        return state, env.observe(state, env_params)
+
+    shapes = jax.eval_shape(functools.partial(first, env), env_params)
     options = [field.name for field in dataclasses.fields(env) if field.init and getattr(env, field.name) in (*env.presets,)]
     for name in options:
         for preset in env.presets:
             other_env = dataclasses.replace(env, **{name: preset})
-            other_shapes = jax.eval_shape(vectorize(other_env, 1).reset, key, strongly_typed(other_env.default_params))
+            other_shapes = jax.eval_shape(functools.partial(first, other_env), strongly_typed(other_env.default_params))
             same_shapes = not shape_difference(shapes, other_shapes)
             equal = other_env == env and hash(other_env) == hash(env)
             sentence = f"{name}='{preset}' changes shapes, but not equality; declare it without preset=True"

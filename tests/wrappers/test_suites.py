@@ -94,13 +94,13 @@ def test_wrong_options_in_python_are_user_errors(name, options, message):
         marljax.make(name, **options)
 
 
-@pytest.mark.parametrize(("suite", "name"), [("gymnax", "CartPole-v1"), ("jaxmarl", "switch_riddle")])
-def test_importing_is_lazy_and_silent(suite, name):
-    code = f"""
+def test_importing_is_lazy_and_silent():
+    code = """
 import sys, marljax
-assert not {{"gymnax", "jaxmarl"}} & {{*sys.modules}}
-marljax.make("{suite}/{name}")
-assert {{"gymnax", "jaxmarl"}} & {{*sys.modules}} == {{"{suite}"}}
+assert not {"gymnax", "jaxmarl"} & {*sys.modules}
+marljax.make("gymnax/CartPole-v1")
+assert {"gymnax", "jaxmarl"} & {*sys.modules} == {"gymnax"}
+marljax.make("jaxmarl/switch_riddle")
 print("ready")"""
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (shown.stdout, shown.stderr) == ("ready\n", "")

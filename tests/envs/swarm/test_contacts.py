@@ -1,5 +1,7 @@
 """Contacts: exchange of velocities, choice of partners, obstacles, walls, downwash."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +18,14 @@ def bodies(position, velocity):
     return level(position, jnp.zeros(position.shape[1])).replace(velocity=velocity)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def drawn(count, seed=0):
     return contacts.draw(count, jax.random.key(seed))
+
+
+@jax.jit
+def respond(body, met):
+    return contacts.respond(body, met, lambda: drawn(met.crashed.size), Room(), USUAL, contacts.Downwash())
 
 
 def test_partners_are_the_nearest_new_contacts():
@@ -39,7 +47,7 @@ def test_partners_are_the_nearest_new_contacts():
 def test_without_noise_two_drones_collide_like_elastic_spheres():
     position = np.array([[0.0, 0.05, 3.0], [0.0, 0.05, 0.0], [1.0, 1.0, 1.0]])
     velocity = np.array([[1.0, -0.5, 7.0], [0.5, 0.0, 0.0], [0.2, 0.3, 0.0]])
-    after = contacts.bounce(
+    after = jax.jit(contacts.bounce)(
         bodies(position, velocity),
         jnp.array([1, 0, 0]),
         jnp.array([True, True, False]),
@@ -80,7 +88,8 @@ def test_drones_bounce_off_obstacles_along_the_normal():
     np.testing.assert_allclose(gap, [0.03, 0.02, 3.7], atol=1e-6)  # the third slot has none: 4 m to the second
     np.testing.assert_allclose(np.asarray(normal)[:, :2], [[0, -1], [1, 0], [0, 0]], atol=1e-6)
     velocity = np.array([[0.3, 2.0, 1.0], [-1.0, 0.0, 0.0], [0.4, 0.0, 0.0]])
-    after = contacts.off_obstacle(bodies(position, velocity), normal, jnp.array([True, True, False]), drawn(3), QUIET)
+    crashed = jnp.array([True, True, False])
+    after = jax.jit(contacts.off_obstacle)(bodies(position, velocity), normal, crashed, drawn(3), QUIET)
     speed = np.linalg.norm(velocity, axis=0)
     np.testing.assert_allclose(after.velocity, np.stack([[0, speed[0], 0], [-speed[1], 0, 0], velocity[:, 2]], axis=1), atol=1e-5)
     spin = np.linalg.norm(after.spin, axis=0)
@@ -95,7 +104,7 @@ def test_walls_and_the_ceiling_send_drones_inwards_and_down():
     no = jnp.zeros((count, count), bool)
     met = contacts.Contacts(no, contacts.distances(position), no[0], jnp.zeros((3, count)), no)
     body = bodies(position, velocity)
-    after = contacts.respond(body, met, lambda: drawn(count), Room(), USUAL, contacts.Downwash())
+    after = respond(body, met)
     vx, vy, vz = np.asarray(after.velocity)
     assert (vx[:100] < 0).all()
     assert (vy[100:200] > 0).all()
@@ -110,13 +119,13 @@ def test_downwash_pushes_along_the_thrust_axis():
     position = np.array([[0.0, 0.05, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [2.0, 1.7, 1.7, 1.2]])
     body = bodies(position, np.zeros((3, 4)))
     distance = contacts.distances(body.position)
-    below = np.asarray(contacts.in_downwash(body, distance, contacts.Downwash()))
+    below = np.asarray(jax.jit(contacts.in_downwash)(body, distance, contacts.Downwash()))
     expected = np.zeros((4, 4), bool)
     expected[0, 1] = True  # 0.3 m below the first; the third is beside it, the fourth 0.8 m below
     expected[1, 3] = True  # 0.5 m below the second
     np.testing.assert_array_equal(below, expected)
     steady = contacts.Downwash(push_noise=0.0, twist_noise=0.0)
-    after = contacts.blow(body, jnp.asarray(below), distance, drawn(4), steady)
+    after = jax.jit(contacts.blow)(body, jnp.asarray(below), distance, drawn(4), steady)
     distance = np.array([np.hypot(0.05, 0.3), np.hypot(0.05, 0.5)])
     push = np.maximum(0.01 * 6 / 17 * (7 - 10 * distance), 0)
     np.testing.assert_allclose(after.velocity, [[0] * 4, [0] * 4, [0, -push[0], 0, -push[1]]], atol=1e-6)
@@ -128,5 +137,5 @@ def test_a_step_without_contacts_draws_nothing_and_changes_nothing():
     position = np.array([[0.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
     body, no = bodies(position, np.ones((3, 2))), jnp.zeros((2, 2), bool)
     met = contacts.Contacts(no, contacts.distances(body.position), no[0], jnp.zeros((3, 2)), no)
-    after = contacts.respond(body, met, lambda: drawn(2), Room(), USUAL, contacts.Downwash())
+    after = respond(body, met)
     jax.tree.map(np.testing.assert_array_equal, after, body)
