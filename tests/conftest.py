@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from importlib.metadata import version
 
@@ -32,3 +33,37 @@ def cache_folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def toys():
+    """The toys of ``tests/support`` under names that a command line takes; commands keep no compiled programs of their own."""
+    from marljax import registry
+    from marljax.io import program_cache
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
+        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+        patch.setattr(program_cache, "enable", lambda: None)
+        yield
+
+
+@pytest.fixture
+def terminate_at(monkeypatch):
+    """A function that lets runs get SIGTERM after the rows of an update."""
+    from marljax.training import runner
+
+    run_chunks = runner.run_chunks
+
+    def arrange(update):
+        def terminated(run, progress, record, stopper):
+            def record_and_terminate(rows):
+                record(rows)
+                if run.update == update:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            return run_chunks(run, progress, record_and_terminate, stopper)
+
+        monkeypatch.setattr(runner, "run_chunks", terminated)
+
+    return arrange

@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import warnings
 
@@ -17,28 +15,19 @@ from rich.console import Console
 from toys import Corridor, Points
 
 import marljax
-from marljax import registry
 from marljax.cli import app, exit_status, plot, train
 from marljax.config import compose
 from marljax.core.spaces import Box
 from marljax.errors import UserError
-from marljax.io import program_cache
 from marljax.reporting import report
 from marljax.training import evaluation, load, runner
 from marljax.training.evaluation import PARTS_PER_SUITE, SUITES
 
-
-@pytest.fixture(scope="module", autouse=True)
-def run():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
-        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
-        patch.setattr(program_cache, "enable", lambda: None)
-        yield
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 @pytest.fixture(scope="module")
-def folder(run, tmp_path_factory):
+def folder(toys, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     words = ["env=corridor", f"runs={root}", "name=first", "algo.total_steps=200", "seeds=2", "eval.episodes=4"]
     assert exit_status.guarded(lambda: app.run_command(["train", "tiny", *words, "eval.final_episodes=8"])) == 0
@@ -54,16 +43,10 @@ def console(*words):
     return stopped.value.code
 
 
-def test_a_finished_run_leaves_its_results_and_pictures(folder):
+def test_a_finished_run_leaves_pictures_and_the_results_of_its_best_and_last_parameters(folder):
     names = {path.name for path in folder.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "checkpoints", "results.json", "curve.png", "episode.gif"} <= names
-    results = json.loads((folder / "results.json").read_text())
-    mean = sum(seed["return"] for seed in results["seeds"].values()) / 2
-    assert results["policies"]["tiny"]["return"] == pytest.approx(mean)
     assert Image.open(folder / "episode.gif").n_frames > 1
-
-
-def test_the_last_parameters_are_reported_next_to_the_best(folder):
     results = json.loads((folder / "results.json").read_text())
     seeds = results["seeds"]
     best, last = ([seeds[name][key] if key else seeds[name] for name in "01"] for key in ("", "last"))
@@ -74,16 +57,26 @@ def test_the_last_parameters_are_reported_next_to_the_best(folder):
     assert [seed["update"] for seed in last] == [policy.update for policy in policies[1]] == [10, 10]
 
 
-def test_an_untrained_network_that_is_the_best_is_reported(folder, capsys):
+def test_evaluate_plays_fresh_episodes_and_reports_an_untrained_network_that_is_the_best(folder, capsys):
     """The toy's parameters drift at random: those of seed 0 were best before they did."""
-    assert console("evaluate", folder, "episodes=8") == 0
-    shown = capsys.readouterr().out
     updates = [json.loads((folder / "results.json").read_text())["seeds"][seed]["update"] for seed in "01"]
     assert updates[0] == 0 < updates[1]
+    assert console("evaluate", folder, "episodes=8") == 0
+    shown = capsys.readouterr().out
+    assert "8 fresh episodes × 2 seeds" in shown
     assert f"best parameters: seed 0 after update 0 of 10, seed 1 after update {updates[1]}" in shown
     assert "warning: seed 0: no evaluation beat that of update 0" in shown
-    assert console("evaluate", folder, "episodes=8", "which=last") == 0
-    assert "best parameters" not in capsys.readouterr().out
+    assert console("evaluate", folder, "episodes=8") == 0
+    assert capsys.readouterr().out == shown
+    assert console("evaluate", folder, "episodes=8", "suite=1") == 0
+    assert capsys.readouterr().out != shown
+    assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
+    other = capsys.readouterr().out
+    assert "best parameters" not in other
+    assert other.splitlines() != shown.splitlines()[: len(other.splitlines())]
+
+
+def test_load_warns_of_an_untrained_network(folder):
     with pytest.warns(UserWarning, match="seed 0: .*untrained network.*which='last'"):
         marljax.load(folder, seed=0)
     with warnings.catch_warnings():
@@ -92,21 +85,10 @@ def test_an_untrained_network_that_is_the_best_is_reported(folder, capsys):
         marljax.load(folder, seed=0, which="last")
 
 
-def test_a_stopped_run_leaves_a_curve_and_says_how_to_resume(tmp_path, monkeypatch, capsys):
-    run_chunks = runner.run_chunks
-
-    def interrupted(run, progress, record, stopper):
-        def record_and_interrupt(rows):
-            record(rows)
-            if run.update == 4:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return run_chunks(run, progress, record_and_interrupt, stopper)
-
+def test_a_stopped_run_leaves_a_curve_and_says_how_to_resume(tmp_path, terminate_at, capsys):
     words = ["env=corridor", f"runs={tmp_path}", "name=in two parts", "chunk=2", "algo.total_steps=200", "eval.episodes=4"]
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_chunks", interrupted)
-        assert console("train", "tiny", *words, "seeds=2", "eval.final_episodes=8") == 128 + signal.SIGTERM
+    terminate_at(4)
+    assert console("train", "tiny", *words, "seeds=2", "eval.final_episodes=8") == 128 + signal.SIGTERM
     folder = tmp_path / "tiny_corridor" / "in two parts"
     assert (folder / "curve.png").exists()
     advice = capsys.readouterr().out.split("continue with: ")[1].splitlines()[0]
@@ -134,20 +116,6 @@ def test_plot_draws_again_from_the_rows(folder, capsys):
     (folder / "curve.png").unlink()
     assert console("plot", folder) == 0
     assert (folder / "curve.png").read_bytes() == drawn
-
-
-def test_evaluate_prints_the_policy_on_fresh_episodes(folder, capsys):
-    assert console("evaluate", folder, "episodes=8") == 0
-    first = capsys.readouterr().out
-    assert "8 fresh episodes × 2 seeds" in first
-    assert console("evaluate", folder, "episodes=8") == 0
-    assert capsys.readouterr().out == first
-    assert console("evaluate", folder, "episodes=8", "suite=1") == 0
-    assert capsys.readouterr().out != first
-    assert console("evaluate", folder, "episodes=6") == 0  # parts hold four: one and a half of them
-    assert "6 fresh episodes × 2 seeds" in capsys.readouterr().out
-    assert console("evaluate", folder, "episodes=8", "env.limit=3", "which=last") == 0
-    assert capsys.readouterr().out != first
 
 
 def test_no_two_suites_share_a_part():
@@ -189,21 +157,18 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["evaluate", "episodes=3"], "run folder first, then episodes=3"),
         (["evaluate", "{folder}", "episode=3"], "'episode'.*episodes"),
         (["evaluate", "{folder}", "episodes=0"], "episodes=0.*an integer from 1"),
-        (["evaluate", "{folder}", "suite=-1"], "suite=-1.*an integer from 0 to 4,094"),
         (["evaluate", "{folder}", "suite=4095"], "suite=4095.*an integer from 0 to 4,094"),
-        (["evaluate", "{folder}", "episodes=some"], "episodes=some.*an integer"),
         (["evaluate", "{folder}", "which=worst"], "which=worst.*best or last"),
         (["evaluate", "{folder}", "env.limt=3"], "env.limt'.*env.limit"),
         (["replay", "{folder}", "seed=7"], "seed 7.*0, 1"),
-        (["replay", "{folder}", "seed=-1"], "seed -1.*0, 1"),
-        (["replay", "{folder}", "seed=x"], "seed=x.*an integer"),
         (["plot", "{folder}", "out=x.png"], "'out'.*trust"),
         (["plot", "{folder}", "env.limit=3"], "leave out env.limit"),
-        (["plot", "nowhere"], "nowhere is not a run folder"),
         (["replay", "{folder}", "out=x.avi"], "out=x.avi.*gif"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "/dev/null/x.gif"),
         (["evaluat", "{folder}"], "evaluate"),
+        (["train", "tin", "env=corridor"], "tiny"),
         (["train", "tiny", "env=coridor"], "corridor"),
+        (["train", "tiny", "resume=nowhere"], "nowhere is not a run folder"),
     ],
 )
 def test_mistakes_are_one_line(folder, words, suggestion, capsys):
@@ -216,8 +181,6 @@ def test_mistakes_are_one_line(folder, words, suggestion, capsys):
     ("arguments", "suggestion"),
     [
         ((None,), "None is not a run folder"),
-        ((3,), "3 is not a run folder"),
-        (("{folder}", None, "best", "0"), "trial '0'"),
         (("{folder}", None, "best", 0.0), "trial 0.0.*0 to 0"),
         (("{folder}", "0"), "seed '0'.*0, 1"),
         (("{folder}", True), "seed True.*0, 1"),
@@ -246,7 +209,7 @@ class Paintless(Corridor):
 """
 
 
-def test_a_finished_run_keeps_its_results_whatever_its_environment_raises(run, tmp_path, monkeypatch, capsys):
+def test_a_finished_run_keeps_its_results_whatever_its_environment_raises(tmp_path, monkeypatch, capsys):
     """A scene that raises is reported once, before training, and costs the animation only."""
     (tmp_path / "paintless.py").write_text(PAINTLESS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -316,15 +279,3 @@ def test_every_command_explains_itself(words, option, capsys):
     text = capsys.readouterr().out
     assert text.startswith("usage:")
     assert option in text
-
-
-def test_help_the_version_and_a_typo_import_no_jax():
-    code = """
-import sys
-from marljax.cli import app, exit_status
-for words in ([], ["--help"], ["--version"], ["evalute"]):
-    exit_status.guarded(lambda: app.run_command(words))
-print(*{"jax", "hydra", "matplotlib", "numpy"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.splitlines()[-1], done.stderr) == ("", "error: unknown command 'evalute'; did you mean evaluate?\n")

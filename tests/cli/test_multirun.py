@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from marljax import registry
 from marljax.cli import app, train
 from marljax.config import compose
 from marljax.io import run_folder
@@ -13,10 +12,8 @@ STRANGE = "a (1)=b,c ~é's"  # name of a folder
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The toys by name, in an empty folder: Hydra writes its records to the current one."""
-    monkeypatch.setitem(registry.ALGORITHMS, "tiny", "tiny")
-    monkeypatch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+def folder(toys, tmp_path, monkeypatch):
+    """An empty one: Hydra writes its records to the current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,12 +13,12 @@ from toys import Corridor
 import marljax
 import marljax.configs
 from marljax import registry
-from marljax.cli import app, exit_status
+from marljax.cli import app
 from marljax.config import settings
 from marljax.config.compose import compose
 from marljax.core.fields import option, param
 from marljax.errors import UserError
-from marljax.io import program_cache, run_folder
+from marljax.io import run_folder
 
 CUSTOM = ["env=custom", "env.target=toys:Corridor"]
 
@@ -50,9 +50,7 @@ class Room(Corridor):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setitem(registry.ALGORITHMS, "tiny", "tiny")
-    monkeypatch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
+def room(toys, monkeypatch):
     monkeypatch.setitem(registry.ENVIRONMENTS, "room", "rooms:Room")
     monkeypatch.setitem(sys.modules, "rooms", sys.modules[__name__])
 
@@ -80,10 +78,10 @@ def test_a_run_is_named_by_its_registered_names_or_its_class(monkeypatch):
     assert (given.label, given.title) == ("tiny_two on kl_pads", "tiny_two_kl_pads")
 
 
-@pytest.mark.parametrize("given", [(3, "corridor"), ("tiny", 3), ("tiny", "corridor", None)])
-def test_python_s_tuned_takes_text(given):
-    with pytest.raises(UserError, match=r"tuned.*tuned\('mappo', 'merge'"):
-        marljax.tuned(*given)
+def test_python_s_tuned_takes_text():
+    for given in ((3, "corridor"), ("tiny", "corridor", None)):
+        with pytest.raises(UserError, match=r"tuned.*tuned\('mappo', 'merge'"):
+            marljax.tuned(*given)
 
 
 def test_tuned_files_change_defaults_and_yield_to_the_command_line(tmp_path, monkeypatch):
@@ -118,43 +116,30 @@ MISTAKES = [
     # names
     ("algo.learning_rat=1", "algo.learning_rat'", "algo.learning_rate"),
     ("learning_rate=1", "'learning_rate'", "algo.learning_rate"),
-    ("sead=1", "'sead'", "seed"),
     ("eval.evry=1", "eval.evry", "eval.every"),
-    ("env.lenght=1", "env.lenght", "env.length"),
     ("env.slipp=1", "env.slipp", "env.slip"),
     ("algo.num_envs.x=1", "algo.num_envs.x", "--help|algo.num_envs"),
     ("eval=3", "eval", "eval.every"),
     ("algo=mappo", "tiny", "algo=mappo"),
-    ("tuned=cautios", "'cautios'", "standard"),
     # types
     ("algo.num_envs=many", "algo.num_envs=many", "an integer, such as 4"),
-    ("algo.num_envs=1.5", "algo.num_envs=1.5", "an integer"),
-    ("algo.num_envs=true", "algo.num_envs=true", "an integer"),
     ("algo.num_envs=null", "algo.num_envs=null", "an integer"),
     ("algo.layers=3", "algo.layers=3", r"a list, such as \[3,2\]"),
     ("algo.layers=[3,a]", r"algo.layers\[1\]=a", "an integer"),
     ("algo.learning_rate=nan", "algo.learning_rate=nan", "a number"),
     ("env.compete=1", "env.compete=1", "true or false"),
     ("env.limit=2.5", "env.limit=2.5", "an integer"),
-    ("env.slip=[1,2]", r"env.slip=\[1,2\]", "a number"),
-    ("render=maybe", "render=maybe", "true or false"),
     ("wandb.mode=sometimes", "sometimes", "online.*offline|disabled"),
     ("env=room env.size=3 env.table=[1,2]", "env.table", "a list of 3"),
     # ranges
     ("algo.learning_rate=-1", "algo.learning_rate=-1", "at least 0"),
     ("algo.learning_rate=1e39", "algo.learning_rate=", "finite"),
-    ("algo.num_envs=0", "algo.num_envs=0", "an integer"),
-    ("algo.num_envs=3e9", "algo.num_envs=3000000000", "an integer"),
     ("algo.num_envs=1e99", "algo.num_envs=1e", "at most"),
-    ("algo.num_envs=2e9 algo.rollout_length=2", "4e", "fewer environments"),
-    ("algo.total_steps=1e14", "5e", "lower total_steps"),
     ("env.limit=3e9", "env.limit=3e", "at most 2147483647"),
     ("env=room env.size=10", "env.size=10", "from 1 to 9"),
     ("env=room env.size=3 env.slip=2", "env.slip=2", "from 0 to 1"),
     ("env=room env.size=3 env.colour=gren", "gren", "green"),
-    ("seeds=0", "seeds=0", "an integer from 1"),
     ("seeds=2e9", "seeds=2000000000", "an integer from 1"),
-    ("seed=-1", "seed=-1", "at least 0"),
     ("eval.every=2", "eval.every=2", "from 0 to 1"),
     ("name=../../up", "name='../../up'", "runs="),
     ("runs=/dev/null", "/dev/null/tiny_corridor", "runs="),
@@ -171,7 +156,6 @@ MISTAKES = [
     ("sweep.layers=[1,2]", "sweep.layers", r"-m algo.layers=.*sweep\.\* takes learning_rate"),
     ("sweep.env.length=[4,5]", "sweep.env.length", "-m env.length="),
     ("sweep.learnin_rate=[1,2]", "sweep.learnin_rate", "sweep.learning_rate"),
-    ("sweep.env.limi=[1,2]", "sweep.env.limi", "sweep.env.limit"),
     ("sweep.learning_rate=[-1,2]", "sweep.learning_rate=-1", "at least 0"),
     ("sweep.learning_rate=[1,1]", "sweep.learning_rate", "seeds=4"),
     ("sweep.learning_rate=[1,x]", "sweep.learning_rate", "a list of numbers"),
@@ -212,7 +196,6 @@ MISTAKES = [
 @pytest.mark.parametrize(("overrides", "setting", "suggestion"), MISTAKES, ids=[row[0] for row in MISTAKES])
 def test_a_mistake_is_one_line_and_exit_status_2(overrides, setting, suggestion, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program_cache, "enable", lambda: None)
     words = overrides.split()
     environment = [] if any(word.startswith("env=") for word in words) else ["env=corridor"]
     with pytest.raises(SystemExit) as stopped:
@@ -223,15 +206,6 @@ def test_a_mistake_is_one_line_and_exit_status_2(overrides, setting, suggestion,
     assert re.match(f"error: .*{setting}", line), line
     assert re.search(suggestion, line), line
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mistake_on_the_command_line_needs_no_environment(capsys):
-    for words, suggestion in (
-        (["train", "mapo", "env=corridor"], "mappo"),
-        (["train", "tiny", "resume=nowhere"], "nowhere is not a run folder"),
-    ):
-        assert exit_status.guarded(lambda words=words: app.run_command(words)) == 2
-        assert suggestion in capsys.readouterr().err
 
 
 def printed(capsys, *words, algo="tiny"):
@@ -286,10 +260,8 @@ def test_a_class_in_the_current_folder_is_found(tmp_path, monkeypatch, capsys):
         ({"checkpoint": None}, "config.yaml: checkpoint"),
         ({"algo_name": ["tiny"]}, "algo_name"),
         ({"algo": {3: 4}}, "algo.3"),
-        ({"env": {3: 4}}, "env.3"),
         ({3: 4}, "'3'"),
         ({"name": "a\0b"}, "name="),
-        ({"name": "a\nb"}, "name="),
         ({"name": ""}, "name=''"),
     ],
 )

@@ -18,7 +18,7 @@ from marljax import registry
 from marljax.cli import app, batches, exit_status
 from marljax.config import compose, settings, trust
 from marljax.errors import UserError
-from marljax.io import checkpoint, files, metrics_log, program_cache, run_folder
+from marljax.io import checkpoint, files, metrics_log, run_folder
 from marljax.reporting import ranking
 from marljax.training import runner
 
@@ -27,18 +27,9 @@ CUSTOM = ["env=custom", "env.target=toys:Corridor"]
 STRANGE = "a (1)=b,c ~é's"  # name of a folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def algorithms():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.ALGORITHMS, "tiny", "tiny")
-        patch.setitem(registry.ENVIRONMENTS, "corridor", "toys:Corridor")
-        patch.setattr(registry, "OWN_FOLDERS", [])
-        patch.setattr(program_cache, "enable", lambda: None)
-        yield
-
-
 @pytest.fixture(autouse=True)
-def path(monkeypatch):
+def path(toys, monkeypatch):
+    monkeypatch.setattr(registry, "OWN_FOLDERS", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -56,13 +47,13 @@ def console(*words):
 
 
 @pytest.fixture(scope="module")
-def registered(tmp_path_factory):
+def registered(toys, tmp_path_factory):
     """A finished run of 40 updates, with checkpoints of 36 and 40."""
     return train("env=corridor", f"runs={tmp_path_factory.mktemp('registered')}").folder
 
 
 @pytest.fixture(scope="module")
-def custom(tmp_path_factory):
+def custom(toys, tmp_path_factory):
     """A finished run of a user's environment."""
     return train(*CUSTOM, f"runs={tmp_path_factory.mktemp('custom')}").folder
 

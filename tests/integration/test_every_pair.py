@@ -48,25 +48,25 @@ PAIRS = list(itertools.product(ALGORITHMS, ENVIRONMENTS))
 
 
 def prepared(algo, env):
-    """The training program of a pair, keys and env params."""
+    """A function that trains two updates of a pair, and its arguments."""
     run = compose.compose(algo, [*ENVIRONMENTS[env], *SMALL, *ALGORITHMS[algo]])
     trainer = Trainer(run.algorithm, run.training_env, run.config, mesh.make_mesh())
-    return trainer, jax.random.split(jax.random.key(0), 1), run.training_params
+
+    def train(keys, env_params):
+        return trainer.run(trainer.init(keys, env_params), 2)
+
+    return train, (jax.random.split(jax.random.key(0), 1), run.training_params)
 
 
-@pytest.mark.parametrize(("algo", "env"), PAIRS)
+@pytest.mark.parametrize(("algo", "env"), [pair for pair in PAIRS if pair not in COVER])
 def test_every_pair_has_a_program_or_a_reason(algo, env):
-    trainer, keys, env_params = prepared(algo, env)
-
-    def start_and_run(keys, env_params):
-        return trainer.run(trainer.init(keys, env_params), 1)
-
+    train, arguments = prepared(algo, env)
     if (algo, env) in IMPOSSIBLE:
         with pytest.raises(UserError, match=re.escape(IMPOSSIBLE[algo, env])) as caught:
-            jax.eval_shape(start_and_run, keys, env_params)
+            jax.eval_shape(train, *arguments)
         assert "\n" not in str(caught.value)
         return
-    replicas, metrics = jax.eval_shape(start_and_run, keys, env_params)
+    replicas, metrics = jax.eval_shape(train, *arguments)
     assert {"episodes", "sum_return", "sum_length"} <= set(metrics)
     assert replicas.state.learner.updates.shape == (1,)
 
@@ -76,8 +76,9 @@ def test_every_pair_has_a_program_or_a_reason(algo, env):
     [pair if pair in COVER else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS if pair not in IMPOSSIBLE],
 )
 def test_two_updates_are_finite(algo, env):
-    trainer, keys, env_params = prepared(algo, env)
-    replicas, metrics = trainer.run(trainer.init(keys, env_params), 2)
+    train, arguments = prepared(algo, env)
+    replicas, metrics = train(*arguments)
+    assert {"episodes", "sum_return", "sum_length"} <= set(metrics)
     assert replicas.diverged_at.tolist() == [-1]
     chex.assert_tree_all_finite((replicas.state.learner.params, metrics))
 

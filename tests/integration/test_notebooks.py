@@ -25,7 +25,7 @@ subprocess.run = run
 
 
 def test_the_quickstart_installs_from_a_clone_and_once(tmp_path):
-    """A folder named marljax beside the notebook is importable, but but not an installation."""
+    """A folder named marljax beside the notebook is importable, but not an installation."""
     (tmp_path / "marljax").mkdir()
     cells = nbformat.read(NOTEBOOKS / "quickstart.ipynb", as_version=4).cells
     cell = next(cell.source for cell in cells if cell.cell_type == "code")

@@ -37,9 +37,8 @@ class Misguided(toys.Corridor):
 
 
 @pytest.fixture(autouse=True)
-def names(monkeypatch, tmp_path):
-    monkeypatch.setitem(registry.ALGORITHMS, "tiny", "tiny")
-    for name, cls in {"corridor": toys.Corridor, "guided": Guided, "misguided": Misguided}.items():
+def names(toys, monkeypatch, tmp_path):
+    for name, cls in {"guided": Guided, "misguided": Misguided}.items():
         monkeypatch.setitem(registry.ENVIRONMENTS, name, f"{cls.__module__}:{cls.__name__}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 

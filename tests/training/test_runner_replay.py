@@ -1,8 +1,6 @@
 """Runs of QMIX, whose checkpoints hold a replay buffer: announced, resumed to the same bits, not read for a policy."""
 
 import json
-import os
-import signal
 
 import chex
 import jax
@@ -24,27 +22,19 @@ def train(folder, *arguments, console=None):
     return runner.train(compose.compose("qmix", [*SMALL, f"runs={folder}", *arguments]), console or Console(quiet=True))
 
 
+pytestmark = pytest.mark.usefixtures("toys")
+
+
 @pytest.fixture(scope="module")
 def finished(toys, tmp_path_factory):
     """An uninterrupted run."""
     return train(tmp_path_factory.mktemp("finished"), "name=whole").run
 
 
-def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, monkeypatch):
+def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, terminate_at):
     """Also where the checkpoint does not know a newer setting."""
-    run_chunks = runner.run_chunks
-
-    def interrupted(run, progress, record, stopper):
-        def record_and_interrupt(rows):
-            record(rows)
-            if run.update == 8:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        return run_chunks(run, progress, record_and_interrupt, stopper)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_chunks", interrupted)
-        stopped = train(tmp_path, "name=stopped")
+    terminate_at(8)
+    stopped = train(tmp_path, "name=stopped")
     assert (stopped.status, stopped.run.update) == ("interrupted", 8)
     manifest = checkpoint.checkpoints(stopped.run.folder / "checkpoints")[0] / checkpoint.MANIFEST
     content = json.loads(manifest.read_text())

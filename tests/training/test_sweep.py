@@ -22,6 +22,7 @@ from marljax.utils import memory
 
 SMALL = ["env=corridor", "algo.total_steps=800", "render=false", "eval.episodes=4", "eval.final_episodes=8", "chunk=10"]
 GRID = ["seeds=2", "sweep.learning_rate=[0.1,0.2]", "sweep.env.slip=[0,0.1,0.2]"]
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 def compose(folder, *arguments):
