@@ -50,14 +50,13 @@ def test_an_episode_that_does_not_end_in_time_counts_as_unfinished():
     np.testing.assert_array_equal(metrics["length"], 2)
 
 
-@pytest.mark.parametrize("core", ["mlp", "gru"])
-def test_replicas_are_evaluated_each_with_their_own_parameters(core):
-    config = mappo.Config(core=core, hidden=(16, 16), num_envs=16, rollout_length=16, total_steps=256)
+def test_replicas_are_evaluated_each_with_their_own_parameters():
+    config = mappo.Config(core="gru", hidden=(16, 16), num_envs=16, rollout_length=16, total_steps=256)
     trainer = Trainer(mappo, probes.Probe(), config, make_mesh())
-    params = trainer.init(jax.random.split(jax.random.key(0), 3), MEMORY).state.learner.params
+    params = trainer.init(jax.random.split(jax.random.key(0), 2), MEMORY).state.learner.params
     metrics = Evaluator(probes.Probe(), 40).learned(mappo, config, params, MEMORY, jax.random.key(1))
-    assert metrics["return"].shape == (3, 40)
-    for replica in range(3):
+    assert metrics["return"].shape == (2, 40)
+    for replica in range(2):
         policy = LearnedPolicy(mappo, probes.Probe(), config, jax.tree.map(lambda x, replica=replica: x[replica], params))
         alone = play(probes.Probe(), MEMORY, policy, policy.initial_carry(), jax.random.key(1), 40, 100)
         np.testing.assert_array_equal(metrics["return"][replica], alone["return"])

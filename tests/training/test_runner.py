@@ -100,30 +100,12 @@ def test_a_damaged_newest_checkpoint_costs_only_its_updates(finished, tmp_path, 
 
 def test_resume_takes_only_what_changes_no_result(finished):
     folder = finished.run.folder
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("chunk: 2", "chunk: 4"))
     again = runner.train(compose.compose("tiny", [f"resume={folder}", "env=corridor", "checkpoint.keep=1"]), Console(quiet=True))
     assert_same_state(again.run, finished.run)
     with pytest.raises(UserError, match="tiny"):
         compose.compose("mappo", [f"resume={folder}"])
-
-
-def test_a_run_whose_settings_were_edited_does_not_resume(tmp_path):
-    folder = train(tmp_path, *SHARED, "env.slip=0.3").run.folder
-    config = folder / "config.yaml"
-    text = config.read_text()
-    for line, other, match in [
-        ("learning_rate: 0.1", "learning_rate: 0.2", "algo.learning_rate was 0.1 and is 0.2; set it back"),
-        ("seed: 0", "seed: 1", "seed was 0 and is 1"),
-        ("seeds: 3", "seeds: 2", "seeds was 3 and is 2"),
-        ("episodes: 4", "episodes: 5", "eval.episodes was 4 and is 5"),
-        ("slip: 0.3", "slip: 0.2", "env.slip was 0.3 and is 0.2"),
-        ("  slip: 0.3\n", "", "env.slip was 0.3 and is None"),
-    ]:
-        assert line in text
-        config.write_text(text.replace(line, other, 1))
-        with pytest.raises(UserError, match=match):
-            resume(folder)
-    config.write_text(text.replace("chunk: 2", "chunk: 4"))
-    assert resume(folder).status == "finished"
 
 
 def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing_behind(finished, tmp_path, monkeypatch):
