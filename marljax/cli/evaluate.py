@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from marljax.cli.exit_status import HELP_FLAGS, reject_flags
-from marljax.cli.help import options_text
+from marljax.cli.exit_status import reject_flags
+from marljax.cli.help import explained
 from marljax.cli.train import enable_compilation_cache
 from marljax.config import compose, convert
 from marljax.config.schema import Group
@@ -58,10 +58,8 @@ Options = TypeVar("Options", PlotOptions, EvaluateOptions, ReplayOptions)
 
 def evaluate(arguments: Sequence[str]) -> int:
     """Prints a table of fresh episodes: the trained policy's next to scripted ones'."""
-    if not arguments or {*HELP_FLAGS} & {*arguments}:
-        print("usage: marljax evaluate <run folder> [key=value …]\n")
-        print("Plays episodes that neither training nor its evaluations used, the same for every policy, and prints a table.\n")
-        print(options_text(EvaluateOptions, "env.<key>=…"))
+    meaning = "Plays episodes that neither training nor its evaluations used, the same for every policy, and prints a table."
+    if explained(arguments, "evaluate <run folder> [key=value …]", meaning, EvaluateOptions, "env.<key>=…"):
         return 0
     folder, options, changes = folder_and_options(arguments, EvaluateOptions)
 
@@ -82,10 +80,8 @@ def evaluate(arguments: Sequence[str]) -> int:
 
 def replay(arguments: Sequence[str]) -> int:
     """Writes an animation of one episode of the trained policy."""
-    if not arguments or {*HELP_FLAGS} & {*arguments}:
-        print("usage: marljax replay <run folder> [key=value …]\n")
-        print("Writes the first episode of a suite, played by the trained policy, as an animation.\n")
-        print(options_text(ReplayOptions, "env.<key>=…"))
+    meaning = "Writes the first episode of a suite, played by the trained policy, as an animation."
+    if explained(arguments, "replay <run folder> [key=value …]", meaning, ReplayOptions, "env.<key>=…"):
         return 0
     folder, options, changes = folder_and_options(arguments, ReplayOptions)
     path = Path(options.out or folder / "replay.gif")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marljax import registry
+from marljax.cli.exit_status import HELP_FLAGS
 from marljax.config import compose, convert, schema, settings
 from marljax.core import fields
 
@@ -51,12 +52,14 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
     return "\n\n".join(sections)
 
 
-def options_text(record: type, env_key: str = "") -> str:
-    """The options of a command, and ``env.<key>`` where it takes that."""
-    values, helps = convert.defaults(record), _helps(record)
-    text = _section("options", "", values, helps)
-    change = "another option or param of the environment, such as env.density=easy"
-    return f"{text}\n  {env_key:<{HELP_COLUMN}}  {change}" if env_key else text
+def explained(arguments: Sequence[str], usage: str, meaning: str, options: type, env_key: str = "") -> bool:
+    """Prints a command's help where it is requested or nothing is given; ``env_key`` where the command takes ``env.<key>``."""
+    if arguments and not {*HELP_FLAGS} & {*arguments}:
+        return False
+    print(f"usage: marljax {usage}\n\n{meaning}\n\n{_section('options', '', convert.defaults(options), _helps(options))}")
+    if env_key:
+        print(f"  {env_key:<{HELP_COLUMN}}  another option or param of the environment, such as env.density=easy")
+    return True
 
 
 def _section(title: str, prefix: str, values: Mapping[str, Any], helps: Mapping[str, str]) -> str:

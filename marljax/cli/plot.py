@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marljax.cli.evaluate import ALGO_TARGET, PlotOptions, folder_and_options
-from marljax.cli.exit_status import HELP_FLAGS
-from marljax.cli.help import options_text
+from marljax.cli.help import explained
 from marljax.errors import UserError
 from marljax.io import terminal
 
@@ -16,10 +15,8 @@ if TYPE_CHECKING:
 
 def plot(arguments: Sequence[str]) -> int:
     """Draws the pictures of a run folder."""
-    if not arguments or {*HELP_FLAGS} & {*arguments}:
-        print("usage: marljax plot <run folder> [trust=true]\n")
-        print("Draws curve.png from metrics.jsonl, also of a run in progress; for a ranked sweep also sweep.png.\n")
-        print(options_text(PlotOptions))
+    meaning = "Draws curve.png from metrics.jsonl, also of a run in progress; for a ranked sweep also sweep.png."
+    if explained(arguments, "plot <run folder> [trust=true]", meaning, PlotOptions):
         return 0
     folder, options, repeated = folder_and_options(arguments, PlotOptions)
     if changed := [key for key in repeated if key not in ("env.target", ALGO_TARGET)]:

@@ -48,9 +48,13 @@ class RandomPolicy:
         return without_padding(space, timestep.action_mask, action), carry
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LearnedPolicy:
-    """A learned policy with the interface of scripted ones; its parameters may be traced."""
+    """A learned policy with the interface of scripted ones; its parameters may be traced.
+
+    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment; ``state`` is ignored, and ``carry``
+    starts as ``policy.initial_carry()``.
+    """
 
     algorithm: ModuleType
     env: Environment
@@ -58,11 +62,12 @@ class LearnedPolicy:
     params: Any
     greedy: bool = True
 
-    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
+    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any = ()) -> tuple[jax.Array, Any]:
         del state
         return self.algorithm.act(self.env, self.config, self.params, timestep, carry, key, self.greedy)
 
     def initial_carry(self) -> Any:
+        """The carry at the start of an episode; ``()`` for a policy without memory."""
         return self.algorithm.initial_carry(self.env, self.config)
 
 
@@ -105,6 +110,7 @@ class Evaluator:
     episodes: int = 32
     max_steps: int = MAX_STEPS
 
+    @functools.partial(jax.jit, static_argnames=("self", "algorithm", "greedy"))
     def learned(
         self,
         algorithm: ModuleType,
@@ -119,7 +125,15 @@ class Evaluator:
 
         ``overrides`` holds [S] values by name, as in ``make_train``.
         """
-        return _evaluate_learned(self, algorithm, config, params, env_params, key, greedy, dict(overrides or {}))
+
+        def evaluate_replica(inputs: tuple[Any, Overrides]) -> dict[str, jax.Array]:
+            params, overrides = inputs
+            own_config, own_params = apply_overrides(config, env_params, overrides)
+            policy = LearnedPolicy(algorithm, self.env, own_config, params, greedy)
+            return play(self.env, own_params, policy, policy.initial_carry(), key, self.episodes, self.max_steps)
+
+        # One replica after the other: under vmap all would wait for the longest episode.
+        return jax.lax.map(evaluate_replica, (params, overrides or {}))
 
     def scripted(self, policy: Policy, env_params: EnvParams, key: jax.Array, carry: Any = ()) -> dict[str, jax.Array]:
         """Metrics [episodes] of a policy that is a function of the environment's state."""
@@ -132,27 +146,6 @@ class Evaluator:
 
 def _partial(policy: Policy) -> Partial:
     return policy if isinstance(policy, Partial) else Partial(policy)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 6))
-def _evaluate_learned(
-    evaluator: Evaluator,
-    algorithm: ModuleType,
-    config: Any,
-    params: Any,
-    env_params: EnvParams,
-    key: jax.Array,
-    greedy: bool,
-    overrides: dict[str, Any],
-) -> dict[str, jax.Array]:
-    def evaluate_replica(inputs: tuple[Any, dict[str, Any]]) -> dict[str, jax.Array]:
-        params, overrides = inputs
-        own_config, own_params = apply_overrides(config, env_params, overrides)
-        policy = LearnedPolicy(algorithm, evaluator.env, own_config, params, greedy)
-        return play(evaluator.env, own_params, policy, policy.initial_carry(), key, evaluator.episodes, evaluator.max_steps)
-
-    # One replica after the other: under vmap all would wait for the longest episode.
-    return jax.lax.map(evaluate_replica, (params, overrides))
 
 
 @functools.partial(jax.jit, static_argnums=0)

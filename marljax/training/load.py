@@ -4,7 +4,6 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +14,7 @@ from marljax.config import convert, settings
 from marljax.config import trust as trusting
 from marljax.config.overrides import ENV, apply_overrides
 from marljax.config.settings import Settings
-from marljax.core.environment import Environment
-from marljax.core.types import EnvParams, TimeStep
+from marljax.core.types import EnvParams
 from marljax.errors import UserError, short_repr
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
@@ -28,30 +26,14 @@ from marljax.training.trainer import Trainer
 from marljax.utils.validation import is_integer
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TrainedPolicy:
-    """A greedy policy with the environment and the configuration that it was trained with.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class TrainedPolicy(LearnedPolicy):
+    """A greedy policy with the environment and the configuration that it was trained with."""
 
-    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment, with the interface of scripted
-    policies; ``state`` is ignored, and ``carry`` starts as ``policy.initial_carry()``.
-    """
-
-    algorithm: ModuleType
-    env: Environment
     env_params: EnvParams
-    config: Any
-    params: Any
     seed: int
     update: int  # after which these parameters were taken
     score: float  # mean evaluation return then; NaN where it was not evaluated
-
-    def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any = ()) -> tuple[jax.Array, Any]:
-        del state
-        return self.algorithm.act(self.env, self.config, self.params, timestep, carry, key, True)
-
-    def initial_carry(self) -> Any:
-        """The carry at the start of an episode; ``()`` for a policy without memory."""
-        return self.algorithm.initial_carry(self.env, self.config)
 
 
 def load(

@@ -82,12 +82,6 @@ def lost_progress(folder: Path, settings: Settings, replicas: Replicas, found: S
     return None
 
 
-def check_unchanged(folder: Path, notes: dict[str, Any], settings: Settings) -> None:
-    """Raises ``UserError`` where ``config.yaml`` was edited after a checkpoint with these notes."""
-    for line in (edited_params(notes, settings) | changed_settings(folder, notes, settings)).values():
-        raise UserError(f"{folder}: {line}; set it back, or start a new run")
-
-
 def changed_settings(folder: Path, notes: dict[str, Any], settings: Settings) -> dict[str, str]:
     """Name → description of each setting that differs from those of a checkpoint with these notes.
 

@@ -30,7 +30,16 @@ from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
 from marljax.training.mesh import layout, make_mesh
 from marljax.training.progress import LiveProgress, headline, print_line
-from marljax.training.resume import Saved, check_unchanged, chunk_of, lost_progress, purpose_of, replica_inputs, saved_shapes
+from marljax.training.resume import (
+    Saved,
+    changed_settings,
+    chunk_of,
+    edited_params,
+    lost_progress,
+    purpose_of,
+    replica_inputs,
+    saved_shapes,
+)
 from marljax.training.trainer import Replicas, Trainer
 from marljax.training.wandb import WandbRuns
 from marljax.utils import collectives, distributed, memory
@@ -299,7 +308,8 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
         raise UserError(f"{lost}; put {saved} back, or start a new run")
     notes = checkpoint.newest_notes(saved)
     if found or (folder / run_folder.CONFIG).exists():
-        check_unchanged(folder, notes, settings)
+        for line in (edited_params(notes, settings) | changed_settings(folder, notes, settings)).values():
+            raise UserError(f"{folder}: {line}; set it back, or start a new run")
 
     if not found:
         if (folder / run_folder.CONFIG).exists():

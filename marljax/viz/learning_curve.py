@@ -5,7 +5,7 @@ Axis letters: S seeds, X points along the horizontal axis.
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -36,21 +36,19 @@ def learning_curve(
     records: Iterable[Row],
     path: str | os.PathLike,
     *,
-    metrics: Sequence[str] = (),
     references: Mapping[str, Mapping[str, float]] | None = None,
-    x: str = "env_steps",
     title: str = "",
     units: Mapping[str, str] = MappingProxyType({}),
 ) -> "Figure":
-    """Draws the metrics of a run: each seed as a thin line, their mean, and with five seeds or more its 95 % t interval.
+    """Draws the return of a run, large, and all metrics of the environment that change, over the steps.
+
+    Each seed is a thin line; with them their mean, and with five seeds or more its 95 % t interval.
 
     Args:
-        records: one row per chunk and seed, with ``x``, ``seed`` and metrics by name, which need not be in every row.
+        records: one row per chunk and seed, with ``env_steps``, ``seed`` and metrics by name, which need not be in every row.
             ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the greedy evaluation.
         path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
-        metrics: to draw, the first one large; by default the return, then all metrics of the environment that change.
         references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
-        x: name of the horizontal axis in the rows.
         title: above the figure.
         units: of metrics, for the headings; "%" multiplies the values by 100 (``env.display.units``).
 
@@ -58,18 +56,16 @@ def learning_curve(
         The figure that was written.
 
     Raises:
-        UserError: for no rows, a metric that no row has, or a path that cannot be written.
+        UserError: for rows without metrics, or a path that cannot be written.
     """
-    rows = [row for row in records if x in row and "seed" in row]
-    names = list(metrics) or own_metrics(rows)
-    missing = [name for name in names if not any(name in row or EVALUATED + name in row for row in rows)]
-    if not names or missing:
-        found = ", ".join(own_metrics(rows)) or "nothing"
-        raise UserError(f"no rows to draw {', '.join(missing) or 'a curve'} from; they hold {found}")
+    rows = [row for row in records if "env_steps" in row and "seed" in row]
+    names = own_metrics(rows)
+    if not names:
+        raise UserError("no rows to draw a curve from; they hold nothing")
     figure, panels = _layout(len(names), title)
     for name, axes in zip(names, panels, strict=True):
-        _panel(axes, rows, name, x, units.get(name, ""), references or {})
-    figure.supxlabel(x.replace("_", " "), fontsize=9, color=INK)
+        _panel(axes, rows, name, units.get(name, ""), references or {})
+    figure.supxlabel("env steps", fontsize=9, color=INK)
     handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if len(handles) > 1:  # next to the title, in as many columns as fit
         room, widest = WIDTH - 0.1 * len(title), 0.5 + 0.06 * max(map(len, handles))  # inches
@@ -102,21 +98,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def curve(rows: Iterable[Row], name: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
-    """A metric along the run: positions [X] and values [S, X], NaN where a seed has none."""
-    points = {(row["seed"], row[x]): float(row[name]) for row in rows if _is_number(row.get(name))}
+def curve(rows: Iterable[Row], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A metric along the run: env_steps [X] and values [S, X], NaN where a seed has none."""
+    points = {(row["seed"], row["env_steps"]): float(row[name]) for row in rows if _is_number(row.get(name))}
     seeds = sorted({seed for seed, _ in points}, key=str)
     positions = sorted({position for _, position in points})
     values = [[points.get((seed, position), np.nan) for position in positions] for seed in seeds]
     return np.array(positions, float), np.array(values, float).reshape(len(seeds), len(positions))
 
 
-def _panel(axes: "Axes", rows: list[Row], name: str, x: str, unit: str, references: Mapping[str, Mapping[str, float]]) -> None:
+def _panel(axes: "Axes", rows: list[Row], name: str, unit: str, references: Mapping[str, Mapping[str, float]]) -> None:
     """Draws a metric of training and evaluation, and its references."""
     scale = 100.0 if unit == "%" else 1.0
     axes.set_title(name.replace("_", " ") + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
     for key, colour, label in ((name, BLUE, "training"), (EVALUATED + name, ORANGE, "greedy evaluation")):
-        positions, values = curve(rows, key, x)
+        positions, values = curve(rows, key)
         if len(positions):
             _series(axes, positions, scale * values, colour, label)
     for index, (policy, metrics) in enumerate(references.items()):

@@ -13,15 +13,14 @@ from marljax.io.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BARS = 24  # settings of the first panel
 LOG_RATIO = 8.0  # of the largest to the smallest value, from which an axis is logarithmic
 
 
 def sweep_picture(
-    ranks: Sequence[RankedTrial], path: str | os.PathLike, metric: str, references: Mapping[str, float], title: str = ""
-) -> "Figure":
+    ranks: Sequence[RankedTrial], path: str | os.PathLike, metric: str, references: Mapping[str, float], title: str
+) -> None:
     """Draws the ranking, best first, and the score along each swept value.
 
     Args:
@@ -40,11 +39,9 @@ def sweep_picture(
     _ranking(figure.add_subplot(grid[0, :]), shown, len(ranks), metric, references)
     for index, name in enumerate(names):
         _along(figure.add_subplot(grid[1 + index // columns, index % columns]), ranks, name, metric, references)
-    if title:
-        figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     with replacing(path, (".png", ".svg", ".pdf")) as draft:
         figure.savefig(draft)
-    return figure
 
 
 def _ranking(axes: "Axes", shown: Sequence[RankedTrial], count: int, metric: str, references: Mapping[str, float]) -> None:
