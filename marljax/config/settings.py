@@ -49,10 +49,6 @@ class Settings:
         """The seed of each replica."""
         return [replica.seed for replica in self.replicas]
 
-    def has_trial(self, trial: int) -> bool:
-        """Whether a replica has this setting."""
-        return any(replica.trial == trial for replica in self.replicas)
-
     @property
     def overrides(self) -> dict[str, np.ndarray]:
         """The values in which replicas differ, [S] each, as ``Trainer.init`` takes them."""

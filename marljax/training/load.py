@@ -115,7 +115,8 @@ def load_replicas(
     if search.batches not in (None, 1) and search.batch is None:
         indices = range(search.batches)
         parts = [(folder / run_folder.batch_folder(index), settings.batch_of(whole, index, search.batches)) for index in indices]
-    found = [_load_batch(path, part, trial) for path, part in parts if part.has_trial(trial)]
+    parts = [(path, part) for path, part in parts if any(replica.trial == trial for replica in part.replicas)]
+    found = [_load_batch(path, part, trial) for path, part in parts]
     if not found:
         raise UserError(f"{folder} has no trial {trial}: it is one of several batches, and others trained that")
     last, best = (jax.tree.map(lambda *leaves: np.concatenate(leaves), *side) for side in list(zip(*found, strict=True))[:2])

@@ -48,16 +48,13 @@ def test_every_combination_is_a_run_and_sweep_stays_within_one(started):
     assert all(len(run.run.search.tried) == 2 for run in runs)
 
 
-def test_quoted_values_and_environments_of_other_libraries(started):
-    words = ["sweep.learning_rate='interval(0.1,1)'", "search.method=random", "search.trials=2"]
+def test_quoted_values_environments_of_other_libraries_and_paths_taken_literally(started):
+    words = ["sweep.learning_rate='interval(0.1,1)'", "search.method=random", "search.trials=2", f"runs={STRANGE}"]
     assert command("env=gymnax", "env.name=CartPole-v1", "seed=1,2", *words) == 0
     runs = [compose.compose("tiny", overrides) for overrides in started]
-    assert [(run.env_name, run.run.seed) for run in runs] == [("gymnax/CartPole-v1", 1), ("gymnax/CartPole-v1", 2)]
-
-
-def test_paths_are_taken_literally(started):
-    assert command("env=corridor", "seed=1,2", f"runs={STRANGE}") == 0
-    assert [compose.parse(overrides)["runs"] for overrides in started] == [STRANGE, STRANGE]
+    assert [(run.env_name, run.run.seed, run.run.runs) for run in runs] == [
+        ("gymnax/CartPole-v1", seed, STRANGE) for seed in (1, 2)
+    ]
 
 
 def test_a_signal_ends_all_runs(started):

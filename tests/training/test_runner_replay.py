@@ -46,12 +46,6 @@ def test_a_run_is_resumed_with_its_replay_to_the_same_bits(finished, tmp_path, t
     assert_same(resumed.run.folder, finished.folder)
 
 
-def test_a_run_announces_the_size_of_its_replay_buffer(tmp_path, capsys):
-    run = train(tmp_path, console=Console(width=200)).run
-    kept = sum(leaf.nbytes for leaf in jax.tree.leaves(run.replicas.state.actors.carry.replay.value)) / 2
-    assert f"replay buffer: {kept / 1e3:.0f} kB per seed" in capsys.readouterr().out
-
-
 def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
     names = []
     read = checkpoint.read_arrays
@@ -66,6 +60,8 @@ def test_a_policy_is_loaded_without_the_replay(finished, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "count"), [((), 1), (("checkpoint.minutes=0",), 10)])
-def test_large_checkpoints_are_minutes_apart(tmp_path, arguments, count):
-    folder = train(tmp_path, "checkpoint.keep=99", *arguments).run.folder
-    assert len(checkpoint.checkpoints(folder / "checkpoints")) == count
+def test_large_checkpoints_are_announced_and_minutes_apart(tmp_path, capsys, arguments, count):
+    run = train(tmp_path, "checkpoint.keep=99", *arguments, console=Console(width=200)).run
+    assert len(checkpoint.checkpoints(run.folder / "checkpoints")) == count
+    kept = sum(leaf.nbytes for leaf in jax.tree.leaves(run.replicas.state.actors.carry.replay.value)) / 2
+    assert f"replay buffer: {kept / 1e3:.0f} kB per seed" in capsys.readouterr().out

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
-from toys import Corridor
 
 from marljax.core.environment import Display
 from marljax.core.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, Trails, empty
@@ -125,18 +124,6 @@ def test_boxes_turn_counter_clockwise_and_circles_have_their_radius():
     np.testing.assert_allclose(stage.box_corners(box)[0], [[2, 0], [2, 4], [0, 4], [0, 0]], atol=1e-12)
     circle = Circles(np.array([[1.0, 2.0]]), np.array([3.0]), np.ones((1, 4)))
     np.testing.assert_allclose(np.hypot(*(stage.circle_corners(circle)[0] - [1.0, 2.0]).T), 3.0)
-
-
-def test_an_environment_is_drawn_with_its_labels_and_moving_view(tmp_path):
-    env = Corridor()
-    states, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 3))
-    scenes = jax.vmap(env.scene, in_axes=(0, None))(states, env.default_params)
-    follows = scenes._replace(bounds=scenes.bounds + 0.4 * jnp.arange(3.0)[:, None])
-    still = Image.open(animation.animate(env, scenes, tmp_path / "still.gif"))
-    moving = Image.open(animation.animate(env, follows, tmp_path / "moving.gif"))
-    still.seek(2)
-    moving.seek(2)
-    assert count(still, (0.0, 0.45, 0.7), stage.HEADER) > count(moving, (0.0, 0.45, 0.7), stage.HEADER) > 0
 
 
 def test_labels_disappear_when_the_view_moves(tmp_path):
