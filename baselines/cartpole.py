@@ -1,19 +1,18 @@
 """PPO on gymnax's CartPole, compared with PureJaxRL's loop at the same settings."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping
-from typing import Any
 
+import gymnax
 import numpy as np
 
 import marljax
 from marljax.algos import ppo
 from marljax.baselines.harness import loops
-from marljax.baselines.harness.loops import Loop, Plan
-from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.harness.loops import Comparison, Plan
+from marljax.baselines.harness.result_cache import ResultCache
+from marljax.baselines.harness.tables import Page, Section, policy_table
 from marljax.baselines.rivals import ppo as purejaxrl
+from marljax.core.environment import Environment
 
 NAME = "CartPole-v1"
 OURS, THEIRS = "marljax", "PureJaxRL's loop"
@@ -27,43 +26,38 @@ def configs(plan: Plan) -> tuple[ppo.Config, purejaxrl.Config]:
     return ppo.Config(**loops.ppo_settings(theirs)), theirs
 
 
-def both_loops(plan: Plan) -> Mapping[str, Loop]:
-    """Both loops by title."""
-    import gymnax
+def our_env() -> Environment:
+    return marljax.make(f"gymnax/{NAME}")
 
+
+def comparison(plan: Plan) -> Comparison:
     ours, theirs = configs(plan)
-    return {
-        OURS: loops.our_loop(ppo, marljax.make(f"gymnax/{NAME}"), ours),
-        THEIRS: loops.their_loop(purejaxrl, gymnax.make(NAME)[0], theirs),
-    }
-
-
-def about(plan: Plan) -> dict[str, Any]:
-    ours, theirs = (dataclasses.asdict(config) for config in configs(plan))
-    return {"env": NAME, "plan": dataclasses.asdict(plan), "config": theirs, "ours": ours}
+    configured = {"config": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
+    return Comparison(
+        plan,
+        {"env": NAME, "plan": dataclasses.asdict(plan), **configured},
+        {
+            OURS: lambda: loops.our_loop(ppo, our_env(), ours),
+            THEIRS: lambda: loops.their_loop(purejaxrl, gymnax.make(NAME)[0], theirs),
+        },
+        our_env,
+    )
 
 
 def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Returns of both loops, and how many seeds solve the task."""
-    rows: list[list[str] | str] = []
-
-    def measure(title: str) -> Metrics:
-        return loops.measure_returns(plan, both_loops(plan)[title], marljax.make(f"gymnax/{NAME}"))
-
-    for title in (OURS, THEIRS):
-        metrics = cache.get(f"returns {title}", about(plan), functools.partial(measure, title))
-        if metrics is None:
-            rows.append(title)
-        else:
-            solved = np.sum(np.asarray(metrics["greedy"]["mean"]) >= SOLVED)
-            rows.append([title, *(mean_interval(metrics[kind]) for kind in loops.KINDS), f"{solved} of {plan.seeds}"])
-    return partial_table(["training", "return, end of training", "return, greedy", f"seeds ≥ {SOLVED:g}"], rows)
+    columns = {
+        **loops.RETURN_COLUMNS,
+        f"seeds ≥ {SOLVED:g}": lambda metrics: f"{np.sum(np.array(metrics['greedy']['mean']) >= SOLVED)} of {plan.seeds}",
+    }
+    compared = comparison(plan)
+    results = [(title, compared.returns(cache, f"returns {title}", title)) for title in compared.loops]
+    return policy_table("training", columns, results)
 
 
 def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Training steps per second of both loops."""
-    metrics = cache.get("speed", about(plan), lambda: loops.measure_speed(plan, both_loops(plan)))
-    return loops.speed_table(metrics, {OURS: OURS, THEIRS: THEIRS})
+    return comparison(plan).speed_table(cache, "speed", {OURS: OURS, THEIRS: THEIRS})
 
 
 _, _THEIRS = configs(PLAN)

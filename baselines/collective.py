@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marljax.baselines.harness.result_cache import ResultCache
-from marljax.baselines.harness.tables import Page, Section, markdown_table, mean_interval, policy_table, with_missing
+from marljax.baselines.harness.tables import Page, Section, interval, markdown_table, mean_interval, policy_table, with_missing
 from marljax.baselines.policies.collective import UNCONTROLLED, scripted_policies
 from marljax.core.types import EnvParams
 from marljax.envs.collective import Collective
@@ -34,15 +34,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "aggregation, N = 300": {"task": "aggregation"},
     "aggregation, N = 300, own frame": {"task": "aggregation", "absolute": False},
 }
-HEADER = ("policy", "polarisation, order or distance", "at the end", "effort", "return")
-
-
-def columns(metrics: Mapping[str, Any]) -> list[str]:
-    """The cells of a policy under ``HEADER``."""
-    main = next(name for name in ("polarisation", "order", "distance") if name in metrics)
-    return [
-        mean_interval(metrics[name], places) for name, places in {main: 3, f"{main}_end": 3, "effort": 2, "return": 1}.items()
-    ]
+COLUMNS = {
+    "polarisation, order or distance": interval("polarisation", "order", "distance", places=3),
+    "at the end": interval("polarisation_end", "order_end", "distance_end", places=3),
+    "effort": interval("effort", places=2),
+    "return": interval("return"),
+}
 
 
 def uncontrolled_table(cache: ResultCache) -> str:
@@ -90,7 +87,7 @@ def uncontrolled_table(cache: ResultCache) -> str:
 def scripted_table(cache: ResultCache) -> str:
     """Every rule in every setting."""
     envs = {setting: Collective(**options) for setting, options in SETTINGS.items()}
-    return policy_table(HEADER, columns, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
+    return policy_table("policy", COLUMNS, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
 
 
 def learned_table(cache: ResultCache) -> str:
@@ -100,7 +97,7 @@ def learned_table(cache: ResultCache) -> str:
         overrides = ["env=collective", *(f"env.{name}={str(value).lower()}" for name, value in options.items()), f"seeds={SEEDS}"]
         for algo in ALGORITHMS:
             results.append((f"{setting}: {algo}", cache.learned(f"{algo} {setting}", algo, overrides, EPISODES, BATCH)))
-    return policy_table(HEADER, columns, results)
+    return policy_table("policy", COLUMNS, results)
 
 
 PAGE = Page(

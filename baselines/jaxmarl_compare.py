@@ -1,15 +1,13 @@
 """IPPO through the adapter on MPE simple_spread, compared with JaxMARL's own loop at JaxMARL's settings."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping
 from typing import Any
 
 import marljax
 from marljax.algos import ippo
 from marljax.baselines.harness import loops
-from marljax.baselines.harness.loops import Loop, Plan
-from marljax.baselines.harness.result_cache import Metrics, ResultCache
+from marljax.baselines.harness.loops import Comparison, Plan
+from marljax.baselines.harness.result_cache import ResultCache
 from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
 from marljax.core.environment import Environment
@@ -17,8 +15,11 @@ from marljax.core.environment import Environment
 NAME = "MPE_simple_spread_v3"
 AGENTS = 3
 PLAN = Plan()
-OURS, TERMINAL, THEIRS = "marljax, through the adapter", "marljax, terminal time limit", "JaxMARL's loop"
-RESULT_NAMES = {OURS: "returns ours", TERMINAL: "returns ours limit ends", THEIRS: "returns theirs"}
+LOOPS = {
+    "ours": "marljax, through the adapter",
+    "ours limit ends": "marljax, terminal time limit",
+    "theirs": "JaxMARL's loop",
+}
 
 
 def configs(plan: Plan) -> tuple[ippo.Config, jaxmarl_ippo.Config]:
@@ -43,57 +44,44 @@ def our_env(limit: str = "truncate") -> Environment:
     return marljax.make(f"jaxmarl/{NAME}", limit=limit)
 
 
-def all_loops(plan: Plan) -> Mapping[str, Loop]:
-    """The trainings by title."""
+def comparison(plan: Plan) -> Comparison:
     ours, theirs = configs(plan)
-    return {
-        OURS: loops.our_loop(ippo, our_env(), ours),
-        TERMINAL: loops.our_loop(ippo, our_env("end"), ours),
-        THEIRS: loops.their_loop(jaxmarl_ippo, their_env(), theirs),
-    }
+    configured = {"config": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
+    return Comparison(
+        plan,
+        {"env": NAME, **dataclasses.asdict(plan), **configured},
+        {
+            "ours": lambda: loops.our_loop(ippo, our_env(), ours),
+            "ours limit ends": lambda: loops.our_loop(ippo, our_env("end"), ours),
+            "theirs": lambda: loops.their_loop(jaxmarl_ippo, their_env(), theirs),
+        },
+        our_env,
+    )
 
 
 def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """The trainings and their differences."""
-    ours, theirs = (dataclasses.asdict(config) for config in configs(plan))
-    about = {"env": NAME, "config": theirs, "seeds": plan.seeds, "tail": plan.tail, "episodes": plan.episodes}
-
-    def measure(title: str) -> Metrics:
-        return loops.measure_returns(plan, all_loops(plan)[title], our_env())
-
-    results = {
-        title: cache.get(
-            name,
-            about if title == THEIRS else about | {"ours": ours},
-            functools.partial(measure, title),
-        )
-        for title, name in RESULT_NAMES.items()
-    }
+    compared = comparison(plan)
+    results = {name: compared.returns(cache, f"returns {name}", name) for name in LOOPS}
     rows: list[list[str] | str] = []
     by_seed, differences = [], []
-    for title, metrics in results.items():
+    for name, title in LOOPS.items():
+        metrics = results[name]
         if metrics is None:
             rows.append(title)
             continue
         rows.append([title, *(mean_interval(metrics[kind], scale=scale) for kind in loops.KINDS for scale in (1, AGENTS))])
         values = ", ".join(f"{value:.1f}" for value in metrics["training"]["mean"])
         by_seed.append(f"{title}, end of training by seed: {values}.")
-        if title != THEIRS and (base := results[THEIRS]):
-            differences.append(loops.difference_line(f"{title} − {THEIRS}", metrics, base))
+        if name != "theirs" and (base := results["theirs"]):
+            differences.append(loops.difference_line(f"{title} − {LOOPS['theirs']}", metrics, base))
     header = ["training", "return, end of training", f"× {AGENTS}", "return, greedy", f"× {AGENTS}"]
     return partial_table(header, rows, *by_seed, *differences)
 
 
 def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Training steps per second of both libraries."""
-    theirs = dataclasses.asdict(configs(plan)[1])
-    about = {"env": NAME, "config": theirs, "updates": plan.updates, "repetitions": plan.repetitions}
-
-    def measure() -> Metrics:
-        compared = all_loops(plan)
-        return loops.measure_speed(plan, {"ours": compared[OURS], "theirs": compared[THEIRS]})
-
-    return loops.speed_table(cache.get("speed", about, measure), {"ours": OURS, "theirs": THEIRS})
+    return comparison(plan).speed_table(cache, "speed", {name: LOOPS[name] for name in ("ours", "theirs")})
 
 
 _, _THEIRS = configs(PLAN)

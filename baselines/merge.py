@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Page, Section, markdown_table, mean_interval, policy_table, rate_spread
+from marljax.baselines.harness.tables import Columns, Page, Section, interval, markdown_table, policy_table, rate_spread
 from marljax.baselines.policies.merge import HUMAN, scripted_policies
 from marljax.config.settings import Settings
 from marljax.envs.merge import Merge
@@ -29,19 +29,14 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "global reward": ("env.reward=global",),
     "GRU": ("algo.core=gru",),
 }
-HEADER = ("return", "episodes with a crash", "CAVs crashed, %", "speed, m/s", "throughput, 1/s", "merged, %")
-
-
-def columns(metrics: Metrics) -> list[str]:
-    """The cells of a policy under ``HEADER``."""
-    return [
-        mean_interval(metrics["return"]),
-        rate_spread(metrics["crash"]),
-        mean_interval(metrics["crashed_cavs"], places=2, scale=100),
-        mean_interval(metrics["speed"]),
-        mean_interval(metrics["throughput"], places=3),
-        mean_interval(metrics["merged"], scale=100),
-    ]
+COLUMNS: Columns = {
+    "return": interval("return"),
+    "episodes with a crash": lambda metrics: rate_spread(metrics["crash"]),
+    "CAVs crashed, %": interval("crashed_cavs", places=2, scale=100),
+    "speed, m/s": interval("speed"),
+    "throughput, 1/s": interval("throughput", places=3),
+    "merged, %": interval("merged", scale=100),
+}
 
 
 def scripted_result(cache: ResultCache, density: str, name: str) -> Metrics | None:
@@ -54,7 +49,7 @@ def scripted_table(cache: ResultCache) -> str:
     """Every scripted policy at every density."""
     names = scripted_policies(Merge(), Merge().default_params)
     results = [(f"{density}: {name}", scripted_result(cache, density, name)) for density in DENSITIES for name in names]
-    return policy_table(["policy", *HEADER], columns, results)
+    return policy_table("policy", COLUMNS, results)
 
 
 def learned_results(
@@ -69,8 +64,7 @@ def learned_results(
             env = dataclasses.replace(run.env, safety=safety)  # type: ignore[call-arg]
             return dataclasses.replace(run, env=env, env_params=env.default_params)
 
-        about = {"episodes": EPISODES}
-        return cache.learned(f"{name}{suffix}", algo, overrides, EPISODES, adapt=adapt, about=about, run_name=name)
+        return cache.learned(f"{name}{suffix}", algo, overrides, EPISODES, adapt=adapt, run_name=name)
 
     return [(title, result("", False)), (f"{title}, supervised", result(" supervised", True))]
 
@@ -86,7 +80,7 @@ def learned_table(cache: ResultCache) -> str:
             cache, f"hard: {algo}, cautious", f"{algo} hard cautious", algo, ("env.density=hard", CAUTIOUS)
         )
     human = {density: scripted_result(cache, density, HUMAN) for density in DENSITIES}
-    return f"{policy_table(['policy', *HEADER], columns, results)}\n\n{over_densities(dict(results), human)}"
+    return f"{policy_table('policy', COLUMNS, results)}\n\n{over_densities(dict(results), human)}"
 
 
 def over_densities(learned: Mapping[str, Metrics | None], human: Mapping[str, Metrics | None]) -> str:
@@ -120,7 +114,7 @@ def ablation_table(cache: ResultCache) -> str:
     for name, overrides in ABLATIONS.items():
         overrides = (*overrides, "env.density=hard", f"algo.total_steps={ABLATION_STEPS}")
         results += learned_results(cache, name, f"ablation {name}", "mappo", overrides)
-    return policy_table(["MAPPO, hard", *HEADER], columns, results)
+    return policy_table("MAPPO, hard", COLUMNS, results)
 
 
 PAGE = Page(

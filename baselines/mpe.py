@@ -5,17 +5,19 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxmarl.wrappers.baselines import LogWrapper
 
 import marljax
 from marljax.algos import ippo, mappo, qmix
-from marljax.baselines.harness import loops, tables
+from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Loop, Plan
 from marljax.baselines.harness.result_cache import Metrics, ResultCache, join_seeds, suite_key, summarise
-from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table, policy_table
+from marljax.baselines.harness.tables import Page, Section, interval, mean_interval, partial_table, policy_table
 from marljax.baselines.jaxmarl_compare import their_env
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
 from marljax.baselines.rivals import qmix as jaxmarl_qmix
@@ -64,7 +66,7 @@ def our_env(name: str) -> Environment:
 
 def jaxmarl_env(name: str) -> Any:
     """The same in JaxMARL's ``LogWrapper``."""
-    return simple_tag.logged() if name == "simple_tag" else their_env(ENVS[name])
+    return LogWrapper(simple_tag.Predators()) if name == "simple_tag" else their_env(ENVS[name])
 
 
 @functools.lru_cache(maxsize=1)  # of all seeds, so that they share a compiled program
@@ -79,7 +81,7 @@ def describe(plan: Plan, env: str, algo: str, loop: str) -> dict[str, Any]:
     """Everything that a training depends on: JaxMARL's loops not on our adapter, which only plays their last policies."""
     pair = PAIRS[algo]
     config = pair.config(plan.total_steps) if loop == "ours" else pair.their_config(plan.total_steps)
-    about: dict[str, Any] = {"env": ENVS[env], "jaxmarl": tables.version("jaxmarl"), "config": dataclasses.asdict(config)}
+    about: dict[str, Any] = {"env": ENVS[env], "jaxmarl": version("jaxmarl"), "config": dataclasses.asdict(config)}
     about |= {"tail": plan.tail, "episodes": plan.episodes, "points": POINTS}
     if env == "simple_tag":
         about["prey"] = {"ahead": simple_tag.AHEAD, "random": simple_tag.RANDOM}
@@ -162,7 +164,7 @@ def untrained_table(cache: ResultCache, plan: Plan = PLAN) -> str:
 def random_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Returns of uniform actions."""
     results = [(env, random_result(cache, plan, env)) for env in ENVS]
-    return policy_table(["random actions", "return"], lambda metrics: [mean_interval(metrics["return"])], results)
+    return policy_table("random actions", {"return": interval("return")}, results)
 
 
 def verdict_table(cache: ResultCache, plan: Plan = PLAN) -> str:

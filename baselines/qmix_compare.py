@@ -1,15 +1,12 @@
 """QMIX and VDN on MPE simple_spread, compared with JaxMARL's recurrent loops at JaxMARL's settings."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping
-from typing import Any
 
 from marljax.algos import qmix
 from marljax.baselines.harness import loops
-from marljax.baselines.harness.loops import Loop, Plan
-from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.harness.loops import Comparison, Plan
+from marljax.baselines.harness.result_cache import ResultCache
+from marljax.baselines.harness.tables import Page, Section, policy_table
 from marljax.baselines.jaxmarl_compare import AGENTS, NAME, our_env, their_env
 from marljax.baselines.rivals import qmix as jaxmarl_qmix
 
@@ -51,52 +48,39 @@ def configs(plan: Plan, mixer: str) -> tuple[qmix.Config, jaxmarl_qmix.Config]:
     return ours, theirs
 
 
-def both_loops(plan: Plan, mixer: str) -> Mapping[str, Loop]:
-    """Both loops by name; our environment bootstraps the value of a final observation."""
+def comparison(plan: Plan, mixer: str) -> Comparison:
+    """Our environment bootstraps the value of a final observation."""
     ours, theirs = configs(plan, mixer)
-    return {"ours": loops.our_loop(qmix, our_env(), ours), "theirs": loops.their_loop(jaxmarl_qmix, their_env(), theirs)}
-
-
-def about(plan: Plan, mixer: str) -> dict[str, Any]:
-    ours, theirs = (dataclasses.asdict(config) for config in configs(plan, mixer))
-    return {"env": NAME, "plan": dataclasses.asdict(plan), "theirs": theirs, "ours": ours}
+    configured = {"theirs": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
+    return Comparison(
+        plan,
+        {"env": NAME, "plan": dataclasses.asdict(plan), **configured},
+        {
+            "ours": lambda: loops.our_loop(qmix, our_env(), ours),
+            "theirs": lambda: loops.their_loop(jaxmarl_qmix, their_env(), theirs),
+        },
+        our_env,
+    )
 
 
 def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Returns of both loops, and their differences."""
-    rows: list[list[str] | str] = []
-    lines = []
-
-    def measure(mixer: str, name: str) -> Metrics:
-        return loops.measure_returns(plan, both_loops(plan, mixer)[name], our_env())
-
+    results, lines = [], []
     for mixer, algorithm in MIXERS.items():
-        results = {
-            name: cache.get(
-                f"returns {mixer} {name}",
-                about(plan, mixer),
-                functools.partial(measure, mixer, name),
-            )
-            for name in LOOPS
-        }
-        for name, metrics in results.items():
-            title = f"{algorithm}, {LOOPS[name]}"
-            rows.append([title, *(mean_interval(metrics[kind]) for kind in loops.KINDS)] if metrics else title)
-        if results["ours"] and results["theirs"]:
-            lines.append(loops.difference_line(f"{algorithm}, ours − theirs", results["ours"], results["theirs"]))
-    return partial_table(["training", "return, end of training", "return, greedy"], rows, *lines)
+        compared = comparison(plan, mixer)
+        ours, theirs = (compared.returns(cache, f"returns {mixer} {name}", name) for name in LOOPS)
+        results += [(f"{algorithm}, {title}", metrics) for title, metrics in zip(LOOPS.values(), (ours, theirs), strict=True)]
+        if ours and theirs:
+            lines.append(loops.difference_line(f"{algorithm}, ours − theirs", ours, theirs))
+    return policy_table("training", loops.RETURN_COLUMNS, results, *lines)
 
 
 def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Training steps per second of both loops."""
     parts = []
-
-    def measure(mixer: str) -> Metrics:
-        return loops.measure_speed(plan, both_loops(plan, mixer))
-
     for mixer, algorithm in MIXERS.items():
-        metrics = cache.get(f"speed {mixer}", about(plan, mixer), functools.partial(measure, mixer))
-        parts.append(loops.speed_table(metrics, {name: f"{algorithm}, {title}" for name, title in LOOPS.items()}))
+        titles = {name: f"{algorithm}, {title}" for name, title in LOOPS.items()}
+        parts.append(comparison(plan, mixer).speed_table(cache, f"speed {mixer}", titles))
     return "\n\n".join(parts)
 
 

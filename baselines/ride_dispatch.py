@@ -11,7 +11,7 @@ import numpy as np
 
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.harness.tables import Page, Section, cells, interval, mean_interval, partial_table
 from marljax.baselines.policies.ride_dispatch import PRICED, PRICES, RULES, Worth, matching, price_of, scripted_policy
 from marljax.config import convert
 from marljax.envs.ride_dispatch import RideDispatch
@@ -65,13 +65,9 @@ CHANGES = {
     "exploring by huge weights": ("algo.explore=epsilon",),
     "the papers' choices": ("tuned=papers", "algo.total_steps=19_840"),
 }
-HEADER = ("reward", "served, %", "pickup, min", "delivery, min", "detour, min", "confirmation, min")
-
-
-def columns(metrics: Metrics) -> list[str]:
-    """The cells of a policy under ``HEADER``."""
-    minutes = [mean_interval(metrics[name], 2) for name in ("pickup", "delivery", "detour", "confirmation")]
-    return [mean_interval(metrics["reward"], 0), mean_interval(metrics["service"], 1, 100), *minutes]
+COLUMNS = {"reward": interval("reward", places=0), "served, %": interval("service", scale=100)} | {
+    f"{name}, min": interval(name, places=2) for name in ("pickup", "delivery", "detour", "confirmation")
+}
 
 
 def relative_reward(metrics: Metrics, one_step: Metrics) -> str:
@@ -101,7 +97,7 @@ def learned_result(cache: ResultCache, name: str, overrides: Sequence[str], weig
         EPISODES,
         BATCH,
         adapt=lambda run: dataclasses.replace(run, config=run.config.replace(matching_weight=weight)),
-        about={"episodes": EPISODES, "weight": weight},
+        about={"weight": weight},
         run_name=name,
     )
 
@@ -118,12 +114,12 @@ def scripted_table(cache: ResultCache) -> str:
     for preset in PRESETS:
         for name in RULES:
             metrics = scripted_result(cache, preset, name)
-            rows.append([preset, name, *columns(metrics)] if metrics else f"{preset}: {name}")
+            rows.append([preset, name, *cells(COLUMNS, metrics)] if metrics else f"{preset}: {name}")
             if metrics and (overflow := metrics["overflow"]["mean"][0]):
                 overflows.append(f"{preset}, {name}: {overflow:.2f}")
         rows += [[preset, f"*{name}*", *values] for name, values in PUBLISHED.items() if preset == "manhattan-1000"]
     full = f"Orders per half hour that did not fit into the order table: {'; '.join(overflows) or 'none'}."
-    return partial_table(["", "policy", *HEADER], rows, full)
+    return partial_table(["", "policy", *COLUMNS], rows, full)
 
 
 def learned_table(cache: ResultCache) -> str:
@@ -136,23 +132,23 @@ def learned_table(cache: ResultCache) -> str:
             if metrics is None or one_step is None:
                 rows.append(f"{preset}: {name}, {weight}")
             else:
-                rows.append([preset, name, weight, relative_reward(metrics, one_step), *columns(metrics)])
-    return partial_table(["", "learner", "weight", "of one-step reward's, %", *HEADER], rows)
+                rows.append([preset, name, weight, relative_reward(metrics, one_step), *cells(COLUMNS, metrics)])
+    return partial_table(["", "learner", "weight", "of one-step reward's, %", *COLUMNS], rows)
 
 
 def candidates_table(cache: ResultCache) -> str:
     """Learners that need no list of all orders, compared with the rules, which observe it."""
     scripted = {name: scripted_result(cache, "demo", name) for name in RULES}
     one_step = scripted[ONE_STEP]
-    rows: list[list[str] | str] = [[f"*{name}*", "–", *columns(metrics)] for name, metrics in scripted.items() if metrics]
+    rows: list[list[str] | str] = [[f"*{name}*", "–", *cells(COLUMNS, metrics)] for name, metrics in scripted.items() if metrics]
     for name, (algo, overrides) in OFFERED.items():
         overrides = ("env=ride_dispatch", "env.view=candidates", *SMALL, *overrides, f"seeds={SEEDS}")
         metrics = cache.learned(f"{name} demo candidates", algo, overrides, EPISODES, BATCH)
         if metrics is None or one_step is None:
             rows.append(name)
         else:
-            rows.append([name, relative_reward(metrics, one_step), *columns(metrics)])
-    return partial_table(["", "of one-step reward's, %", *HEADER], rows)
+            rows.append([name, relative_reward(metrics, one_step), *cells(COLUMNS, metrics)])
+    return partial_table(["", "of one-step reward's, %", *COLUMNS], rows)
 
 
 def change_table(cache: ResultCache) -> str:

@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -13,17 +14,18 @@ import numpy as np
 import marljax
 from marljax.baselines import smax_race as race
 from marljax.baselines import smax_selfplay as selfplay
-from marljax.baselines.harness import result_cache, tables
+from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import BATCH, RUNS, Metrics, ResultCache
 from marljax.baselines.harness.tables import (
     Page,
     Section,
+    interval,
     markdown_table,
-    mean_interval,
     partial_table,
     policy_table,
     rate_interval,
     rate_spread,
+    with_missing,
 )
 from marljax.baselines.policies.smax import scripted_policies
 from marljax.envs.smax import Smax
@@ -80,7 +82,7 @@ def jaxmarl_result(cache: ResultCache, scenario: str) -> Metrics | None:
 
         return result_cache.in_batches(smax.script_against_script(scenario), JAXMARL_EPISODES, JAXMARL_BATCH)
 
-    versions = {"episodes": JAXMARL_EPISODES, "jaxmarl": tables.version("jaxmarl")}
+    versions = {"episodes": JAXMARL_EPISODES, "jaxmarl": version("jaxmarl")}
     return cache.get(f"jaxmarl {scenario} script", {"scenario": scenario, "policy": "JaxMARL's script"} | versions, play)
 
 
@@ -99,7 +101,7 @@ def training_tables(cache: ResultCache) -> str:
     sides = ("JaxMARL (GRU)", "same networks", "tuned (MLP)")
     header = ["", *(f"{side}: {quantity}" for quantity in ("steps/s", "first update, s") for side in sides)]
     goal = ["", "JaxMARL: steps", "tuned: steps", "JaxMARL: s", "tuned: s", "ratio of times", "with memory: steps"]
-    return tables.with_missing(missing, markdown_table(header, speeds), markdown_table(goal, goals))
+    return with_missing(missing, markdown_table(header, speeds), markdown_table(goal, goals))
 
 
 def speed_result(cache: ResultCache, algo: str, scenario: str) -> Metrics | None:
@@ -213,9 +215,7 @@ def values_table(cache: ResultCache) -> str:
         overrides = ["env=smax", f"env.scenario={scenario}", f"algo.mixer={mixer}"]
         metrics = cache.learned_by_seed(f"{name} {scenario}", "qmix", overrides, VALUED_EPISODES, BATCH, VALUED_SEEDS, "last")
         results.append((f"{name}, {scenario}", metrics))
-    return policy_table(
-        ["", "won", "return"], lambda metrics: [rate_spread(metrics["won"]), mean_interval(metrics["return"], 2)], results
-    )
+    return policy_table("", {"won": lambda metrics: rate_spread(metrics["won"]), "return": interval("return", places=2)}, results)
 
 
 OPTIONS: dict[str, tuple[str, ...]] = {

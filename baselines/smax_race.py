@@ -12,9 +12,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -79,8 +81,6 @@ def their_settings(algo: str, scenario: str) -> Any:
 
 def theirs(algo: str, scenario: str, chunk: int = CHUNK) -> Side:
     """JaxMARL's settings and environment."""
-    import jax
-
     from marljax.baselines.rivals import rnn_ppo
 
     trainer = rnn_ppo.Trainer(their_settings(algo, scenario))
@@ -105,10 +105,10 @@ def make(side: str, algo: str, scenario: str, chunk: int = CHUNK) -> Side:
 def settings(side: str, algo: str, scenario: str) -> dict[str, Any]:
     """Everything that a side's results depend on."""
     import marljax
-    from marljax.baselines.harness import result_cache, tables
+    from marljax.baselines.harness import result_cache
 
     if side == "jaxmarl":
-        return {"algo": algo, "jaxmarl": tables.version("jaxmarl")} | dataclasses.asdict(their_settings(algo, scenario))
+        return {"algo": algo, "jaxmarl": version("jaxmarl")} | dataclasses.asdict(their_settings(algo, scenario))
     return result_cache.result_config(marljax.tuned(algo, "smax", f"env.scenario={scenario}", *overrides(side, algo)))
 
 
@@ -123,8 +123,6 @@ def train_to_goal(
 
     Without ``early`` it always trains to the limit. ``folder`` holds checkpoints until it is finished.
     """
-    import jax
-
     from marljax.io import checkpoint
 
     start, advance, steps_per_update = side
@@ -179,8 +177,6 @@ def steps_to_goal(curves: ArrayLike, steps_per_update: int) -> list[int | None]:
 
 def measure_speed(side: str, algo: str, scenario: str, begun: float) -> dict[str, float]:
     """One seed: seconds from ``begun`` (of ``time.time``) to the end of the first update, and steps per second after it."""
-    import jax
-
     start, advance, steps_per_update = make(side, algo, scenario, chunk=1)
     state, *_ = advance(start(jax.random.split(jax.random.key(0), 1)))
     first = time.time() - begun

@@ -151,7 +151,10 @@ def head_to_head_section(cases: Sequence[Case], run_measurement: Callable[[str, 
     """Ours and the baseline, medians of the rounds; nothing without cases."""
     rows = []
     for case in cases:
-        ours, theirs = run_head_to_head(case, run_measurement)
+        # in turn, so that a change of the machine's load affects both
+        kinds = ("random", "baseline")
+        rounds = [[run_measurement(kind, case.num_envs, case.overrides) for kind in kinds] for _ in range(ROUNDS)]
+        ours, theirs = zip(*rounds, strict=True)
         rate, their_rate, compiled, their_compiled = (
             statistics.median(row[name] for row in side) for name in ("env_steps_per_s", "compile_s") for side in (ours, theirs)
         )
@@ -165,14 +168,6 @@ def head_to_head_section(cases: Sequence[Case], run_measurement: Callable[[str, 
         "Of ours, the one step in an episode that only resets it is not counted."
     )
     return ["## Compared with the baseline", about, markdown_table(header, rows)] if rows else []
-
-
-def run_head_to_head(case: Case, run_measurement: Callable[[str, int, Sequence[str]], Row]) -> tuple[list[Row], list[Row]]:
-    """Measures ours and the baseline in turn, so that a change of the machine's load affects both."""
-    kinds = ("random", "baseline")
-    rounds = [[run_measurement(kind, case.num_envs, case.overrides) for kind in kinds] for _ in range(ROUNDS)]
-    ours, theirs = zip(*rounds, strict=True)
-    return [*ours], [*theirs]
 
 
 def random_section(sizes: Sizes, random: Sequence[Row], baseline: Sequence[Row]) -> list[str]:

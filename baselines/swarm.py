@@ -1,10 +1,9 @@
 """Scripted and learned policies on ``swarm``: ``python baselines/swarm.py [table …]`` writes baselines/results/swarm.md."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from marljax.baselines.harness.result_cache import ResultCache
-from marljax.baselines.harness.tables import Page, Section, mean_interval, policy_table
+from marljax.baselines.harness.tables import Page, Section, interval, policy_table
 from marljax.baselines.policies.swarm import scripted_policies
 from marljax.envs.swarm import Swarm
 
@@ -23,24 +22,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 LEARNED = {"same goal": (), "coverage": ("tuned=coverage",)}  # and more overrides
 ALGORITHM = "ippo"
-HEADER = ("policy", "return", "success, %", "m to the goal", "collided, %", "crashed, %", "deadlock, %")
-
-
-def columns(metrics: Mapping[str, Any]) -> list[str]:
-    """The cells of a policy under ``HEADER``."""
-    shares = [mean_interval(metrics[name], scale=100) if name in metrics else "–" for name in ("collision", "crash", "deadlock")]
-    return [
-        mean_interval(metrics["return"], places=2),
-        mean_interval(metrics["success"], scale=100),
-        mean_interval(metrics["distance"], places=2),
-        *shares,
-    ]
+COLUMNS = {
+    "return": interval("return", places=2),
+    "success, %": interval("success", scale=100),
+    "m to the goal": interval("distance", places=2),
+    "collided, %": interval("collision", scale=100),
+    "crashed, %": interval("crash", scale=100),
+    "deadlock, %": interval("deadlock", scale=100),
+}
 
 
 def scripted_table(cache: ResultCache) -> str:
     """Every scripted policy in every setting."""
     envs = {setting: Swarm(**options) for setting, options in SETTINGS.items()}
-    return policy_table(HEADER, columns, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
+    return policy_table("policy", COLUMNS, cache.all_scripted(envs, scripted_policies, EPISODES, BATCH))
 
 
 def learned_table(cache: ResultCache) -> str:
@@ -50,7 +45,7 @@ def learned_table(cache: ResultCache) -> str:
         overrides = ["env=swarm", *(f"env.{name}={value}" for name, value in SETTINGS[setting].items()), *more]
         metrics = cache.learned_by_seed(f"{ALGORITHM} {setting}", ALGORITHM, overrides, EPISODES, BATCH, SEEDS)
         results.append((f"{setting}: {ALGORITHM}", metrics))
-    return policy_table(HEADER, columns, results)
+    return policy_table("policy", COLUMNS, results)
 
 
 PAGE = Page(

@@ -12,8 +12,8 @@ import numpy as np
 
 import marljax
 from marljax.baselines.harness import result_cache
-from marljax.baselines.harness.result_cache import Metrics
-from marljax.baselines.harness.tables import markdown_table
+from marljax.baselines.harness.result_cache import Metrics, ResultCache
+from marljax.baselines.harness.tables import Columns, interval, markdown_table
 from marljax.core.environment import Environment
 from marljax.errors import UserError
 from marljax.training import mesh
@@ -22,6 +22,7 @@ from marljax.training.trainer import Trainer
 from marljax.utils import stats
 
 KINDS = ("training", "greedy")  # of the returns
+RETURN_COLUMNS: Columns = {"return, end of training": interval("training"), "return, greedy": interval("greedy")}
 SPEED_TEXT = """Whole updates, one seed, the loops in turn in one process; medians. All steps are counted, including those of ours
 that only reset an episode."""
 
@@ -128,15 +129,6 @@ def train_and_play(plan: Plan, loop: Loop, env: Environment, keys: jax.Array) ->
     return metrics, result_cache.summarise(jax.device_get(greedy))["return"]
 
 
-def measure_returns(plan: Plan, loop: Loop, env: Environment) -> Metrics:
-    """Per seed: the mean return of the episodes at the end of training, and of the greedy policy's frozen episodes."""
-    metrics, greedy = train_and_play(plan, loop, env, plan.keys)
-    tail = max(round(plan.tail * loop.config.num_updates), 1)
-    episodes, total = (metrics[name][:, -tail:].sum(-1) for name in ("episodes", "sum_return"))
-    training = {"mean": (total / episodes).tolist(), "std": [0.0] * plan.seeds, "count": int(episodes.min())}
-    return {"training": training, "greedy": greedy}
-
-
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Mean difference over seeds with its 95 % t interval."""
     gap = stats.mean(np.subtract(ours["mean"], theirs["mean"]))
@@ -178,13 +170,40 @@ def measure_speed(plan: Plan, loops: Mapping[str, Loop]) -> Metrics:
     }
 
 
-def speed_table(metrics: Metrics | None, titles: Mapping[str, str]) -> str:
-    """Training steps per second of each loop, ``titles`` by name, and their ratio to the last one's."""
-    if metrics is None:
-        return "Not computed yet."
-    theirs = metrics[[*titles][-1]]["steps_per_s"]
-    rows = [
-        [title, f"{speed['steps_per_s']:,.0f}", f"{speed['steps_per_s'] / theirs:.2f}×", f"{speed['compile_cpu_s']:.1f}"]
-        for title, speed in ((title, metrics[name]) for name, title in titles.items())
-    ]
-    return markdown_table(["training", "env-steps/s", "× theirs", "tracing and compilation, CPU s"], rows)
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Trainings by name that are measured alike; the greedy policies of all play in ``make_env()``."""
+
+    plan: Plan
+    about: Mapping[str, Any]  # everything that the results depend on
+    loops: Mapping[str, Callable[[], Loop]]
+    make_env: Callable[[], Environment]
+
+    def returns(self, cache: ResultCache, name: str, loop: str) -> Metrics | None:
+        """Per seed: the mean return of the episodes at the end of training, and of the greedy policy's frozen episodes."""
+
+        def measure() -> Metrics:
+            plan, trained = self.plan, self.loops[loop]()
+            metrics, greedy = train_and_play(plan, trained, self.make_env(), plan.keys)
+            tail = max(round(plan.tail * trained.config.num_updates), 1)
+            episodes, total = (metrics[key][:, -tail:].sum(-1) for key in ("episodes", "sum_return"))
+            training = {"mean": (total / episodes).tolist(), "std": [0.0] * plan.seeds, "count": int(episodes.min())}
+            return {"training": training, "greedy": greedy}
+
+        return cache.get(name, self.about, measure)
+
+    def speed_table(self, cache: ResultCache, name: str, titles: Mapping[str, str]) -> str:
+        """Training steps per second of the loops in ``titles``, and their ratio to the last one's."""
+
+        def measure() -> Metrics:
+            return measure_speed(self.plan, {loop: self.loops[loop]() for loop in titles})
+
+        metrics = cache.get(name, self.about, measure)
+        if metrics is None:
+            return "Not computed yet."
+        theirs = metrics[[*titles][-1]]["steps_per_s"]
+        rows = [
+            [title, f"{speed['steps_per_s']:,.0f}", f"{speed['steps_per_s'] / theirs:.2f}×", f"{speed['compile_cpu_s']:.1f}"]
+            for title, speed in ((title, metrics[name]) for name, title in titles.items())
+        ]
+        return markdown_table(["training", "env-steps/s", "× theirs", "tracing and compilation, CPU s"], rows)

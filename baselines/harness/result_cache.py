@@ -89,22 +89,22 @@ class ResultCache:
         batch: int = BATCH,
         which: Which = "best",
         adapt: Callable[[Settings], Settings] = lambda run: run,
-        about: dict[str, Any] | None = None,
+        about: Mapping[str, Any] = {},
         run_name: str = "",
     ) -> Metrics | None:
         """Trains as the command line would and plays every seed's best or last parameters on the frozen scenarios.
 
-        ``adapt`` changes the settings between training and play; ``about`` is what they are then described by, besides the
-        training's configuration. Results of one ``run_name`` (default: ``name``) share its training.
+        ``adapt`` changes the settings between training and play, and ``about`` describes the change. Results of one ``run_name``
+        (default: ``name``) share its training.
         """
         overrides = [*overrides, f"runs={RUNS}", f"name={file_name(run_name or name)}"]
-        about = {"episodes": episodes, "which": which} if about is None else about
 
         def compute() -> Metrics:
             run, folder = train(algo, overrides, self.console)
             return play_learned(adapt(run), folder, episodes, batch, which)
 
-        return self.get(name, result_config(compose.compose(algo, overrides)) | about, compute)
+        about = {**result_config(compose.compose(algo, overrides)), "episodes": episodes, "which": which, **about}
+        return self.get(name, about, compute)
 
     def learned_by_seed(
         self, name: str, algo: str, overrides: Sequence[str], episodes: int, batch: int, seeds: int, which: Which = "best"

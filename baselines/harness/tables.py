@@ -2,10 +2,10 @@
 
 import argparse
 import dataclasses
-import importlib.metadata
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from marljax.io.files import replacing
 from marljax.utils import stats
 
 Table = Callable[[ResultCache], str]  # the text of one table from its results
+Columns = Mapping[str, Callable[[Metrics], str]]  # header → the cell of a policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,21 +128,30 @@ def partial_table(header: Sequence[str], rows: Sequence[Sequence[str] | str], *p
     return with_missing(missing, table, *paragraphs)
 
 
-def policy_table(
-    header: Sequence[str], columns: Callable[[Metrics], Sequence[str]], results: Sequence[tuple[str, Metrics | None]]
-) -> str:
-    """A table with a row for each named result."""
-    return partial_table(header, [[name, *columns(metrics)] if metrics else name for name, metrics in results])
+def policy_table(title: str, columns: Columns, results: Sequence[tuple[str, Metrics | None]], *paragraphs: str) -> str:
+    """``partial_table`` with a row for each named result; ``title`` heads the names."""
+    rows = [[name, *cells(columns, metrics)] if metrics else name for name, metrics in results]
+    return partial_table([title, *columns], rows, *paragraphs)
+
+
+def cells(columns: Columns, metrics: Metrics) -> list[str]:
+    """A policy's row under ``columns``."""
+    return [cell(metrics) for cell in columns.values()]
+
+
+def interval(*names: str, places: int = 1, scale: float = 1.0) -> Callable[[Metrics], str]:
+    """A column of ``mean_interval``, of the first of these metrics that a policy has, or else of dashes."""
+
+    def cell(metrics: Metrics) -> str:
+        present = [metrics[name] for name in names if name in metrics]
+        return mean_interval(present[0], places, scale) if present else "–"
+
+    return cell
 
 
 def with_missing(missing: Sequence[str], *paragraphs: str) -> str:
     """Paragraphs, and a last one that lists what is missing, if anything."""
     return "\n\n".join(filter(None, [*paragraphs, f"Not computed yet: {'; '.join(missing)}." if missing else ""]))
-
-
-def version(package: str) -> str:
-    """Of an installed package."""
-    return importlib.metadata.version(package)
 
 
 def describe_versions() -> str:

@@ -19,7 +19,7 @@ import optax
 from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 from jaxmarl.wrappers.baselines import SMAXLogWrapper
 
-from marljax.baselines.rivals.ippo import annealed_adam, clipped_loss, gae
+from marljax.baselines.rivals.ippo import annealed_adam, clipped_loss, gae, stacked
 from marljax.nn.layers import orthogonal
 
 
@@ -133,6 +133,9 @@ class Network(nn.Module):
         return (actor, critic), logits, value
 
 
+NETWORKS = {"params": {"body": "actor", "policy": "actor", "critic_body": "critic", "value": "critic"}}  # unless shared
+
+
 class Transition(NamedTuple):
     """One step of all actors, stacked to [T, B]."""
 
@@ -174,21 +177,11 @@ class Trainer:
         steps_per_update = settings.num_epochs * settings.num_minibatches
         step = annealed_adam(settings.learning_rate, steps_per_update, settings.num_updates, settings.max_grad_norm)
         # two networks are clipped separately
-        self.optimiser = optax.multi_transform({"actor": step, "critic": step}, self._label) if settings.central else step
-
-    @staticmethod
-    def _label(params: Any) -> Any:
-        """Which of two networks each parameter belongs to."""
-        kinds = {name: "critic" if name in ("critic_body", "value") else "actor" for name in params["params"]}
-        return {"params": {name: jax.tree.map(lambda _, n=name: kinds[n], part) for name, part in params["params"].items()}}
+        self.optimiser = optax.multi_transform({"actor": step, "critic": step}, NETWORKS) if settings.central else step
 
     def apply(self, params: Any, carry: Any, inputs: Inputs) -> tuple[Any, jax.Array, jax.Array]:
         """Memory, logits and values of the network."""
         return self.network.apply(params, carry, inputs)  # type: ignore[return-value]
-
-    def stacked(self, values: Any) -> jax.Array:
-        """[B, …] from [E, …] by agent, agent by agent."""
-        return jnp.concatenate([values[name] for name in self.agents])
 
     def init(self, key: jax.Array) -> State:
         """New networks and environments."""
@@ -203,11 +196,11 @@ class Trainer:
     def get_inputs(self, obs: Any, env_state: Any, done: jax.Array) -> Inputs:
         """The current network inputs [B, …]; ``done`` [B] is where memories are cleared."""
         world = self.world(obs) if self.settings.central else jnp.zeros((self.num_actors, 0))
-        return Inputs(self.stacked(obs), world, self.mask(env_state), done)
+        return Inputs(stacked(self.env, obs), world, self.mask(env_state), done)
 
     def mask(self, env_state: Any) -> jax.Array:
         """[B, n], above 0 where an action is available."""
-        return self.stacked(jax.vmap(self.env.get_avail_actions)(env_state.env_state))
+        return stacked(self.env, jax.vmap(self.env.get_avail_actions)(env_state.env_state))
 
     def world(self, obs: Any) -> jax.Array:
         """[B, W] inputs of the central critic."""
@@ -229,10 +222,10 @@ class Trainer:
         keys = jax.random.split(key_step, self.settings.num_envs)
         obs, env_state, reward, dones, info = jax.vmap(self.env.step)(keys, env_state, actions)
         over = jnp.tile(dones["__all__"], len(self.agents))
-        transition = Transition(inputs, action, log_prob, value[0], self.stacked(reward), over)
+        transition = Transition(inputs, action, log_prob, value[0], stacked(self.env, reward), over)
         ended = info["returned_episode"][:, 0]
         score = jnp.where(ended, self.score(info), 0.0)
-        return (env_state, obs, self.stacked(dones), carry), (transition, (score, ended.astype(jnp.float32)))
+        return (env_state, obs, stacked(self.env, dones), carry), (transition, (score, ended.astype(jnp.float32)))
 
     def update(self, state: State) -> tuple[State, dict[str, jax.Array]]:
         """A rollout and its epochs; ``episodes`` is how many ended, ``metric`` is summed over them."""

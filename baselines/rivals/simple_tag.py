@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jaxmarl.environments import SimpleTagMPE
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
-from jaxmarl.wrappers.baselines import LogWrapper
 
 from marljax import registry
 from marljax.wrappers.jaxmarl_families import WrappedEnv, wrapped_env
@@ -67,11 +66,6 @@ def play_prey(key: jax.Array, predators: jax.Array, prey: jax.Array) -> jax.Arra
     outside = jnp.maximum(jnp.abs(ahead) - BOUND, 0.0).sum(axis=-1)
     away = jnp.argmax(distance - 10.0 * outside).astype(anything.dtype)
     return jnp.where(jax.random.bernoulli(key_whether, RANDOM), anything, away)
-
-
-def logged() -> LogWrapper:
-    """``Predators`` as JaxMARL's loops take an environment."""
-    return LogWrapper(Predators())
 
 
 @functools.cache

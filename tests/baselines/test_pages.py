@@ -20,7 +20,7 @@ TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, u
     [
         (cartpole, "marljax; PureJaxRL's loop"),
         (qmix_compare, "QMIX, marljax; QMIX, JaxMARL's loop"),
-        (jaxmarl_compare, f"{jaxmarl_compare.OURS}; {jaxmarl_compare.TERMINAL}; {jaxmarl_compare.THEIRS}."),
+        (jaxmarl_compare, "; ".join(jaxmarl_compare.LOOPS.values())),
         (mpe, "simple_spread, IPPO; simple_spread, MAPPO"),
         (games, "QMIX two-step; QMIX climbing"),
     ],

@@ -163,8 +163,8 @@ def test_their_loop_counts_episodes_and_clears_the_memory_of_the_dead(algo):
     np.testing.assert_array_equal(ended, over[:, 0])
     # an episode is won where all of the other team's health is gone: the reward of that step holds the bonus
     np.testing.assert_array_equal(won > 0, over[:, 0] & (rollout.reward.reshape(64, 3, 8)[:, 0] >= 1))
-    dead = np.asarray(rollout.moment.mask.reshape(64, 3, 8, -1)[..., :4].sum(-1) == 0)
-    first = np.asarray(rollout.moment.first.reshape(64, 3, 8))
+    dead = np.asarray(rollout.inputs.mask.reshape(64, 3, 8, -1)[..., :4].sum(-1) == 0)
+    first = np.asarray(rollout.inputs.first.reshape(64, 3, 8))
     assert dead.any()
     assert first[dead].all()
     after, metrics = jax.jit(trainer.update)(before)
