@@ -38,8 +38,8 @@ def test_both_libraries_have_the_same_prey():
     state, _ = ours.reset(jax.random.key(0))
     state = state.replace(inner=state.inner.replace(p_pos=state.inner.p_pos.at[0].set(state.inner.p_pos[3] + 0.05)))  # touching
     key, action = jax.random.key(1), jnp.array([1, 2, 3])
-    obs, inner, reward, done, _ = theirs.step_env(key, state.inner, dict(zip(theirs.agents, action, strict=True)))
-    state, outcome = ours.transition(key, state, action, ours.default_params)
+    obs, inner, reward, done, _ = jax.jit(theirs.step_env)(key, state.inner, dict(zip(theirs.agents, action, strict=True)))
+    state, outcome = jax.jit(ours.transition)(key, state, action, ours.default_params)
     np.testing.assert_allclose(ours.observe(state, ours.default_params).obs, jnp.stack(list(obs.values())), atol=1e-6)
     np.testing.assert_allclose(state.inner.p_pos, inner.p_pos, atol=1e-6)
     np.testing.assert_array_equal(outcome.reward, jnp.stack(list(reward.values())))
@@ -53,11 +53,11 @@ def test_their_mappo_acts_as_in_training():
     settings = rnn_ppo.Settings(num_envs=2, rollout_length=4, width=8, num_minibatches=1, central=True)
     env = mpe.jaxmarl_env("simple_reference")
     trainer = rnn_ppo.MpeTrainer(settings, env)
-    state = rnn_ppo.init(env, settings, jax.random.key(0))
+    state = jax.jit(trainer.init)(jax.random.key(0))
     inputs = trainer.get_inputs(state.obs, state.env, state.done)
     both = [state.obs[agent] for agent in env.agents]
     np.testing.assert_array_equal(inputs.world, jnp.tile(jnp.concatenate(both, -1), (2, 1)))
-    _, logits, _ = trainer.apply(state.params, state.carry, jax.tree.map(lambda x: x[None], inputs))
+    _, logits, _ = jax.jit(trainer.apply)(state.params, state.carry, jax.tree.map(lambda x: x[None], inputs))
 
     own = mpe.our_env("simple_reference")
     _, timestep = own.reset(jax.random.key(1))

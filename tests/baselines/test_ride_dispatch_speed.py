@@ -20,8 +20,8 @@ def test_ride_gym_has_the_same_fleet():
 
 
 def test_measurements_of_a_fleet_and_of_matchings(monkeypatch):
-    monkeypatch.setattr(ride_dispatch_speed, "FLEETS", (40,))
-    monkeypatch.setattr(ride_dispatch_speed, "MATCHED", ("demo",))
+    for name, value in {"FLEETS": (40,), "MATCHED": ("demo",), "STEPS": 4, "CALLS": 1}.items():
+        monkeypatch.setattr(ride_dispatch_speed, name, value)
     fleet, matched = ride_dispatch_speed.measure_fleet(40), ride_dispatch_speed.measure_matching("demo")
     assert fleet["orders"] == 32
     assert min(fleet["step_ms"], fleet["pairs_ms"], fleet["state_kib"]) > 0

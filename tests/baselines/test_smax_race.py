@@ -54,7 +54,9 @@ def test_a_race_ends_when_all_seeds_have_won_often_enough(tmp_path, race_of_two)
     ) == (2, 5)
 
 
-def test_a_race_goes_on_where_it_was_stopped(tmp_path, race_of_two, monkeypatch):
+@pytest.mark.parametrize(("limit", "visits", "length"), [(race.LIMIT, [0, 1, 2, 2, 3], 4), (race.POINT, [0, 1, 2], 2)])
+def test_a_race_goes_on_where_it_was_stopped(tmp_path, race_of_two, monkeypatch, limit, visits, length):
+    """Beyond a lower limit it is over."""
     monkeypatch.setattr(race, "SAVE_EVERY", 0.0)
     start, advance, steps = side(RATES, race.POINT)
     visited = []
@@ -67,25 +69,10 @@ def test_a_race_goes_on_where_it_was_stopped(tmp_path, race_of_two, monkeypatch)
 
     with pytest.raises(KeyboardInterrupt):
         race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None)
-    found = race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None)
-    assert visited == [0, 1, 2, 2, 3]
-    assert np.shape(found["curves"]) == (2, 4)
+    found = race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None, limit=limit)
+    assert visited == visits
+    assert np.shape(found["curves"]) == (2, length)
     assert not tmp_path.exists()
-
-
-def test_a_race_that_was_stopped_beyond_a_lower_limit_is_over(tmp_path, race_of_two, monkeypatch):
-    monkeypatch.setattr(race, "SAVE_EVERY", 0.0)
-    start, advance, steps = side(RATES, race.POINT)
-
-    def interrupted(state):
-        if state == 2:
-            raise KeyboardInterrupt
-        return advance(state)
-
-    with pytest.raises(KeyboardInterrupt):
-        race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None)
-    found = race.train_to_goal((start, interrupted, steps), tmp_path, lambda line: None, limit=race.POINT)
-    assert np.shape(found["curves"]) == (2, 2)
 
 
 SPEED = {

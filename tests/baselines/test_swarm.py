@@ -24,7 +24,7 @@ def test_mixed_motors_give_the_requested_force_and_torque():
 
 @pytest.fixture(scope="module")
 def played():
-    """Metrics by setting and pilot, over eight episodes of 5 or 6 s, or 64 of 9 s."""
+    """Metrics by setting and pilot, over eight episodes of 5 or 6 s, or 24 of 9 s."""
 
     def play(env, episodes=8, **changes):
         metrics = {}
@@ -36,7 +36,7 @@ def played():
 
     return {
         "same": play(Swarm(drones=5), duration=600),
-        "obstacles": play(Swarm(preset="obstacles_random", drones=5), 64, duration=900),
+        "obstacles": play(Swarm(preset="obstacles_random", drones=5), 24, duration=900),
         "coverage": play(Swarm(preset="coverage")),
     }
 
