@@ -16,6 +16,7 @@ EPISODES = 1_000  # frozen scenarios per density
 DENSITIES = ("easy", "medium", "hard")
 ALGORITHMS = ("mappo", "ippo")
 SEEDS = 5
+CELL = f"version {Merge.version}"  # results of an earlier version are kept until all of this one are computed
 # Returns read off a plot: MARL_CAVs (Chen et al. 2023) on its own simulator, its learner and its MAPPO baseline.
 PUBLISHED = {"MARL_CAVs, published": ("74", "58", "32"), "MAPPO in MARL_CAVs, published": ("68", "37", "−2")}
 CAUTIOUS = "tuned=cautious"  # a crash costs ten times as much in training and is discounted less: safer at hard, and slower
@@ -42,7 +43,7 @@ COLUMNS: Columns = {
 def scripted_result(cache: ResultCache, density: str, name: str) -> Metrics | None:
     env = Merge(density=density)
     policy = scripted_policies(env, env.default_params)[name]
-    return cache.scripted(f"scripted {density} {name}", {"density": density, "policy": name}, policy, EPISODES)
+    return cache.scripted(f"{CELL} scripted {density} {name}", {"density": density, "policy": name}, policy, EPISODES)
 
 
 def scripted_table(cache: ResultCache) -> str:
@@ -56,7 +57,7 @@ def learned_results(
     cache: ResultCache, title: str, name: str, algo: str, overrides: Sequence[str]
 ) -> list[tuple[str, Metrics | None]]:
     """Trains five seeds in one program and plays their best parameters, without and with the supervisor."""
-    overrides = ["env=merge", *overrides, f"seeds={SEEDS}", "eval.episodes=128"]
+    overrides, name = ["env=merge", *overrides, f"seeds={SEEDS}", "eval.episodes=128"], f"{CELL} {name}"
 
     def result(suffix: str, safety: bool) -> Metrics | None:
         def adapt(run: Settings) -> Settings:
