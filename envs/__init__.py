@@ -1,1 +1,1 @@
-"""Environments, one file each."""
+"""Environments, a package each."""

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from marljax.config import convert, trust
+from marljax.config import compose, convert, trust
 from marljax.config.settings import Settings
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
@@ -358,6 +358,9 @@ def announce(run: Run, console: Console) -> None:
     if size := sum(map(memory.size, persistent_parts(run.replicas.state))):
         per_seed = memory.format_bytes(size // len(settings.replicas))
         print_line(console, f"replay buffer: {per_seed} per seed, in memory and in checkpoints")
+    tuned = compose.tuned_name(settings.algo, settings.env_name, type(settings.base_env), settings.run.tuned)
+    if tuned and not settings.run.resume:
+        print_line(console, f"tuned values: configs/tuned/{tuned}.yaml; tuned=none trains with the defaults")
     print_line(console, f"{'continuing' if settings.run.resume else 'run folder'}: {run.folder}")
     if run.update:
         print_line(console, f"{convert.pluralize(run.update, 'update')} done already")

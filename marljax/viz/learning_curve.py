@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 # columns that are no metrics of the environment, and get no panel by default
-POSITION = {"seed", "update", "env_steps", "steps", "time", "episodes", "steps_per_second", "learning_rate"}
-LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "kl_to_best",
-          "kl_coef", "cut_returns"}  # fmt: skip
+POSITION = {"seed", "update", "env_steps", "time", "episodes"}
+LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "max_value",
+          "max_reward", "td_loss", "td_error", "chosen_value", "epsilon", "kl_to_best", "kl_coef", "cut_returns"}  # fmt: skip
 EVALUATED = "eval_"  # prefix of a greedy evaluation's metrics
 
 BAND_SEEDS = 5  # from which the interval of the mean is drawn; with fewer it is too wide to be of use
