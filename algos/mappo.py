@@ -1,6 +1,7 @@
 """MAPPO: PPO with a centralised critic (Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games").
 
-All agents share one actor, which acts on local observations; the critic takes the global state and features of each agent.
+Agents act on local observations, with one actor that all share or one each; the critic takes the global state and features of
+each agent.
 ``python algos/mappo.py env=merge`` trains it.
 
 Axis letters: T time, E environments, A agents, H recurrent state, O observation, G global state, F features, n actions.
@@ -38,13 +39,13 @@ class Config(RolloutConfig):
 
     # Rollouts
     num_envs: int = static(64, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(32, low=1, help="environment steps per update")
-    stagger: bool = static(False, help="truncate first episodes at random steps, where all episodes last equally long")
+    rollout_length: int = static(32, low=1, help="steps of every environment per update")
+    stagger: bool = static(False, help="truncate first episodes at random, so that fixed-length episodes are out of phase")
     # Networks
-    critic_features: str = static("observation", choices=("observation", "id", "both", "none"), help="per agent, with the state")
+    critic_features: str = static("observation", choices=("observation", "id", "both", "none"), help="besides the global state")
     core: str = static("mlp", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the hidden layers of actor and critic")
-    head: tuple[int, ...] = static((), low=1, help="widths of the layers between these and the outputs")
+    head: tuple[int, ...] = static((), low=1, help="widths of the layers between core and outputs")
     activation: str = static("tanh", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers")
     encoder: str = static("flat", choices=("flat", "attention"), help="attention: over the entities in an observation")
     encoder_width: int = static(64, low=1, help="width of the attention's embeddings, each of two layers")
@@ -56,8 +57,8 @@ class Config(RolloutConfig):
     gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step")
     gae_lambda: float = traced(0.95, low=0.0, high=1.0, help="0: one-step targets, 1: whole returns")
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
-    # Turn it off for limits that belong to the task, and where the critic never learns what follows: its value at the limit is
-    # bootstrapped from, but never regressed on.
+    # Set it to false if the limit belongs to the task: the value of a final observation is bootstrapped from but never regressed
+    # on, so it may drift.
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
     time_for_critic: bool = static(True, help="add the elapsed time to critic inputs where step limits end episodes")
     death: str = static("terminal", choices=("terminal", "continue"), help="continue: the dead still share team rewards")
@@ -67,13 +68,13 @@ class Config(RolloutConfig):
     # Losses and gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(4, low=1, help="gradient steps per pass")
-    learning_rate: float = traced(2e-3, low=0.0, help="of the first update")
+    learning_rate: float = traced(2e-3, low=0.0, help="initial learning rate")
     critic_learning_rate: float = traced(0.0, low=0.0, help="0: as learning_rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(0.5, low=0.0, help="global norm to which gradients are clipped")
     clip_actor_critic_separately: bool = static(True, help="clip their gradients each by its own norm; false: by a common one")
-    clip_eps: float = traced(0.2, low=0.0, help="how far a probability ratio may leave 1")
+    clip_eps: float = traced(0.2, low=0.0, help="clip probability ratios to [1 − ε, 1 + ε]")
     clip_values: bool = static(True, help="PPO2's clipped value loss, with clip_eps in the critic's own scale")
     value_coef: float = traced(0.5, low=0.0, help="weight of the value loss")
     entropy_coef: float = traced(0.01, low=0.0, help="weight of the entropy bonus")
@@ -117,7 +118,7 @@ class Batch(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """Actor and critic, with everything between an observation and them; T and E are those of the inputs."""
+    """Actor and critic, including input normalisation and encoders; T and E are those of the inputs."""
 
     init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of actor and critic
     policy: Callable[[Params, Inputs, Any], tuple[Any, nn.Distribution]]  # recurrent state after the last step, π(· | o)
@@ -149,7 +150,8 @@ def make_networks(env: Environment, config: Config) -> Networks:
         if with_id:
             features.append(nn.agent_ids(inputs.alive.shape))
         state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
-        return state, jnp.concatenate([*features, *jax.tree.leaves(inputs.time)], axis=-1)
+        features += jax.tree.leaves(inputs.time)  # []: no time; attention encoders pass further columns through
+        return state, jnp.concatenate(features, axis=-1)
 
     def value(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
         state, features = critic_inputs(params, inputs)
@@ -303,7 +305,7 @@ def ppo_loss(
     _, value = networks.value(params, old.inputs, carry.critic)
 
     # Policy: E[min(r A, clip(r, 1 − ε, 1 + ε) A)]. Masked samples are arbitrary, and a policy may move far; exp of either must
-    # not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    # not reach the gradient as infinity times zero. A sample whose ratio has left e^±20 has no gradient.
     log_ratio = jnp.clip(jnp.where(batch.policy_mask, pi.log_prob(old.sample) - old.log_prob, 0.0), -20.0, 20.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_eps, 1.0 + config.clip_eps)
@@ -321,8 +323,8 @@ def ppo_loss(
         target = (target - params.value_stats.mean) / params.value_stats.std
     error = 0.5 * jnp.square(value - target)
     if config.clip_values:
-        # Clipped around the critic's output in the rollout. That is on the scale of the statistics before this update, the target
-        # on the scale after it; converting the old output would move it, and clip samples before the critic has changed.
+        # Clipped around the critic's output in the rollout, unconverted: the critic is not rescaled when the statistics change,
+        # so a converted old output would differ from the new one before any gradient step.
         near_old = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
         error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
     value_loss = collectives.masked_mean(error, batch.value_mask)
@@ -333,7 +335,7 @@ def ppo_loss(
         "policy_loss": policy_loss,
         "value_loss": value_loss,
         "entropy": entropy,
-        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.policy_mask),  # Schulman's low-variance estimator
+        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.policy_mask),  # "k3" (Schulman 2020)
         "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.policy_mask),
     }
 

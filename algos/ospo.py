@@ -42,7 +42,7 @@ from marljax.utils.validation import divide
 # The role of waiting for an agent that could take an item. never: it has no logit. ignored: waiting agents are not in the group.
 # compared: they are in the group's mean. learnt: and in the loss, and only then do matchings leave agents without an item.
 WAITING = ("never", "ignored", "compared", "learnt")
-MAX_KL_COEF = 8.0  # up to which the weight of the penalty doubles
+MAX_KL_COEF = 8.0  # the weight of the penalty doubles up to this
 
 
 class Config(RolloutConfig):
@@ -50,7 +50,7 @@ class Config(RolloutConfig):
 
     # Rollouts
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(31, low=1, help="environment steps per update; an episode's plus one for rollouts of episodes")
+    rollout_length: int = static(31, low=1, help="steps of every environment per update; whole episodes take one step more")
     samples: int = static(256, low=0, help="actions per step and environment in the loss, drawn at random; 0: all")
     # Policy
     scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"), help="of items: product of embeddings, MLP of pairs")
@@ -61,18 +61,18 @@ class Config(RolloutConfig):
     waiting: str = static("compared", choices=WAITING, help="role of agents that wait though they could take an item")
     matching: str = static("exact", choices=tuple(METHODS), help="assignment of items to agents")
     matching_weight: str = static("logit", choices=("logit", "probability"), help="of a pair; the papers use probabilities")
-    explore: str = static("softmax", choices=("softmax", "epsilon"), help="by sampling, or matchings with some huge weights")
-    epsilon: float = traced(0.01, low=0.0, high=1.0, help="share of weights that explore=epsilon makes huge")
+    explore: str = static("softmax", choices=("softmax", "epsilon"), help="epsilon: matchings that put some random pairs first")
+    epsilon: float = traced(0.01, low=0.0, high=1.0, help="share of the pairs that explore=epsilon puts first")
     # Advantages
-    advantage: str = static("one_step", choices=("one_step", "group", "to_go"), help="rewards; GRPO; rewards until the end")
+    advantage: str = static("one_step", choices=("one_step", "group", "to_go"), help="of rewards, of GRPO, of rewards-to-go")
     baseline: str = static("mean", choices=("mean", "median"), help="of the group")
-    normalize: str = static("step", choices=("step", "buffer", "agent"), help="group: a step's agents, all, or an agent's steps")
+    normalize: str = static("step", choices=("step", "buffer", "agent"), help="group: a step's agents, the rollout, one agent")
     equity_coef: float = traced(0.0, low=0.0, help="weight of the penalty for widening the spread of the agents' returns")
     gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step, unless advantage=one_step")
     # Losses and gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(4, low=1, help="gradient steps per pass")
-    learning_rate: float = traced(5e-4, low=0.0, help="of the first update")
+    learning_rate: float = traced(5e-4, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(0.5, low=0.0, help="global norm to which gradients are clipped")
@@ -80,8 +80,8 @@ class Config(RolloutConfig):
     clip_high: float = traced(0.28, low=0.0, help="how far it may rise above 1")
     entropy_coef: float = traced(0.01, low=0.0, help="weight of the entropy bonus")
     stay_near_best: bool = static(False, help="penalise leaving the best policy so far, once an update is no improvement")
-    kl_coef: float = traced(0.5, low=0.0, help="initial weight of that penalty")
-    kl_limit: float = traced(0.01, low=0.0, help="beyond it the weight doubles, and only the penalty counts")
+    kl_coef: float = traced(0.5, low=0.0, high=MAX_KL_COEF, help="initial weight of that penalty")
+    kl_limit: float = traced(0.01, low=0.0, help="beyond it a minibatch doubles the weight and applies only the penalty")
 
 
 class Params(NamedTuple):
@@ -151,7 +151,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
         own, items = inputs.own, inputs.items
         if config.normalize_observations:
             own, items = params.own_stats.normalize(own), params.item_stats.normalize(items) if env.items else ()
-        return (own, items) if env.items else ((), own, (), ())
+        return (own, items) if env.items else ((), own, (), ())  # an ``Actor`` takes carry, observations, first and alive
 
     def init(key: jax.Array, inputs: Inputs) -> Params:
         sizes = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
@@ -181,7 +181,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())
     params = make_networks(env, config).init(key_actor, get_inputs(env, actors.timestep))
     updates, zero = jnp.zeros((), jnp.int32), jnp.zeros(())
-    opt_state = OptState(make_optimizer(config, updates).init(params.actor), params, zero - jnp.inf, zero)
+    opt_state = OptState(make_optimizer(config, updates).init(params.actor), params, jnp.array(-jnp.inf), zero)
     return TrainState(Learner(params, opt_state, updates, key_learner, env_params), actors)
 
 
@@ -252,7 +252,7 @@ def ospo_loss(
     pi = networks.policy(params._replace(actor=actor), batch.inputs)
 
     # E[min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)]. Masked samples are arbitrary, and a policy may move far; exp of either must
-    # not reach the gradient as infinity times zero. e^±20 is clipped by any ε anyway.
+    # not reach the gradient as infinity times zero. A sample whose ratio has left e^±20 has no gradient.
     log_ratio = jnp.clip(jnp.where(batch.mask, pi.log_prob(batch.sample) - batch.log_prob, 0.0), -20.0, 20.0)
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1.0 - config.clip_low, 1.0 + config.clip_high)
@@ -268,7 +268,7 @@ def ospo_loss(
     metrics = {
         "policy_loss": policy_loss,
         "entropy": entropy,
-        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.mask),  # Schulman's low-variance estimator
+        "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.mask),  # "k3" (Schulman 2020)
         "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.mask),
         "kl_to_best": kl,
     }
@@ -331,7 +331,9 @@ def standardize(config: Config, value: jax.Array, in_group: jax.Array) -> tuple[
 
     if config.baseline == "mean":
         centred = value - mean(value)
-        return centred / (jnp.sqrt(mean(jnp.square(centred))) + 1e-8), in_group
+        std = jnp.sqrt(mean(jnp.square(centred)))
+        rounding = 1e-5 * mean(jnp.abs(value))  # a deviation that rounding explains is none: all have the same reward
+        return jnp.where(std > rounding, centred / (std + 1e-8), 0.0), in_group
     known = jnp.where(in_group, value, jnp.nan)
     known = known if config.normalize == "step" else collectives.gather(known, axis=1)
     centred = value - jnp.nan_to_num(jnp.nanmedian(known, axes, keepdims=True))
@@ -399,9 +401,9 @@ def choose_actions(env: Environment, config: Config, pi: Any, key: jax.Array, gr
         return pi.mode()
     scores = jax.nn.softmax(pi.logits) if config.matching_weight == "probability" else pi.logits
     weights, waiting = scores[..., :-1], scores[..., -1]
-    if config.waiting != "never" and config.matching_weight == "logit":  # only so are the logits of two agents comparable
+    if config.waiting != "never" and config.matching_weight == "logit":  # relative to waiting, agents' logits are comparable
         weights, waiting = weights - waiting[..., None], jnp.zeros_like(waiting)
-    if not greedy:
+    if not greedy:  # the ratio in the loss is that of independent choices, an approximation with explore=epsilon
         draws, known = flat(jax.random.uniform, key, weights.shape), jnp.where(pi.mask[..., :-1], weights, 0.0)
         span = 1.0 + jnp.max(known) - jnp.min(known)
         weights = jnp.where(draws < config.epsilon, jnp.max(known) + span * (1.0 + draws / (config.epsilon + 1e-6)), weights)

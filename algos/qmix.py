@@ -49,7 +49,7 @@ class Config(RolloutConfig):
 
     # Rollouts
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(32, low=1, help="environment steps per update, and of a replayed rollout")
+    rollout_length: int = static(32, low=1, help="steps of every environment per update, and of a replayed rollout")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
     epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
     epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training over which it falls")
@@ -83,7 +83,7 @@ class Config(RolloutConfig):
     batch_size: int = static(32, low=1, help="replayed rollouts per gradient step, over all devices")
     learning_starts: int = static(5_000, low=0, help="environment steps before the first gradient step")
     optimizer: str = static("adam", choices=("adam", "radam"), help="radam: rectified Adam (Liu et al. 2020)")
-    learning_rate: float = traced(4e-3, low=0.0, help="of the first update")
+    learning_rate: float = traced(4e-3, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(10.0, low=0.0, help="global norm to which gradients are clipped")
@@ -204,8 +204,8 @@ class Mixer(linen.Module):
 
     Initial weights are around 1 / √width, so that small values are roughly summed; ``scale`` is how far the state changes that. A
     large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs; here its slope
-    does not fall below ``slope``, so that costs are distinguished too. A slope of 0.25, or a bias that lifts all values above 0,
-    makes the mixture so linear that it settles for 7 in the paper's two-step game, as a sum does.
+    does not fall below ``slope``, so that costs are distinguished too. With a slope of 0.25, or a bias that lifts all values
+    above 0, the mixture is so nearly linear that it reaches 7 in the paper's two-step game, as VDN does; the optimum is 8.
     """
 
     width: int
@@ -219,17 +219,17 @@ class Mixer(linen.Module):
         """values […, A], state […, G] → […, 1]."""
         agents = values.shape[-1]
 
-        def hypernet(outputs: int, hidden: int, name: str, around: float = 0.0) -> jax.Array:
+        def hypernet(outputs: int, hidden: int, name: str, bias: float = 0.0) -> jax.Array:
             x = nn.ACTIVATIONS[self.activation](nn.dense(hidden, self.scale, f"{name}_hidden")(state))
-            return nn.dense(outputs, self.scale, name, bias=around)(x)
+            return nn.dense(outputs, self.scale, name, bias=bias)(x)
 
-        around = 1 / self.width**0.5
-        first = hypernet(agents * self.width, self.hypernet_width, "first", around).reshape(*state.shape[:-1], agents, self.width)
+        weight = 1 / self.width**0.5
+        first = hypernet(agents * self.width, self.hypernet_width, "first", weight).reshape(*state.shape[:-1], agents, self.width)
         bias = nn.dense(self.width, self.scale, "bias")(state)
         hidden = jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias
         low = jnp.minimum(hidden, 0.0)
         hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.slope) * jnp.expm1(low) + self.slope * low
-        second = hypernet(self.width, self.hypernet_width, "second", around)
+        second = hypernet(self.width, self.hypernet_width, "second", weight)
         return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + hypernet(1, self.width, "offset")
 
 
@@ -253,8 +253,8 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
 
     length = config.rollout_length
     rows = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape[2:]), x.dtype), inputs)  # of one environment
-    reward, false = jnp.zeros((length, env.num_agents)), jnp.zeros(length, bool)
-    empty = Rollout(rows, false, reward.astype(jnp.int32), reward, false, false, jax.tree.map(lambda x: x[0], recurrent))
+    reward, flags = jnp.zeros((length, env.num_agents)), jnp.zeros(length, bool)
+    empty = Rollout(rows, flags, reward.astype(jnp.int32), reward, flags, flags, jax.tree.map(lambda x: x[0], recurrent))
     replay = make_buffer(config, vec.num_envs).init(empty)
     opt_state = OptState(optimizer_state, jax.tree.map(jnp.copy, weights), replay.current_index, replay.is_full)
     learner = Learner(params, opt_state, updates, key_learner, env_params)
@@ -301,7 +301,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     filled = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
 
     def skip_learning(config, learner, replay, key):
-        names = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")
+        names = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")  # all metrics of ``learn``
         return learner, dict.fromkeys(names, jnp.zeros((), jnp.float32))
 
     learner, metrics = cond_any(filled, functools.partial(learn, env), skip_learning, config, learner, replay, key_learn)
@@ -351,13 +351,14 @@ def td_loss(
     _, values = networks.action_values(params, weights, inputs, batch.recurrent)
     _, target_values = networks.action_values(params, target, inputs, batch.recurrent)
 
-    # Values of the chosen actions, and of the best next ones; agents that are not alive add nothing.
+    # Values of the chosen actions and, from the target network, of the greedy ones in every row, the one after the last included;
+    # agents that are not alive add nothing.
     chosen = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
     chosen_value = jnp.sum(jnp.where(chosen, values[:-1], 0.0), axis=-1) * inputs.alive[:-1]
-    next_action = best_action(jax.lax.stop_gradient(values) if config.double_q else target_values, inputs.action_mask)
-    next_value = jnp.take_along_axis(target_values, next_action[..., None], axis=-1)[..., 0] * inputs.alive
+    greedy_action = best_action(jax.lax.stop_gradient(values) if config.double_q else target_values, inputs.action_mask)
+    greedy_value = jnp.take_along_axis(target_values, greedy_action[..., None], axis=-1)[..., 0] * inputs.alive
     team_value = networks.mix(params, weights, chosen_value, inputs.state[:-1])
-    next_team_value = networks.mix(params, target, next_value, inputs.state)
+    greedy_team_value = networks.mix(params, target, greedy_value, inputs.state)
 
     # A team's reward is the mean over all its agents, also dead ones, whose reward is 0: so one agent's reward has
     # the same weight however many others are alive.
@@ -369,8 +370,8 @@ def td_loss(
         reward = jnp.mean(reward * alive[:-1], -1, keepdims=True)
         alive = jnp.ones((*alive.shape[:-1], 1), bool)
     step = Step(reward, alive[1:], batch.terminated, batch.cut)
-    next_values, last_value = next_team_value[:-1], next_team_value[-1]
-    _, td_target = gae(step, next_values, last_value, config.gamma, config.td_lambda, config.bootstrap_limit)
+    bootstrapped, last_value = greedy_team_value[:-1], greedy_team_value[-1]
+    _, td_target = gae(step, bootstrapped, last_value, config.gamma, config.td_lambda, config.bootstrap_limit)
 
     error = team_value - jax.lax.stop_gradient(td_target)
     loss = collectives.masked_mean(jnp.square(error), mask)

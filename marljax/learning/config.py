@@ -13,7 +13,7 @@ class RolloutConfig(Hyperparameters):
 
     total_steps: int = static(1_000_000, low=1, high=2**53, help="environment steps in total, rounded up to whole updates")
     num_envs: int = static(64, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(32, low=1, help="environment steps per update")
+    rollout_length: int = static(32, low=1, help="steps of every environment per update")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,5 +38,5 @@ class RolloutConfig(Hyperparameters):
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps of one update."""
+        """Environment steps of one update, over all environments."""
         return self.num_envs * self.rollout_length

@@ -13,7 +13,7 @@ def make_optimizer(config: Any, updates: jax.Array, name: str = "adam") -> optax
     """``adam`` or ``radam`` (rectified) at the learning rate of this update, on gradients clipped to a global norm.
 
     ``config`` has ``learning_rate``, ``anneal_learning_rate``, ``adam_eps``, ``max_grad_norm`` and ``num_updates``. Adam works on
-    one vector instead of many arrays: a fraction of the kernels, to compile and to run.
+    one vector instead of many arrays, so that far fewer kernels are compiled and launched.
     """
     scale = {"adam": optax.scale_by_adam, "radam": optax.scale_by_radam}[name](eps=config.adam_eps)
     rate = optax.scale_by_learning_rate(config.learning_rate * _annealing(config, updates))
@@ -21,7 +21,7 @@ def make_optimizer(config: Any, updates: jax.Array, name: str = "adam") -> optax
 
 
 def make_actor_critic_optimizer(config: Any, updates: jax.Array) -> optax.GradientTransformation:
-    """The same for parameters {"actor": …, "critic": …}, with ``critic_learning_rate`` for the critic unless that is 0, and
+    """Adam for parameters {"actor": …, "critic": …}, with ``critic_learning_rate`` for the critic unless that is 0, and
     gradients clipped together or, with ``clip_actor_critic_separately``, each part by its own norm."""
     critic_rate = jnp.asarray(config.critic_learning_rate)
     rates = {"actor": config.learning_rate, "critic": jnp.where(critic_rate > 0.0, critic_rate, config.learning_rate)}

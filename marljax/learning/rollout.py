@@ -48,8 +48,9 @@ class Step(NamedTuple):
     cut: jax.Array  # [T, E] bool: an episode ended there, terminated or truncated
 
     def with_death_masking(self, alive: jax.Array, teams: Sequence[int]) -> "Step":
-        """The same with agents that stay in the episode after their death and share what their team earns (Yu et al. 2022).
+        """The same with agents that stay in the episode after their death and share what their team earns.
 
+        In the spirit of death masking (Yu et al. 2022), which also replaces the inputs of the dead; here they stay.
         ``alive`` [T, E, A] is that of the timesteps in which actions were taken. Dead agents earn the mean reward of their
         living team-mates, and their values go on; only where a new agent takes over the slot does nothing follow.
         """

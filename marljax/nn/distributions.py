@@ -14,7 +14,7 @@ from marljax.core.spaces import Box, Discrete, MultiDiscrete, Space, num_actions
 from marljax.utils.random import flat
 
 MASKED = -1e9  # logit of unavailable actions: never drawn, and finite, so that a row with nothing available stays finite
-MANY = 64  # choices, above which drawing a random number for each is slow
+BLOCKED_ABOVE = 64  # choices: drawing a random number for each of more is slow, so they are sampled in blocks
 BLOCK = 32
 LOG_STD = (-5.0, 2.0)  # bounds of log standard deviations
 
@@ -39,7 +39,7 @@ class Categorical:
         self._log_probs = jax.nn.log_softmax(self.logits)
 
     def sample(self, key: jax.Array) -> jax.Array:
-        if self.logits.shape[-1] > MANY:
+        if self.logits.shape[-1] > BLOCKED_ABOVE:
             return _sample_in_blocks(key, self.logits)
         return jnp.argmax(self.logits + flat(jax.random.gumbel, key, self.logits.shape), axis=-1)  # the Gumbel-max trick
 
@@ -129,7 +129,7 @@ class SquashedGaussian:
     tanh, actions are [..., *shape].
 
     A mask [..., d] is False for padding, where agents have different numbers of actions: 0 in samples and actions, and in no
-    probability, entropy or divergence. A mask [..., 1] applies to all of them.
+    probability, entropy or divergence. A mask [..., 1] excludes nothing.
     """
 
     def __init__(self, outputs: jax.Array, shape: tuple[int, ...], mask: jax.Array):
@@ -150,6 +150,7 @@ class SquashedGaussian:
         return self._without_padding(self._gaussian.sample(seed=key))
 
     def mode(self) -> jax.Array:
+        """The Gaussian's mean, whose tanh is the action's median; the squashed density has no simple mode."""
         return self._mean
 
     def log_prob(self, sample: jax.Array) -> jax.Array:

@@ -86,8 +86,8 @@ class Encoder(nn.Module):
     Two layers embed every entity, with weights shared by its kind, and two others embed the agent's own columns. All present
     entities attend to one another; the attention output is projected and added (residual). A kind is reduced to the mean over its
     present entities and their share of the slots, which makes it permutation-invariant; an ordered kind keeps every entity in its
-    slot, with 0 for absent ones. Published are two tokens, all neighbours in one and the distance field in the other; here
-    every neighbour is a token.
+    slot, with 0 for absent ones. The published network uses two tokens, all neighbours in one and the distance field in
+    the other; here every neighbour is a token.
     """
 
     sizes: EncoderSizes

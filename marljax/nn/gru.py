@@ -1,4 +1,5 @@
-"""A gated recurrent unit over whole sequences (Cho et al. 2014), with a gradient written by hand.
+"""A gated recurrent unit over whole sequences (Cho et al. 2014; the reset gate after the product, as in cuDNN), with a gradient
+written by hand.
 
 Whatever does not depend on the recurrent state is one product over all steps: the inputs' part of the gates before the loop, and
 the gradient of the recurrent weights after the backward loop, which automatic differentiation adds up from many small products.

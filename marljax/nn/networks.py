@@ -1,6 +1,6 @@
 """The algorithms' networks, in flax.linen.
 
-All inputs carry time first, [T, E, A, …]; a single step is T = 1: a rollout and its replay in an update run the same code.
+All inputs have time first, [T, E, A, …], and a single step is T = 1, so that rollouts and updates run the same code.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ class ActorCritic(nn.Module):
 class CentralCritic(nn.Module):
     """State values from the global state and each agent's own features.
 
-    The first layer is W·state, computed once per environment, plus V·features, per agent: the same mathematics as a layer on the
+    The first layer is W·state, computed once per environment, plus V·features, per agent: equivalent to a layer on the
     two concatenated, without the state tiled A times. An encoder, if there is one, precedes V.
     """
 

@@ -28,7 +28,7 @@ class TwoTowers(nn.Module):
 class PairScorer(nn.Module):
     """Scores of every agent with every item from one MLP on both, and of every agent with the noop.
 
-    The first layer is W·agent + V·item, computed once per agent and once per item: the same mathematics as a layer on the two
+    The first layer is W·agent + V·item, computed once per agent and once per item: equivalent to a layer on the two
     concatenated, without an input per pair.
     """
 

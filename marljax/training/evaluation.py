@@ -19,7 +19,7 @@ from marljax.core.environment import ScriptedPolicy as ScriptedPolicy
 from marljax.core.spaces import Discrete, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import VecState, vectorize
-from marljax.nn.distributions import MANY, Categorical, distribution
+from marljax.nn.distributions import BLOCKED_ABOVE, Categorical, distribution
 from marljax.utils.random import flat
 
 EVALUATION_SEED = 1_000_003  # of the frozen episodes: the same for every run, algorithm and scripted policy
@@ -38,7 +38,7 @@ class RandomPolicy:
         del state
         space = self.env.action_space
         if isinstance(space, Discrete):
-            if space.n > MANY:
+            if space.n > BLOCKED_ABOVE:
                 return Categorical(jnp.zeros(timestep.action_mask.shape), timestep.action_mask).sample(key), carry
             draws = flat(jax.random.uniform, key, timestep.action_mask.shape)
             return jnp.argmax(jnp.where(timestep.action_mask, draws, -1.0), axis=-1), carry

@@ -51,6 +51,14 @@ def test_values_are_compared_within_their_group(normalize, baseline):
     assert np.isfinite(found).all()
 
 
+def test_agents_with_equal_rewards_have_no_advantage():
+    """Though their mean, rounded, differs from them."""
+    for count, value in ((100, 3.7), (7, 0.1)):
+        rewards = jnp.full((2, 3, count), value)
+        found, _ = ospo.standardize(ospo.Config(), rewards, jnp.ones(rewards.shape, bool))
+        np.testing.assert_array_equal(found, 0.0)
+
+
 @pytest.mark.parametrize(
     ("waiting", "explore"), [("never", "softmax"), ("compared", "softmax"), ("learnt", "softmax"), ("ignored", "epsilon")]
 )

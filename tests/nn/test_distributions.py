@@ -143,7 +143,7 @@ def test_outputs_and_choices_of_a_space(space, width, choice):
 
 
 def test_many_choices_are_drawn_by_their_probabilities():
-    """Beyond ``MANY`` choices by cumulative sums; a masked choice is never drawn, whatever the rounding."""
+    """Beyond ``BLOCKED_ABOVE`` choices by cumulative sums; a masked choice is never drawn, whatever the rounding."""
     draw = np.random.default_rng(0)
     logits, mask = jnp.array(draw.normal(size=(3, 385)) * 3.0, jnp.float32), draw.random((3, 385)) < 0.3
     mask[2] = False
