@@ -227,7 +227,10 @@ class Merge(Environment):
         """Applies the CAVs' actions and advances the traffic by one decision interval.
 
         With ``Physics.stops_at_end`` nothing moves after the end of the episode: the sub-step of the crash that ends it, or the
-        first of the ``last`` decision. Also returns the number of sub-steps skipped.
+        first of the ``last`` decision.
+
+        Returns:
+            The vehicles, and the number of sub-steps skipped.
         """
         human = is_human(env_params)
         action = jnp.concatenate([action, jnp.full(NUM_VEHICLES - NUM_CAVS, IDLE, action.dtype)])
@@ -267,7 +270,13 @@ def scaled(vehicles: Vehicles) -> tuple[jax.Array, ...]:
 
 
 def observation(vehicles: Vehicles, alive: jax.Array, intents: tuple[jax.Array, jax.Array] | None) -> jax.Array:
-    """[6, O]: see ``Merge``; 0 for CAVs not ``alive``. ``intents``: x and y of the intended courses, [horizon, 6] each."""
+    """[6, O]: see ``Merge``.
+
+    Args:
+        vehicles: [12].
+        alive: [6] bool, CAVs that observe; the others get 0.
+        intents: x and y of the CAVs' intended courses, [horizon, 6] each, or None.
+    """
     features = jnp.stack(scaled(vehicles))
     own = features[:, :NUM_CAVS]
     dx = jnp.abs(vehicles.x[None, :] - vehicles.x[:NUM_CAVS, None])

@@ -87,9 +87,14 @@ def priority(vehicles: Vehicles, ties: jax.Array, env_params: MergeParams) -> ja
 def safety_room(own: Forecast, others: Forecast, present: jax.Array, changes_lane: jax.Array) -> jax.Array:
     """[n] m: the minimum room over the forecast for each action.
 
-    The distance to the end of the merging lane, or 100 elsewhere. A lane change ([n] bool) limits it to |Δx| of the nearest front
-    and rear vehicles in the own and the adjacent lane, any other action to the headway in the own lane. ``own`` [n, T] is the CAV
-    under each action, ``others`` [T, K] those considered if ``present`` ([K] bool).
+    The distance to the end of the merging lane, or 100 elsewhere. A lane change limits it to |Δx| of the nearest front and rear
+    vehicles in the own and the adjacent lane, any other action to the headway in the own lane.
+
+    Args:
+        own: [n, T], the CAV under each action.
+        others: [T, K].
+        present: [K] bool, which of the others to consider.
+        changes_lane: [n] bool.
     """
     adjacent = rewards.adjacent_lane(own.lane, own.x)[:, :, None]
     dx = others.x - own.x[:, :, None]
@@ -149,7 +154,10 @@ def supervise(
     env_params: MergeParams,
     horizon: int,
 ) -> jax.Array:
-    """[A] int, the CAVs' actions with dangerous ones replaced, from ``action`` ([A] int), available by ``mask`` ([A, n] bool)."""
+    """[A] int, the CAVs' actions with dangerous ones replaced, from ``action`` ([A] int), available by ``mask`` ([A, n] bool).
+
+    ``horizon`` is the number of decisions to predict.
+    """
     draws = flat(jax.random.uniform, key, (NUM_CAVS + 2 * (vehicles.x.shape[0] - NUM_CAVS),))
     ties, noise = draws[:NUM_CAVS], draws[NUM_CAVS:].reshape(2, -1)
     prediction = look_ahead(noise, vehicles, physics, env_params, horizon)
@@ -166,8 +174,10 @@ def resolve(
     env_params: MergeParams,
 ) -> jax.Array:
     """[A] int: one CAV at a time, lowest ``order`` [A] first, keeps an action without a collision ahead, else takes the
-    available one with the most room."""
-    # The forecasts are sorted once, so that each CAV's own is the next element of the scan.
+    available one with the most room.
+
+    The forecasts are sorted once, so that each CAV's own is the next element of the scan.
+    """
     slots = jnp.arange(NUM_CAVS)
     turn = ranks(order)
     agent = jnp.sum(jnp.where(turn[None, :] == slots[:, None], slots[None, :], 0), axis=1)

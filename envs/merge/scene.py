@@ -71,10 +71,14 @@ def road_lines(end: float) -> Segments:
 
 
 def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float, seconds: jax.Array) -> Scene:
-    """The scene in metres, up to x = ``end``, with y to the left, so that the ramp comes in from below.
+    """The scene in metres, with y to the left, so that the ramp comes in from below.
 
-    ``merged`` [A] bool: CAVs that entered on the ramp and are on the through lane, not crashed. ``cavs`` [] is the number of CAVs
-    so far, including those that have left, ``seconds`` [] the time since the episode began.
+    Args:
+        vehicles: [V] each, the A CAVs first.
+        merged: [A] bool, CAVs that entered on the ramp and are on the through lane, not crashed.
+        cavs: [] number of CAVs so far, including those that have left.
+        end: m, right end of the view.
+        seconds: s since the episode began.
     """
     x, lane, alive, crashed = (leaf[: merged.shape[0]] for leaf in (vehicles.x, vehicles.lane, vehicles.alive, vehicles.crashed))
     in_view = alive & (x <= end)

@@ -102,7 +102,10 @@ def flow(key: jax.Array, vehicles: Vehicles, free: jax.Array, env_params: MergeP
     """Open inflow: vehicles past the road's end leave, and at each entry one enters with some probability if there is room.
 
     A draw decides between a CAV and a human driver, who takes the lowest ``free`` slot ([12] bool) of its kind; if there is
-    none, no vehicle enters. Returns the vehicles, and [12] bool, those that entered, and those that left.
+    none, no vehicle enters.
+
+    Returns:
+        The vehicles; [12] bool, those that entered; [12] bool, those that left.
     """
     left = vehicles.alive & (vehicles.x > road.ROAD_END)
     vehicles = vehicles.replace(alive=vehicles.alive & ~left)

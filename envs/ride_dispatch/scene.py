@@ -39,7 +39,13 @@ class Queue(NamedTuple):
 
 
 def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
-    """The scene, in km and minutes; ``present`` [N] bool are the slots with a vehicle."""
+    """The scene, in km and minutes.
+
+    Args:
+        state: of the episode.
+        env_params: the zones.
+        present: [N] bool, slots with a vehicle.
+    """
     vehicles, orders, demand = state.vehicles, state.orders, env_params.demand
     scale = min(2.0, (1000 / len(present)) ** 0.25)
     zones = _points(demand.up, demand.cross)

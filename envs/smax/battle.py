@@ -121,7 +121,16 @@ def push_apart(x: jax.Array, y: jax.Array, alive: jax.Array, radius: jax.Array) 
 
 
 def fight(units: Units, order: Order, stats: Stats, reload: jax.Array, num_allies: int, env_params: SmaxParams) -> Units:
-    """Carries out the orders for one decision, eight world steps; ``reload`` [N, …] s is the cooldown that a shot starts."""
+    """Carries out the orders for one decision, eight world steps.
+
+    Args:
+        units: [N, …].
+        order: [N, …], held for all world steps.
+        stats: [N, …].
+        reload: [N, …] s, the cooldown that a shot starts.
+        num_allies: allies come first.
+        env_params: the time step and the map.
+    """
     dt, width, height = env_params.time_step, env_params.map_width, env_params.map_height
     move_x, move_y = order.move_x * stats.speed * dt, order.move_y * stats.speed * dt
     reach = stats.range**2

@@ -142,7 +142,13 @@ def act(
 ) -> tuple[jax.Array, Any]:
     """The enemies' actions, [M] in their own numbering or [M, 4] continuous, and the policy's memory.
 
-    ``state`` is that of the battle, with the policy's memory, ``kind`` [N] are the unit types.
+    Args:
+        opponent: the policy.
+        key: for sampling its actions.
+        state: of the battle, with the policy's memory.
+        kind: [N] unit types.
+        num_allies: units of the other team.
+        env_params: parameters of the battle, with the weights.
     """
     board = state.replace(
         units=mirror(state.units, num_allies, env_params.map_width), kind=jnp.roll(kind, -num_allies), memory=None

@@ -34,10 +34,17 @@ def act(
 ) -> tuple[jax.Array, Memory]:
     """[M, …] actions int32, and the memory for the next decision.
 
-    A unit keeps shooting at its last target while that one is in sight and in range; a new one is the ``closest`` of the
-    ``opponents`` [K, …], in the order in which the team numbers them, or a ``random`` one in range. The opponent in sight to walk
-    towards is drawn at every decision. ``draws`` [2, M, …], uniform in [0, 1), tell whom to walk to and whom to shoot at; one row
-    is enough with ``targets="closest"``.
+    A unit keeps shooting at its last target while that one is in sight and in range. The opponent in sight to walk towards is
+    drawn at every decision.
+
+    Args:
+        own: [M, …] units of the scripted team.
+        stats: [M, …] of them.
+        opponents: [K, …] in the order in which the team numbers them.
+        memory: [M, …].
+        draws: [2, M, …] uniform in [0, 1): whom to walk to, whom to shoot at; one row with ``targets="closest"``.
+        shoots: False for a team that only walks.
+        targets: a new target is the ``closest`` opponent in range or a ``random`` one.
     """
     x, y = opponents.x[:, None], opponents.y[:, None]
     squared = (x - own.x) ** 2 + (y - own.y) ** 2

@@ -24,7 +24,12 @@ def spawn(draws: jax.Array, scenario: Scenario, env_params: SmaxParams) -> tuple
     """Positions x and y, [N, …] map units, and types [N, …] int32, or None where the scenario fixes them.
 
     With random positions, half the time the enemies mirror the allies; else one team starts in the centre and the other on the
-    ways to the four corners. ``draws`` [``num_draws``, …] are uniform in [0, 1).
+    ways to the four corners.
+
+    Args:
+        draws: [``num_draws``, …] uniform in [0, 1).
+        scenario: which kind of positions and types.
+        env_params: the map's size and the noise.
     """
     size, num_allies = scenario.num_units, scenario.num_allies
     noise, width, height = env_params.spawn_noise, env_params.map_width, env_params.map_height

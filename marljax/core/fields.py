@@ -103,8 +103,11 @@ def check_option(field: dataclasses.Field, value: Any) -> None:
 def check_params(env_params: Any, default: Any) -> None:
     """Checks concrete ``env_params`` against the shapes and types of ``default`` and the ranges that ``param`` declares.
 
-    Numbers are compared as float32, in which programs compute. Raises ``UserError`` for the first of another shape, not finite,
-    with a fraction where ``default`` is an integer, or out of its declared range.
+    Numbers are compared as float32, in which programs compute.
+
+    Raises:
+        UserError: for the first number of another shape, not finite, with a fraction where ``default`` is an integer, or out of
+            its declared range.
     """
     if str(jax.tree.structure(env_params)) != str(jax.tree.structure(default)):
         raise UserError("env_params have another structure than default_params; replace numbers and arrays by numbers and arrays")
