@@ -31,6 +31,7 @@ def our_env() -> Environment:
 
 
 def comparison(plan: Plan) -> Comparison:
+    """Both loops by title, at the same settings."""
     ours, theirs = configs(plan)
     configured = {"config": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
     return Comparison(

@@ -45,6 +45,7 @@ def our_env(limit: str = "truncate") -> Environment:
 
 
 def comparison(plan: Plan) -> Comparison:
+    """All three trainings by the keys of ``LOOPS``, at the same settings."""
     ours, theirs = configs(plan)
     configured = {"config": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
     return Comparison(

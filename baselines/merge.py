@@ -57,7 +57,8 @@ def learned_results(
     cache: ResultCache, title: str, name: str, algo: str, overrides: Sequence[str]
 ) -> list[tuple[str, Metrics | None]]:
     """Trains five seeds in one program and plays their best parameters, without and with the supervisor."""
-    overrides, name = ["env=merge", *overrides, f"seeds={SEEDS}", "eval.episodes=128"], f"{CELL} {name}"
+    overrides = ["env=merge", *overrides, f"seeds={SEEDS}", "eval.episodes=128"]
+    name = f"{CELL} {name}"
 
     def result(suffix: str, safety: bool) -> Metrics | None:
         def adapt(run: Settings) -> Settings:

@@ -49,7 +49,7 @@ def configs(plan: Plan, mixer: str) -> tuple[qmix.Config, jaxmarl_qmix.Config]:
 
 
 def comparison(plan: Plan, mixer: str) -> Comparison:
-    """Our environment bootstraps the value of a final observation."""
+    """Both loops at the same settings; our environment bootstraps the value of a final observation."""
     ours, theirs = configs(plan, mixer)
     configured = {"theirs": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
     return Comparison(
