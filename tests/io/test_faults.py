@@ -123,6 +123,18 @@ def test_a_closed_pipe_ends_a_run_like_a_signal(tmp_path):
     assert checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints")
 
 
+def test_a_second_ctrl_c_ends_a_run_at_once_with_one_line(tmp_path):
+    arguments = ["algo.total_steps=1e7", "chunk=5", "checkpoint.every=1e-9"]  # a checkpoint after every chunk
+    running = start(tmp_path, "tiny", *TINY, f"runs={tmp_path}", *arguments)
+    wait_for(lambda: checkpoint.checkpoints(tmp_path / "tiny_corridor" / "run" / "checkpoints"), running)
+    for _ in range(2):
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    _, errors = running.communicate(timeout=300)
+    assert running.returncode == 128 + signal.SIGINT
+    assert errors in ("stopped\n", "")  # empty where the first one was quick enough
+
+
 def test_two_ctrl_c_in_the_middle_of_a_chunk_end_a_run_at_once(tmp_path):
     """Python merges them: the only chunk takes much longer than both."""
     arguments = ["algo.total_steps=1280", "chunk=64", "algo.layers=[4000,4000]"]
