@@ -6,8 +6,7 @@ Traffic", 2023), with the driver mixes of iPLAN (Wu et al., 2023) and MAPPO-PIS 
 """
 
 import dataclasses
-import functools
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +35,9 @@ from marljax.envs.merge.params import (
 )
 from marljax.envs.merge.reward import EpisodeStats
 from marljax.envs.merge.spawn import flow, is_cav, is_human, spawn
-from marljax.envs.merge.traffic import Physics, Vehicles
+from marljax.envs.merge.traffic import Physics, Vehicles, slots_like
 from marljax.errors import unknown
+from marljax.utils.batching import batch_last, expand_trailing_dims, select
 
 DECISION_TIME = traffic.SUBSTEPS * traffic.TIME_STEP  # s
 OBSERVED = 4  # neighbours in an observation
@@ -148,24 +148,14 @@ class Merge(Environment):
         self, key: jax.Array, state: MergeState, action: jax.Array, env_params: MergeParams
     ) -> tuple[MergeState, Outcome]:
         key_safety, key_flow = jax.random.split(key)
-        before = state.vehicles
-        acting = self._present(before)
-        mask = action_mask(before, acting, env_params)
+        vehicles, free = state.vehicles, ~state.vehicles.alive
+        mask = action_mask(vehicles, self._present(vehicles), env_params)
         action = decided = jnp.where(available(mask, action), action, IDLE)
         if self.safety:
-            decided = safety.supervise(key_safety, before, action, mask, self._rules, env_params, self.horizon)
-        last = state.step + 1 >= env_params.duration
-        vehicles, skipped = self._drive(before, decided, acting, last, env_params)
-
-        own = rewards.neighbours(vehicles, vehicles.lane[:NUM_CAVS], NUM_CAVS)
-        own_reward = rewards.local_reward(vehicles, own, env_params)
-        reward = rewards.share(own_reward, self.reward, vehicles, own, acting)
-        terminated = self._over(vehicles, acting)
-        published = own_reward + (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
-        stats = rewards.update_stats(state.stats, before, vehicles, own, published, acting, decided != action)
-        state = state.replace(vehicles=vehicles, step=state.step + 1, stats=stats.replace(skipped=skipped))
+            decided = safety.supervise(key_safety, vehicles, action, mask, self._rules, env_params, self.horizon)
+        state, outcome = batch_last(self._decide)(state, decided, decided != action, env_params)
         if self.open_inflow:
-            vehicles, entered, left = flow(key_flow, vehicles, ~before.alive, env_params)
+            vehicles, entered, left = flow(key_flow, state.vehicles, free, env_params)
             entered, left = entered[:NUM_CAVS], left[:NUM_CAVS]
             on_ramp = jnp.where(entered, vehicles.lane[:NUM_CAVS] == road.JK, state.on_ramp)
             stats = state.stats.replace(
@@ -174,22 +164,13 @@ class Merge(Environment):
                 ramp_merged=state.stats.ramp_merged + jnp.sum(left & merged(state)),
             )
             state = state.replace(vehicles=vehicles, on_ramp=on_ramp, stats=stats)
-        return state, Outcome(reward, terminated, last & ~terminated)
+        return state, outcome
 
     def observe(self, state: MergeState, env_params: MergeParams) -> View:
-        vehicles = state.vehicles
-        alive = self._present(vehicles)
-        return View(
-            obs=observation(vehicles, alive, safety.intents(vehicles, self._rules, self.horizon) if self.intents else None),
-            action_mask=action_mask(vehicles, alive, env_params),
-            alive=alive,
-            metrics=rewards.metrics(state.stats, jnp.sum(merged(state)), self._seconds(state)),
-        )
+        return batch_last(self._observe)(state, env_params)
 
     def global_state(self, state: MergeState, env_params: MergeParams) -> jax.Array:
-        vehicles = state.vehicles
-        features = jnp.stack([jnp.ones_like(vehicles.x), is_cav().astype(vehicles.x.dtype), *scaled(vehicles), vehicles.heading])
-        return jnp.where(vehicles.alive, features, 0.0).T.reshape(-1)
+        return batch_last(self._global_state)(state, env_params)
 
     def scene(self, state: MergeState, env_params: MergeParams) -> Scene:
         end = road.ROAD_END if self.open_inflow else merge_scene.FARTHEST
@@ -204,6 +185,40 @@ class Merge(Environment):
             legend=merge_scene.LEGEND,
         )
 
+    # --- under ``batch_last``: arrays may have trailing axes ------------------------------------------------------------
+
+    def _decide(
+        self, state: MergeState, action: jax.Array, replaced: jax.Array, env_params: MergeParams
+    ) -> tuple[MergeState, Outcome]:
+        """One decision of the CAVs; ``action`` [6] int is available, ``replaced`` [6] bool where it is the supervisor's."""
+        before, acting = state.vehicles, self._present(state.vehicles)
+        last = state.step + 1 >= env_params.duration
+        vehicles, skipped = self._drive(before, action, acting, last, env_params)
+        own = rewards.neighbours(vehicles, vehicles.lane[:NUM_CAVS])
+        own_reward = rewards.local_reward(vehicles, own, env_params)
+        reward = rewards.share(own_reward, self.reward, vehicles, own, acting)
+        terminated = self._over(vehicles, acting)
+        published = own_reward + (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
+        stats = rewards.update_stats(state.stats, before, vehicles, own, published, acting, replaced)
+        state = state.replace(vehicles=vehicles, step=state.step + 1, stats=stats.replace(skipped=skipped))
+        return state, Outcome(reward, terminated, last & ~terminated)
+
+    def _observe(self, state: MergeState, env_params: MergeParams) -> View:
+        vehicles = state.vehicles
+        alive = self._present(vehicles)
+        return View(
+            obs=observation(vehicles, alive, safety.intents(vehicles, self._rules, self.horizon) if self.intents else None),
+            action_mask=action_mask(vehicles, alive, env_params),
+            alive=alive,
+            metrics=rewards.metrics(state.stats, jnp.sum(merged(state), axis=0), self._seconds(state)),
+        )
+
+    def _global_state(self, state: MergeState, env_params: MergeParams) -> jax.Array:
+        vehicles = state.vehicles
+        cav = jnp.zeros_like(vehicles.x) + expand_trailing_dims(is_cav(), vehicles.x)
+        features = jnp.stack([jnp.ones_like(vehicles.x), cav, *scaled(vehicles), vehicles.heading], axis=1)
+        return jnp.where(vehicles.alive[:, None], features, 0.0).reshape(-1, *vehicles.x.shape[1:])
+
     def _present(self, vehicles: Vehicles) -> jax.Array:
         """[6] bool: the CAVs that are agents."""
         alive = vehicles.alive[:NUM_CAVS]
@@ -213,8 +228,8 @@ class Merge(Environment):
         """Whether crashes end the episode, among the CAVs that were ``acting`` ([6] bool) at the start of the decision."""
         crashed = vehicles.crashed[:NUM_CAVS] & acting
         if self.continue_after_crash:
-            return jnp.any(acting) & ~jnp.any(acting & ~crashed)
-        return jnp.any(crashed)
+            return jnp.any(acting, axis=0) & ~jnp.any(acting & ~crashed, axis=0)
+        return jnp.any(crashed, axis=0)
 
     def _seconds(self, state: MergeState) -> jax.Array:
         """Time since the episode began."""
@@ -232,29 +247,22 @@ class Merge(Environment):
         Returns:
             The vehicles, and the number of sub-steps skipped.
         """
-        human = is_human(env_params)
-        action = jnp.concatenate([action, jnp.full(NUM_VEHICLES - NUM_CAVS, IDLE, action.dtype)])
-        commanded = command(vehicles, action, env_params)
-        vehicles = jax.tree.map(lambda own, new: jnp.where(human, own, new), vehicles, commanded)
+        human = is_human(env_params, vehicles.x)
+        idle = jnp.full((NUM_VEHICLES - NUM_CAVS, *action.shape[1:]), IDLE, action.dtype)
+        vehicles = select(human, vehicles, command(vehicles, jnp.concatenate([action, idle]), env_params))
         drivers = traffic.drivers_of(env_params.drivers, vehicles.driver)
-        substep = functools.partial(traffic.substep, drivers=drivers, human=human, physics=self._rules)
-        if not self._rules.stops_at_end:
-            vehicles = jax.lax.scan(lambda moving, _: (substep(moving), None), vehicles, length=traffic.SUBSTEPS)[0]
-            return vehicles, jnp.zeros((), vehicles.x.dtype)
 
         # A sub-step after the end is undone when the next one starts. Undone right away, XLA would fuse the undoing into the
-        # sub-step, and a step would take six times as long.
-        def resume(before: Vehicles, after: Vehicles, applies: jax.Array) -> tuple[Vehicles, jax.Array]:
-            over = applies & (last | self._over(before, acting))
-            return jax.tree.map(lambda old, new: jnp.where(over, old, new), before, after), over
+        # sub-step, and a step would take one and a half times as long.
+        def substep(index: jax.Array, carry: tuple[Vehicles, Vehicles, jax.Array, jax.Array]) -> tuple:
+            before, after, over, skipped = carry
+            vehicles = select(over, before, after)
+            over = self._rules.stops_at_end & (index > 0) & (last | self._over(vehicles, acting))
+            return vehicles, traffic.substep(vehicles, drivers, human, self._rules), over, skipped + over
 
-        def body(carry: tuple[Vehicles, Vehicles], index: jax.Array) -> tuple[tuple[Vehicles, Vehicles], jax.Array]:
-            moving, over = resume(*carry, index > 1)
-            return (moving, substep(moving)), over
-
-        carry, undone = jax.lax.scan(body, (vehicles, vehicles), jnp.arange(traffic.SUBSTEPS))
-        vehicles, over = resume(*carry, jnp.array(True))
-        return vehicles, (jnp.sum(undone) + over).astype(vehicles.x.dtype)
+        start = (vehicles, vehicles, jnp.zeros(vehicles.x.shape[1:], bool), jnp.zeros_like(vehicles.x[0]))
+        before, after, over, skipped = jax.lax.fori_loop(0, traffic.SUBSTEPS, substep, start)
+        return select(over, before, after), skipped
 
 
 def merged(state: MergeState) -> jax.Array:
@@ -269,6 +277,14 @@ def scaled(vehicles: Vehicles) -> tuple[jax.Array, ...]:
     return vehicles.x / POSITION_SCALE, vehicles.y / LATERAL_SCALE, vx / SPEED_SCALE, vy / SPEED_SCALE
 
 
+class Sighting(NamedTuple):
+    """One of the nearest vehicles of each CAV, [6] each."""
+
+    distance: jax.Array  # m, |Δx|; infinite if there is none
+    slot: jax.Array  # int32
+    features: jax.Array  # [4, 6] x, y, vx, vy relative to the CAV, with the observation's scales
+
+
 def observation(vehicles: Vehicles, alive: jax.Array, intents: tuple[jax.Array, jax.Array] | None) -> jax.Array:
     """[6, O]: see ``Merge``.
 
@@ -277,24 +293,45 @@ def observation(vehicles: Vehicles, alive: jax.Array, intents: tuple[jax.Array, 
         alive: [6] bool, CAVs that observe; the others get 0.
         intents: x and y of the CAVs' intended courses, [horizon, 6] each, or None.
     """
+    x, y, slots = vehicles.x, vehicles.y, slots_like(vehicles.x)
     features = jnp.stack(scaled(vehicles))
     own = features[:, :NUM_CAVS]
-    dx = jnp.abs(vehicles.x[None, :] - vehicles.x[:NUM_CAVS, None])
-    dy = vehicles.y[None, :] - vehicles.y[:NUM_CAVS, None]
-    near = (dx**2 + dy**2 < PERCEPTION**2) & vehicles.alive & ~jnp.eye(NUM_CAVS, NUM_VEHICLES, dtype=bool)
-    distance = jnp.where(near, dx, jnp.inf)
-    ones, slot = jnp.ones_like(own[:1]), jnp.arange(NUM_VEHICLES)
-    rows, courses = [ones, own], []
-    for _ in range(OBSERVED):
-        least = jnp.min(distance, axis=1, keepdims=True)
-        first = jnp.min(jnp.where(distance == least, slot, NUM_VEHICLES), axis=1, keepdims=True)
-        chosen, present = slot == first, jnp.isfinite(least[:, 0])
-        relative = jnp.sum(jnp.where(chosen, features[:, None, :], 0.0), axis=2) - own
-        rows.append(jnp.where(present, jnp.concatenate([ones, relative]), 0.0))
-        if intents is not None:
-            is_neighbour = (chosen & present[:, None])[:, :NUM_CAVS]
-            course = jnp.stack([intents[0] / POSITION_SCALE, intents[1] / LATERAL_SCALE], axis=1)  # [horizon, 2, 6]
-            relative = jnp.sum(jnp.where(is_neighbour, course[:, :, None, :] - own[:2, :, None], 0.0), axis=3)
-            courses.append(relative.reshape(-1, NUM_CAVS))
-        distance = jnp.where(chosen, jnp.inf, distance)
-    return jnp.where(alive, jnp.concatenate(rows + courses), 0.0).T
+
+    def compare(other: jax.Array, nearest: list[Sighting]) -> list[Sighting]:
+        """Inserts a vehicle into the sorted list."""
+        dx, dy = x[other] - x[:NUM_CAVS], y[other] - y[:NUM_CAVS]
+        visible = (dx**2 + dy**2 < PERCEPTION**2) & vehicles.alive[other] & (slots[:NUM_CAVS] != other)
+        slot = jnp.full(dx.shape, other, jnp.int32)
+        new = Sighting(jnp.where(visible, jnp.abs(dx), jnp.inf), slot, features[:, other][:, None] - own)
+        updated = []
+        for old in nearest:
+            closer = new.distance < old.distance
+            updated.append(select(closer, new, old))
+            new = select(closer, old, new)
+        return updated
+
+    far = jnp.full(own.shape[1:], jnp.inf, x.dtype)
+    nobody = Sighting(far, jnp.zeros(far.shape, jnp.int32), jnp.zeros_like(own))
+    nearest = jax.lax.fori_loop(0, NUM_VEHICLES, compare, [nobody] * OBSERVED)
+    ones = jnp.ones_like(own[:1])
+    rows = [ones, own]
+    for seen in nearest:
+        rows.append(jnp.where(jnp.isfinite(seen.distance), jnp.concatenate([ones, seen.features]), 0.0))
+    if intents is not None:
+        courses = jnp.stack([intents[0] / POSITION_SCALE, intents[1] / LATERAL_SCALE], axis=1)  # [horizon, 2, 6]
+        rows += [course_of(seen, courses, own[:2]) for seen in nearest]
+    return jnp.swapaxes(jnp.where(alive, jnp.concatenate(rows), 0.0), 0, 1)
+
+
+def course_of(seen: Sighting, courses: jax.Array, position: jax.Array) -> jax.Array:
+    """[2·horizon, 6] intended course of a neighbour relative to the CAV; 0 if it is not a CAV.
+
+    ``courses`` [horizon, 2, 6] are those of all CAVs, ``position`` [2, 6] the CAV's own.
+    """
+
+    def compare(other: jax.Array, course: jax.Array) -> jax.Array:
+        chosen = (seen.slot == other) & jnp.isfinite(seen.distance)
+        return jnp.where(chosen, courses[:, :, other][:, :, None] - position, course)
+
+    course = jax.lax.fori_loop(0, NUM_CAVS, compare, jnp.zeros_like(courses))
+    return course.reshape(-1, *course.shape[2:])

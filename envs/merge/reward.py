@@ -4,6 +4,7 @@ Agents A are the connected autonomous vehicles ("CAVs") in the first A of V vehi
 by segments alone: a vehicle is in front if it is on the same segment or the next one, at greater x.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -13,11 +14,11 @@ from flax import struct
 from marljax.envs.merge import road
 from marljax.envs.merge.params import MergeParams
 from marljax.envs.merge.road import FAR_AWAY
-from marljax.envs.merge.traffic import Vehicles
+from marljax.envs.merge.traffic import Vehicles, slots_like
 
 HEADWAY_CAP = 60.0  # m
 TTC_CAP = 10.0  # s, also the value without a predicted collision
-NO_LANE = -1
+NO_LANE = NOBODY = -1
 
 # Segments searched for the front and the rear vehicle. The ramp's last segment ends at an obstacle: no segment follows it.
 _FOLLOWING = ((road.BC0,), (road.CD,), (), (), (road.KB,), (road.BC1,))
@@ -44,23 +45,36 @@ def adjacent_lane(lane: jax.Array, x: jax.Array) -> jax.Array:
 
 
 class Neighbours(NamedTuple):
-    """The nearest vehicles in front of and behind each CAV; an absent one is ``FAR_AWAY`` and has no index."""
+    """The nearest vehicles in front of and behind each CAV, [A] each; an absent one is ``FAR_AWAY`` and has index ``NOBODY``."""
 
-    front: jax.Array  # [A] m
-    is_front: jax.Array  # [A, V] bool, one-hot
-    rear: jax.Array  # [A] m
-    is_rear: jax.Array  # [A, V] bool, one-hot
+    front: jax.Array  # m
+    front_index: jax.Array  # int32
+    front_speed: jax.Array  # m/s
+    rear: jax.Array  # m
+    rear_index: jax.Array  # int32
 
 
-def neighbours(vehicles: Vehicles, lane: jax.Array, num_agents: int) -> Neighbours:
+def neighbours(vehicles: Vehicles, lane: jax.Array) -> Neighbours:
     """The nearest vehicles in front of and behind each CAV, along ``lane`` ([A], may be ``NO_LANE``)."""
-    dx = vehicles.x[None, :] - vehicles.x[:num_agents, None]
-    other = vehicles.alive[None, :] & ~jnp.eye(num_agents, dx.shape[1], dtype=bool)
-    ahead = other & in_front(lane[:, None], vehicles.lane[None, :]) & (dx > 0)
-    behind = other & in_rear(lane[:, None], vehicles.lane[None, :]) & (dx <= 0)
-    front = jnp.min(jnp.where(ahead, dx, FAR_AWAY), axis=1)
-    rear = jnp.min(jnp.where(behind, -dx, FAR_AWAY), axis=1)
-    return Neighbours(front, ahead & (dx <= front[:, None]), rear, behind & (-dx <= rear[:, None]))
+    num_agents = lane.shape[0]
+    x, agents = vehicles.x[:num_agents], slots_like(lane)
+    front_segments, rear_segments = (jnp.where(lane != NO_LANE, road.pick(lane, masks), 0) for masks in (_FRONT, _REAR))
+
+    def compare(other: jax.Array, nearest: Neighbours) -> Neighbours:
+        dx, visible = vehicles.x[other] - x, vehicles.alive[other] & (agents != other)
+        leads = visible & road.contains(front_segments, vehicles.lane[other]) & (dx > 0) & (dx < nearest.front)
+        follows = visible & road.contains(rear_segments, vehicles.lane[other]) & (dx <= 0) & (-dx < nearest.rear)
+        return Neighbours(
+            jnp.where(leads, dx, nearest.front),
+            jnp.where(leads, other, nearest.front_index),
+            jnp.where(leads, vehicles.speed[other], nearest.front_speed),
+            jnp.where(follows, -dx, nearest.rear),
+            jnp.where(follows, other, nearest.rear_index),
+        )
+
+    absent, nobody = jnp.full_like(x, FAR_AWAY), jnp.full(x.shape, NOBODY, jnp.int32)
+    start = Neighbours(absent, nobody, jnp.zeros_like(x), absent, nobody)
+    return jax.lax.fori_loop(0, vehicles.x.shape[0], compare, start)
 
 
 def headway_ratio(headway: jax.Array, speed: jax.Array, headway_time: jax.Array) -> jax.Array:
@@ -95,19 +109,24 @@ def share(reward: jax.Array, mode: str, vehicles: Vehicles, own: Neighbours, sha
     ``local``: each CAV keeps its own. ``global``: mean over all. ``regional``: mean over the CAV itself and the CAVs among the
     front and rear vehicles of its own and the adjacent lane.
     """
-    num_agents = reward.shape[0]
-    own_reward = jnp.where(sharing, reward, 0.0)
+    reward = jnp.where(sharing, reward, 0.0)
     if mode == "local":
-        return own_reward
+        return reward
     if mode == "global":
-        mean = jnp.sum(own_reward) / jnp.maximum(jnp.sum(sharing), 1)
+        mean = jnp.sum(reward, axis=0) / jnp.maximum(jnp.sum(sharing, axis=0), 1)
         return jnp.where(sharing, mean, 0.0)
-    x, lane = vehicles.x[:num_agents], vehicles.lane[:num_agents]
-    adjacent = neighbours(vehicles, adjacent_lane(lane, x), num_agents)
-    group = own.is_front | own.is_rear | adjacent.is_front | adjacent.is_rear
-    group = (group[:, :num_agents] & sharing[None, :]) | jnp.eye(num_agents, dtype=bool)
-    mean = jnp.sum(jnp.where(group, own_reward[None, :], 0.0), axis=1) / jnp.sum(group, axis=1)
-    return jnp.where(sharing, mean, 0.0)
+    num_agents, agents = reward.shape[0], slots_like(reward)
+    lane = vehicles.lane[:num_agents]
+    adjacent = neighbours(vehicles, adjacent_lane(lane, vehicles.x[:num_agents]))
+    nearby = (own.front_index, own.rear_index, adjacent.front_index, adjacent.rear_index)
+
+    def add(other: jax.Array, sums: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        is_near = functools.reduce(jnp.logical_or, [index == other for index in nearby])
+        member = (is_near & sharing[other]) | (agents == other)
+        return sums[0] + jnp.where(member, reward[other], 0.0), sums[1] + member
+
+    total, count = jax.lax.fori_loop(0, num_agents, add, (jnp.zeros_like(reward), jnp.zeros_like(reward)))
+    return jnp.where(sharing, total / count, 0.0)
 
 
 class EpisodeStats(struct.PyTreeNode):
@@ -141,18 +160,18 @@ def update_stats(
     crossed = after.alive & (before.x <= road.OBSTACLE_X) & (after.x > road.OBSTACLE_X)
     newly_crashed = after.crashed[:num_agents] & ~before.crashed[:num_agents] & acting
     # time until a CAV would touch the front vehicle at constant speeds
-    closing = speed - jnp.max(jnp.where(own.is_front, after.speed[None, :], -FAR_AWAY), axis=1)
+    closing = speed - own.front_speed
     gap = jnp.maximum(own.front - road.VEHICLE_LENGTH, 0.0)
     meets = (own.front < FAR_AWAY) & (closing > 0)
     ttc = jnp.minimum(jnp.where(meets, gap / jnp.maximum(closing, 1e-3), TTC_CAP), TTC_CAP)
     return stats.replace(
-        cavs_crashed=stats.cavs_crashed + jnp.sum(newly_crashed),
-        decisions=stats.decisions + jnp.sum(acting),
-        speed_sum=stats.speed_sum + jnp.sum(jnp.where(acting, speed, 0.0)),
-        crossings=stats.crossings + jnp.sum(crossed),
-        intervened=stats.intervened + jnp.sum(replaced & acting),
-        min_ttc=jnp.minimum(stats.min_ttc, jnp.min(jnp.where(acting, ttc, TTC_CAP))),
-        mean_return=stats.mean_return + jnp.sum(own_reward * acting) / jnp.maximum(jnp.sum(acting), 1),
+        cavs_crashed=stats.cavs_crashed + jnp.sum(newly_crashed, axis=0),
+        decisions=stats.decisions + jnp.sum(acting, axis=0),
+        speed_sum=stats.speed_sum + jnp.sum(jnp.where(acting, speed, 0.0), axis=0),
+        crossings=stats.crossings + jnp.sum(crossed, axis=0),
+        intervened=stats.intervened + jnp.sum(replaced & acting, axis=0),
+        min_ttc=jnp.minimum(stats.min_ttc, jnp.min(jnp.where(acting, ttc, TTC_CAP), axis=0)),
+        mean_return=stats.mean_return + jnp.sum(own_reward * acting, axis=0) / jnp.maximum(jnp.sum(acting, axis=0), 1),
     )
 
 

@@ -8,6 +8,7 @@ with the most room. CAVs are treated in order of priority, so later ones take ea
 Axis letters: A CAVs (the first slots), V vehicles, T sub-steps, n actions.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from marljax.envs.merge.actions import LEFT, NUM_ACTIONS, RIGHT, command
 from marljax.envs.merge.params import NUM_CAVS, MergeParams
 from marljax.envs.merge.spawn import is_human, ranks
 from marljax.envs.merge.traffic import Physics, Pose, Vehicles
+from marljax.utils.batching import batch_last
 from marljax.utils.random import flat
 
 ROOM_OFF_RAMP = 100.0  # m, replaces the distance to the end of the merging lane on other lanes
@@ -65,7 +67,7 @@ def roll_out(vehicles: Vehicles, held: HeldControls, physics: Physics, length: i
 def intents(vehicles: Vehicles, physics: Physics, horizon: int) -> tuple[jax.Array, jax.Array]:
     """x and y of the CAVs after 1 … ``horizon`` decisions if they keep their target lane and speed, [horizon, A] each."""
     cavs = jax.tree.map(lambda leaf: leaf[:NUM_CAVS], vehicles)
-    held = HeldControls(jnp.ones(NUM_CAVS, bool), jnp.zeros_like(cavs.x), jnp.zeros_like(cavs.x))
+    held = HeldControls(jnp.ones(cavs.x.shape, bool), jnp.zeros_like(cavs.x), jnp.zeros_like(cavs.x))
     forecast = roll_out(cavs, held, physics, traffic.SUBSTEPS * horizon)
     decisions = slice(traffic.SUBSTEPS - 1, None, traffic.SUBSTEPS)
     return forecast.x[decisions], forecast.y[decisions]
@@ -78,7 +80,7 @@ def priority(vehicles: Vehicles, ties: jax.Array, env_params: MergeParams) -> ja
     break ties.
     """
     x, speed, lane = (leaf[:NUM_CAVS] for leaf in (vehicles.x, vehicles.speed, vehicles.lane))
-    front = jnp.minimum(rewards.neighbours(vehicles, lane, NUM_CAVS).front, rewards.HEADWAY_CAP)
+    front = jnp.minimum(rewards.neighbours(vehicles, lane).front, rewards.HEADWAY_CAP)
     headway = jnp.log(rewards.headway_ratio(front, speed, env_params.headway_time))
     ending = -0.5 - (ROOM_OFF_RAMP - (road.OBSTACLE_X - x)) / ROOM_OFF_RAMP
     return jnp.where(lane == road.BC1, ending, 0.0) + 0.5 * headway + TIE_NOISE * ties
@@ -122,10 +124,10 @@ def look_ahead(noise: jax.Array, vehicles: Vehicles, physics: Physics, env_param
 
     ``noise`` [2, V - A] in [0, 1) perturbs the human drivers' steering and acceleration.
     """
-    drivers, human = traffic.drivers_of(env_params.drivers, vehicles.driver), is_human(env_params)
+    drivers, human = traffic.drivers_of(env_params.drivers, vehicles.driver), is_human(env_params, vehicles.x)
     cavs = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:NUM_CAVS, None], (NUM_CAVS, NUM_ACTIONS)), vehicles)
     cavs = command(cavs, jnp.broadcast_to(jnp.arange(NUM_ACTIONS), (NUM_CAVS, NUM_ACTIONS)), env_params)
-    _, tangent, acceleration = traffic.controls(vehicles, drivers, human, physics)
+    _, tangent, acceleration = batch_last(functools.partial(traffic.controls, physics=physics))(vehicles, drivers, human)
     error = 1 + env_params.forecast_noise * (2 * noise - 1)
     tangent = jnp.tan(jnp.arctan(tangent[NUM_CAVS:]) * error[0])
     count = NUM_CAVS * NUM_ACTIONS

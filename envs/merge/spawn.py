@@ -2,21 +2,23 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from marljax.envs.merge import road, traffic
 from marljax.envs.merge.params import MAIN_SLOTS, NUM_CAVS, NUM_VEHICLES, PAIR_X, RAMP_SLOTS, MergeParams
 from marljax.envs.merge.traffic import Vehicles
+from marljax.utils.batching import expand_trailing_dims
 from marljax.utils.random import flat
 
 
-def is_cav() -> jax.Array:
+def is_cav() -> np.ndarray:
     """[12] bool: the slots of CAVs."""
-    return jnp.arange(NUM_VEHICLES) < NUM_CAVS
+    return np.arange(NUM_VEHICLES) < NUM_CAVS
 
 
-def is_human(env_params: MergeParams) -> jax.Array:
-    """[12] bool: the vehicles driven by car-following and lane-change models."""
-    return ~is_cav() | jnp.asarray(env_params.cavs_drive_as_humans, bool)
+def is_human(env_params: MergeParams, like: jax.Array) -> jax.Array:
+    """[12, …] bool: the vehicles driven by car-following and lane-change models, with the trailing axes of ``like`` [12, …]."""
+    return jnp.logical_or(expand_trailing_dims(~is_cav(), like), jnp.asarray(env_params.cavs_drive_as_humans, bool))
 
 
 def spawn(key: jax.Array, env_params: MergeParams) -> tuple[Vehicles, jax.Array]:
@@ -79,7 +81,7 @@ def enter(
     """Vehicles centred in the first segment of their road, [12] each; ``uniform`` in [0, 1) determines their exponents."""
     y = jnp.where(ramp, road.RAMP_Y, road.THROUGH_Y).astype(x.dtype)
     lane = jnp.where(ramp, road.JK, road.AB).astype(jnp.int32)
-    human = is_human(env_params)
+    human = is_human(env_params, x)
     table = traffic.drivers_of(env_params.drivers, driver)
     phase = (x + y) * jnp.pi
     return Vehicles(

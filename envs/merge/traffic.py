@@ -1,7 +1,8 @@
 """Vehicles and drivers of ``merge``: kinematics, controllers, car following, lane changes and collisions.
 
-Everything is a structure of arrays: a quantity of each vehicle is [V], one of each pair [V, V] with the ego vehicle as row and
-the other one as column. Units are metres, seconds and radians.
+Everything is a structure of arrays ``[V, …]``, one per quantity: vehicles first, then any number of trailing axes (see
+``utils.batching``). What happens between vehicles is a loop over the other one of a pair: elementwise code without ``[V, V]``
+arrays, three times as fast on a CPU. Units are metres, seconds and radians.
 
 Sources: the kinematic bicycle and the cascaded steering controller of highway-env (Leurent, 2018); the Intelligent Driver
 Model, "IDM" (Treiber, Hennecke and Helbing, "Congested traffic states in empirical observations and microscopic simulations",
@@ -22,6 +23,7 @@ from flax import struct
 from marljax.core.fields import param
 from marljax.envs.merge import road
 from marljax.envs.merge.road import FAR_AWAY, VEHICLE_LENGTH
+from marljax.utils.batching import expand_trailing_dims, select
 
 TIME_STEP = 1.0 / 15.0
 SUBSTEPS = 3  # per decision
@@ -94,84 +96,96 @@ class DriverTable(struct.PyTreeNode):
 
 
 def drivers_of(table: DriverTable, driver: jax.Array) -> DriverTable:
-    """The table's rows for each vehicle, [V]."""
-    return jax.tree.map(lambda column: jnp.asarray(column)[driver], table)
+    """The entries of a table by type for each vehicle ([V] int32 types), by one comparison per type: a gather is slow."""
+
+    def entries(column: jax.Array) -> jax.Array:
+        found = jnp.broadcast_to(column[:1], driver.shape)
+        for number in range(1, len(DRIVERS)):
+            found = jnp.where(driver == number, column[number], found)
+        return found
+
+    return jax.tree.map(lambda column: entries(jnp.asarray(column)), table)
 
 
 # --- neighbours -------------------------------------------------------------------------------------------------------
 
 
-class Pairs(NamedTuple):
-    """Pairwise quantities of all vehicles at one sub-step."""
-
-    dx: jax.Array  # [V, V] m, other minus ego
-    along: jax.Array  # [V, V] m/s, the other's speed along the ego's heading
-    speed: jax.Array  # [V] m/s
-    other: jax.Array  # [V, V] bool, two different vehicles
-    occupancy: jax.Array  # [V] int32, segments that a vehicle occupies; none for empty slots
-    to_obstacle: jax.Array  # [V] m, to the end of the ramp
-
-
 class Leader(NamedTuple):
     """The nearest vehicle (or the obstacle) ahead, [V] each."""
 
-    present: jax.Array  # bool
     gap: jax.Array  # m, centre to centre; ``FAR_AWAY`` if absent
     along: jax.Array  # m/s, its speed along the ego's heading
     speed: jax.Array  # m/s, its speed along its own heading
+
+    @property
+    def present(self) -> jax.Array:
+        return self.gap < FAR_AWAY
 
 
 class Follower(NamedTuple):
     """The nearest vehicle behind, [V] each."""
 
-    present: jax.Array  # bool
-    gap: jax.Array  # m, centre to centre
+    gap: jax.Array  # m, centre to centre; ``FAR_AWAY`` if absent
+    heading: jax.Array
     speed: jax.Array  # m/s
     target_speed: jax.Array  # m/s
-    ahead_speed: jax.Array  # m/s, the ego's speed along the follower's heading
+
+    @property
+    def present(self) -> jax.Array:
+        return self.gap < FAR_AWAY
 
 
-def pairs_of(vehicles: Vehicles) -> Pairs:
-    """The pairwise quantities that one sub-step needs."""
+def slots_like(values: jax.Array) -> np.ndarray:
+    """The index of every vehicle, with the trailing axes of ``values`` [V, …]."""
+    return expand_trailing_dims(np.arange(values.shape[0], dtype=np.int32), values)
+
+
+def neighbours(vehicles: Vehicles, *searched: jax.Array) -> list[tuple[Leader, Follower]]:
+    """Leader and follower of every vehicle on each set of ``searched`` segments ([V] bit masks). The obstacle at the end of the
+    ramp is on ``bc1``."""
+    x, heading, speed = vehicles.x, vehicles.heading, vehicles.speed
+    cos, sin = jnp.cos(heading), jnp.sin(heading)
+    vx, vy = speed * cos, speed * sin
+    occupied = jnp.where(vehicles.alive, road.occupancy(x, vehicles.y), 0)
+    slots = slots_like(x)
+
+    def compare(other: jax.Array, nearest: list[tuple[Leader, Follower]]) -> list[tuple[Leader, Follower]]:
+        dx = x[other] - x
+        ahead = Leader(dx, cos * vx[other] + sin * vy[other], speed[other])
+        behind = Follower(-dx, heading[other], speed[other], vehicles.target_speed[other])
+        compared = []
+        for (leader, follower), segments in zip(nearest, searched, strict=True):
+            visible = (slots != other) & ((segments & occupied[other]) != 0)
+            leads = visible & (dx >= 0) & (dx <= leader.gap)
+            follows = visible & (dx < 0) & (-dx < follower.gap)
+            compared.append((select(leads, ahead, leader), select(follows, behind, follower)))
+        return compared
+
+    absent, zero = jnp.full_like(x, FAR_AWAY), jnp.zeros_like(x)
+    start = [(Leader(absent, zero, zero), Follower(absent, zero, zero, zero)) for _ in searched]
+    nearest = jax.lax.fori_loop(0, x.shape[0], compare, start)
+
+    to_obstacle = jnp.where(x <= road.OBSTACLE_X, road.OBSTACLE_X - x, FAR_AWAY)
+    obstacle = Leader(to_obstacle, zero, zero)
+    blocked = [road.contains(segments, road.BC1) & (to_obstacle < FAR_AWAY) for segments in searched]
+    return [
+        (select(block & (to_obstacle <= leader.gap), obstacle, leader), follower)
+        for block, (leader, follower) in zip(blocked, nearest, strict=True)
+    ]
+
+
+def is_contested(vehicles: Vehicles, drivers: DriverTable) -> jax.Array:
+    """[V] bool: another vehicle, close ahead and not yet in the ego's target lane, is heading for that lane too."""
+    x, lane, target, speed = vehicles.x, vehicles.lane, vehicles.target_lane, vehicles.speed
     cos, sin = jnp.cos(vehicles.heading), jnp.sin(vehicles.heading)
-    vx, vy = vehicles.speed * cos, vehicles.speed * sin
-    return Pairs(
-        dx=vehicles.x[None, :] - vehicles.x[:, None],
-        along=cos[:, None] * vx[None, :] + sin[:, None] * vy[None, :],
-        speed=vehicles.speed,
-        other=~jnp.eye(vehicles.x.shape[0], dtype=bool),
-        occupancy=jnp.where(vehicles.alive, road.occupancy(vehicles.x, vehicles.y), 0),
-        to_obstacle=road.OBSTACLE_X - vehicles.x,
-    )
+    vx, vy = speed * cos, speed * sin
 
+    def compare(other: jax.Array, contested: jax.Array) -> jax.Array:
+        dx, closing = x[other] - x, speed - (cos * vx[other] + sin * vy[other])
+        close = (dx > 0) & (dx < desired_gap(drivers, speed, closing))
+        return contested | (close & vehicles.alive[other] & (target[other] == target) & (lane[other] != target))
 
-def leader(pairs: Pairs, searched: jax.Array) -> Leader:
-    """The leader on the ``searched`` segments ([V] bit masks); the obstacle is on ``bc1``."""
-    ahead = pairs.other & ((searched[:, None] & pairs.occupancy[None, :]) != 0) & (pairs.dx >= 0)
-    gap = jnp.min(jnp.where(ahead, pairs.dx, FAR_AWAY), axis=1)
-    nearest = ahead & (pairs.dx <= gap[:, None])
-    along = jnp.max(jnp.where(nearest, pairs.along, -FAR_AWAY), axis=1)
-    speed = jnp.max(jnp.where(nearest, pairs.speed[None, :], -FAR_AWAY), axis=1)
-    blocked = road.contains(searched, road.BC1) & (pairs.to_obstacle >= 0) & (pairs.to_obstacle <= gap)
-    gap = jnp.where(blocked, pairs.to_obstacle, gap)
-    return Leader(gap < FAR_AWAY, gap, jnp.where(blocked, 0.0, along), jnp.where(blocked, 0.0, speed))
-
-
-def follower(pairs: Pairs, vehicles: Vehicles, searched: jax.Array) -> Follower:
-    """The follower on the ``searched`` segments ([V] bit masks)."""
-    behind = pairs.other & ((searched[:, None] & pairs.occupancy[None, :]) != 0) & (pairs.dx < 0)
-    gap = jnp.min(jnp.where(behind, -pairs.dx, FAR_AWAY), axis=1)
-    # index of the nearest as a float maximum: both reductions vectorise, an argmin does not
-    slots = jnp.arange(gap.shape[0], dtype=gap.dtype)
-    nearest = jnp.max(jnp.where(behind & (-pairs.dx <= gap[:, None]), slots, 0.0), axis=1).astype(jnp.int32)
-    heading, speed = vehicles.heading[nearest], vehicles.speed
-    return Follower(
-        present=gap < FAR_AWAY,
-        gap=gap,
-        speed=speed[nearest],
-        target_speed=vehicles.target_speed[nearest],
-        ahead_speed=speed * jnp.cos(vehicles.heading - heading),
-    )
+    return jax.lax.fori_loop(0, x.shape[0], compare, jnp.zeros(x.shape, bool))
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -207,30 +221,27 @@ def accelerate(drivers: DriverTable, exponent: jax.Array, speed: jax.Array, targ
     return jnp.where(drivers.linear > 0, linear, idm)
 
 
-def mobil(vehicles: Vehicles, drivers: DriverTable, pairs: Pairs, ahead: Leader, physics: Physics) -> jax.Array:
-    """[V] bool: MOBIL recommends the lane change to ``bc0``.
+def mobil(vehicles: Vehicles, drivers: DriverTable, here: tuple[Leader, Follower], there: tuple[Leader, Follower]) -> jax.Array:
+    """[V] bool: MOBIL recommends the lane change from ``here``, the neighbours in the current lane, to ``there``.
 
     Safety: the new follower need not brake harder than the limit. Incentive: the ego's gain, plus politeness times the gains of
     the new and the old follower, reaches the threshold. The ego applies its own driver model to its followers.
     """
-    here = road.pick(vehicles.lane, physics.searched)
-    there = jnp.full_like(here, physics.searched[road.BC0])
-    new_ahead = leader(pairs, there)
 
-    def follower_accelerations(behind: Follower, beyond: Leader) -> list[jax.Array]:
+    def follower_accelerations(beyond: Leader, behind: Follower) -> list[jax.Array]:
         """Of the follower behind the ego, and with the ego gone; 0 where there is none."""
-        with_ego = Leader(behind.present, behind.gap, behind.ahead_speed, vehicles.speed)
-        without_ego = Leader(beyond.present, beyond.gap + behind.gap, beyond.along, beyond.speed)
+        ego = Leader(behind.gap, vehicles.speed * jnp.cos(vehicles.heading - behind.heading), vehicles.speed)
+        gap = jnp.where(beyond.present, beyond.gap + behind.gap, FAR_AWAY)
         commands = [
-            accelerate(drivers, vehicles.exponent, behind.speed, behind.target_speed, leading)
-            for leading in (with_ego, without_ego)
+            accelerate(drivers, vehicles.exponent, behind.speed, behind.target_speed, leader)
+            for leader in (ego, beyond._replace(gap=gap))
         ]
         return [jnp.where(behind.present, command, 0.0) for command in commands]
 
-    imposed, unimposed = follower_accelerations(follower(pairs, vehicles, there), new_ahead)
-    burdened, relieved = follower_accelerations(follower(pairs, vehicles, here), ahead)
+    imposed, unimposed = follower_accelerations(*there)
+    burdened, relieved = follower_accelerations(*here)
     after, before = (
-        accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, leading) for leading in (new_ahead, ahead)
+        accelerate(drivers, vehicles.exponent, vehicles.speed, vehicles.target_speed, leader) for leader, _ in (there, here)
     )
     advantage = (after - before) + drivers.politeness * (imposed - unimposed + relieved - burdened)
     return (imposed >= -drivers.imposed_braking) & (advantage >= drivers.gain)
@@ -278,32 +289,28 @@ def controls(
     All drivers decide simultaneously, so the order of vehicles does not matter. A lane change in progress is aborted when another
     vehicle, close ahead and not yet in the target lane, is heading for that lane too.
     """
-    pairs = pairs_of(vehicles)
     vehicles = vehicles.replace(target_lane=road.follow(vehicles.x, vehicles.target_lane))
     lane, target, speed = vehicles.lane, vehicles.target_lane, vehicles.speed
-    ahead = leader(pairs, road.pick(lane, physics.searched))
+    segments = road.pick(lane, physics.searched)
+    here, there = neighbours(vehicles, segments, jnp.full_like(segments, physics.searched[road.BC0]))
 
     changing = lane != target
     parallel = road.segments(road.BC0, road.BC1)
     same_road = road.contains(parallel, lane) & road.contains(parallel, target)
-    contender = pairs.other & (target[None, :] == target[:, None]) & (lane[None, :] != target[:, None])
-    closing = speed[:, None] - pairs.along
-    desired = desired_gap(jax.tree.map(lambda column: column[:, None], drivers), speed[:, None], closing)
-    contender = contender & vehicles.alive[None, :] & (pairs.dx > 0) & (pairs.dx < desired)
-    abort = changing & same_road & jnp.any(contender, axis=1)
+    abort = changing & same_road & is_contested(vehicles, drivers)
     considers = ~changing & (vehicles.timer > drivers.delay)
     possible = (lane == road.BC1) & road.through_reachable(vehicles.x, vehicles.y)
     moving = jnp.abs(speed) >= drivers.change_speed
-    change = considers & possible & moving & mobil(vehicles, drivers, pairs, ahead, physics)
+    change = considers & possible & moving & mobil(vehicles, drivers, here, there)
     decides = human & ~vehicles.crashed
     vehicles = vehicles.replace(
         target_lane=jnp.where(decides, jnp.where(abort, lane, jnp.where(change, road.BC0, target)), target),
         timer=jnp.where(decides, jnp.where(considers, 0.0, vehicles.timer), vehicles.timer),
     )
 
-    acceleration = accelerate(drivers, vehicles.exponent, speed, vehicles.target_speed, ahead)
+    acceleration = accelerate(drivers, vehicles.exponent, speed, vehicles.target_speed, here[0])
     if physics.heed_target_lane:
-        ahead = leader(pairs, road.pick(vehicles.target_lane, physics.searched))
+        [(ahead, _)] = neighbours(vehicles, road.pick(vehicles.target_lane, physics.searched))
         other = accelerate(drivers, vehicles.exponent, speed, vehicles.target_speed, ahead)
         acceleration = jnp.where(lane == vehicles.target_lane, acceleration, jnp.minimum(acceleration, other))
     acceleration = jnp.clip(acceleration, -drivers.acceleration_limit, drivers.acceleration_limit)
@@ -370,23 +377,25 @@ def overlap(a: Pose, b: Pose, physics: Physics, size: tuple[float, float] = VEHI
 
 
 def collisions(vehicles: Vehicles, physics: Physics) -> tuple[jax.Array, jax.Array]:
-    """([V, V] bool: two vehicles overlap, [V] bool: a vehicle overlaps the obstacle)."""
-    pose = (vehicles.x, vehicles.y, jnp.cos(vehicles.heading), jnp.sin(vehicles.heading))
-    touch = overlap(Pose(*(leaf[:, None] for leaf in pose)), Pose(*(leaf[None, :] for leaf in pose)), physics)
-    both = vehicles.alive[:, None] & vehicles.alive[None, :] & ~jnp.eye(vehicles.x.shape[0], dtype=bool)
-    return touch & both, overlap(Pose(*pose), OBSTACLE, physics, OBSTACLE_SIZE) & vehicles.alive
+    """([V] bool: overlaps another vehicle or the obstacle, [V] m/s: the minimum |speed| of all in contact and the vehicle)."""
+    x, y, cos, sin = vehicles.x, vehicles.y, jnp.cos(vehicles.heading), jnp.sin(vehicles.heading)
+    pose = Pose(x, y, cos, sin)
+    magnitude, slots = jnp.abs(vehicles.speed), slots_like(x)
+
+    def compare(other: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        touches = overlap(pose, Pose(x[other], y[other], cos[other], sin[other]), physics)
+        touches = touches & vehicles.alive & vehicles.alive[other] & (slots != other)
+        return found[0] | touches, jnp.minimum(found[1], jnp.where(touches, magnitude[other], FAR_AWAY))
+
+    blocked = overlap(pose, OBSTACLE, physics, OBSTACLE_SIZE) & vehicles.alive
+    return jax.lax.fori_loop(0, magnitude.shape[0], compare, (blocked, jnp.where(blocked, 0.0, magnitude)))
 
 
 def crash(vehicles: Vehicles, physics: Physics) -> Vehicles:
     """Marks vehicles in contact as crashed. In MARL_CAVs' physics both also take the smaller |speed|: 0 at the obstacle."""
-    touch, blocked = collisions(vehicles, physics)
-    crashed = vehicles.crashed | jnp.any(touch, axis=1) | blocked
-    if physics.full_boxes:
-        return vehicles.replace(crashed=crashed)
-    magnitude = jnp.abs(vehicles.speed)
-    least = jnp.min(jnp.where(touch, magnitude[None, :], FAR_AWAY), axis=1)
-    least = jnp.where(blocked, 0.0, jnp.minimum(magnitude, least))
-    return vehicles.replace(crashed=crashed, speed=jnp.sign(vehicles.speed) * least)
+    touched, slowest = collisions(vehicles, physics)
+    vehicles = vehicles.replace(crashed=vehicles.crashed | touched)
+    return vehicles if physics.full_boxes else vehicles.replace(speed=jnp.sign(vehicles.speed) * slowest)
 
 
 def substep(vehicles: Vehicles, drivers: DriverTable, human: jax.Array, physics: Physics) -> Vehicles:

@@ -5,7 +5,7 @@ On a CPU the innermost axis fills the vector units. Six units of a battle leave 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 
 Function = Callable[..., Any]
+Tree = TypeVar("Tree")
 
 
 def batch_last(function: Function) -> Function:
@@ -82,6 +83,11 @@ def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operand
 def expand_trailing_dims(values: np.ndarray, like: jax.Array) -> np.ndarray:
     """Static values with as many trailing axes of size 1 as ``like`` [N, …] has after its first."""
     return values.reshape(*values.shape, *[1] * (like.ndim - 1))
+
+
+def select(condition: jax.Array, new: Tree, old: Tree) -> Tree:
+    """``new`` where ``condition`` holds, else ``old``; trees of arrays [N, …], the condition [N, …] or its trailing axes only."""
+    return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
 def _params_last(in_batched: Sequence[Any]) -> bool:

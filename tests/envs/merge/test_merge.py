@@ -45,7 +45,7 @@ def scene(cavs, hdvs=(), **others):
 @functools.partial(jax.jit, static_argnums=1)
 def own_rewards(state, mode="local"):
     vehicles = state.vehicles
-    own = rewards.neighbours(vehicles, vehicles.lane[:6], 6)
+    own = rewards.neighbours(vehicles, vehicles.lane[:6])
     local = rewards.local_reward(vehicles, own, PARAMS)
     return rewards.share(local, mode, vehicles, own, vehicles.alive[:6])
 
@@ -120,7 +120,7 @@ def test_local_reward():
 
 def test_headway_reaches_into_the_next_segment_but_not_past_the_ramp():
     state = scene([(310, 0, 25), (410, 4, 25), (200, 10.5, 25)], [(330, 0, 25), (430, 0, 25), (235, 10.3, 25)])
-    front = jax.jit(rewards.neighbours, static_argnums=2)(state.vehicles, state.vehicles.lane[:6], 6).front[:3]
+    front = jax.jit(rewards.neighbours)(state.vehicles, state.vehicles.lane[:6]).front[:3]
     np.testing.assert_allclose(front, [20.0, road.FAR_AWAY, 35.0], atol=1e-3)
 
 

@@ -180,6 +180,7 @@ resolve = jax.jit(functools.partial(safety.resolve, physics=RULES))
 controls = jax.jit(functools.partial(traffic.controls, physics=RULES))
 collision_ahead = jax.jit(functools.partial(safety.collision_ahead, physics=RULES))
 safety_room = jax.jit(safety.safety_room)
+priorities = jax.jit(functools.partial(safety.priority, env_params=PARAMS))
 
 
 def test_supervisor_equals_the_reference(situations):
@@ -196,7 +197,7 @@ def test_supervisor_equals_the_reference(situations):
             noise, ties = rng.random((2, 6)), rng.random(6)
             mask = np.asarray(action_mask(vehicles, vehicles.alive[:6], PARAMS))
             action = np.array([rng.choice(np.flatnonzero(row)) for row in mask])
-            _, tangent, acceleration = controls(vehicles, drivers, is_human(PARAMS))
+            _, tangent, acceleration = controls(vehicles, drivers, is_human(PARAMS, vehicles.x))
             held = list(zip(np.arctan(tangent), np.asarray(acceleration), strict=True))
             expected, tables, options = reference(vehicles, action, mask, noise, ties, held, env_params.collision_room)
             prediction = look_ahead(noise, vehicles)
@@ -204,7 +205,7 @@ def test_supervisor_equals_the_reference(situations):
             for (agent, a), course in options.items():
                 positions = np.array([pose[:2] for pose in course])
                 np.testing.assert_allclose(np.stack([cavs.x, cavs.y], -1)[:, agent, a], positions, atol=1e-9)
-            order = safety.priority(vehicles, ties, PARAMS)
+            order = priorities(vehicles, ties)
             found = np.asarray(resolve(order, prediction, action, mask, vehicles.alive, env_params=env_params))
             assert found.tolist() == expected
             replaced[index % 2] += np.sum(found != action)

@@ -12,7 +12,7 @@ from merge_reference import boxes_overlap
 
 from marljax.envs.merge import road, traffic
 from marljax.envs.merge.params import PHYSICS
-from marljax.envs.merge.traffic import DriverTable, Leader, Physics, Vehicles
+from marljax.envs.merge.traffic import DriverTable, Follower, Leader, Physics, Vehicles
 
 MARL_CAVS, HIGHWAY_ENV = PHYSICS["marl_cavs"], PHYSICS["highway_env"]
 
@@ -25,13 +25,14 @@ def _float64():
 
 SIZE = 4  # vehicle slots in a scene, so that all scenes share compiled programs
 tan_steering = jax.jit(traffic.tan_steering, static_argnums=1)
-pairs_of = jax.jit(traffic.pairs_of)
-mobil = jax.jit(traffic.mobil, static_argnums=4)
+mobil = jax.jit(traffic.mobil)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def leader(vehicles: Vehicles, physics: Physics) -> Leader:
-    return traffic.leader(traffic.pairs_of(vehicles), road.pick(vehicles.lane, physics.searched))
+def neighbours(vehicles: Vehicles, physics: Physics) -> list[tuple[Leader, Follower]]:
+    """In the current lane, and on the through lane."""
+    here = road.pick(vehicles.lane, physics.searched)
+    return traffic.neighbours(vehicles, here, jnp.full_like(here, physics.searched[road.BC0]))
 
 
 def place(x, y, speed, lane, **others) -> Vehicles:
@@ -93,12 +94,12 @@ def test_politeness_weighs_the_new_follower():
         [road.BC1, road.BC1, road.BC0],
         target_speed=[28.0, 24.0, 30.0],
     )
-    pairs, ahead = pairs_of(vehicles), leader(vehicles, MARL_CAVS)
+    here, there = neighbours(vehicles, MARL_CAVS)
     chosen = []
     for politeness in (0.0, 4.0):
         drivers = traffic.drivers_of(DriverTable(), vehicles.driver)
         drivers = drivers.replace(politeness=jnp.full(SIZE, politeness))
-        chosen.append(bool(mobil(vehicles, drivers, pairs, ahead, MARL_CAVS)[0]))
+        chosen.append(bool(mobil(vehicles, drivers, here, there)[0]))
     assert chosen == [True, False]
 
 
@@ -112,7 +113,7 @@ def test_a_lane_change_is_aborted_for_a_vehicle_ahead():
 def test_drivers_search_other_segments_only_if_lanes_are_connected():
     vehicles = place([300.0, 330.0], [0.0, 0.0], [25.0, 10.0], [road.AB, road.BC0])
     for connected in (True, False):
-        ahead = leader(vehicles, dataclasses.replace(MARL_CAVS, connected_lanes=connected))
+        (ahead, _), _ = neighbours(vehicles, dataclasses.replace(MARL_CAVS, connected_lanes=connected))
         assert bool(ahead.present[0]) == connected
 
 
@@ -120,8 +121,9 @@ def test_drivers_search_other_segments_only_if_lanes_are_connected():
 def test_collisions_are_overlaps_of_boxes(physics):
     rng = np.random.default_rng(0)
     x, y, heading = 418 + 8 * rng.random(40), 8 * rng.random(40), 2 * np.pi * rng.random(40)
-    vehicles = place(x, y, np.full(40, 20.0), [road.BC1] * 40, heading=heading)
-    touch, blocked = jax.device_get(jax.jit(traffic.collisions, static_argnums=1)(vehicles, physics))
+    speed = 30 * rng.random(40)
+    vehicles = place(x, y, speed, [road.BC1] * 40, heading=heading)
+    touched, slowest = jax.device_get(jax.jit(traffic.collisions, static_argnums=1)(vehicles, physics))
     scale = 1.0 if physics.full_boxes else 0.9
     boxes = [((x[i], y[i]), 5 * scale, 2 * scale, heading[i]) for i in range(40)]
     obstacle = ((420.0, 4.0), 2 * scale, 2 * scale, 0.0)
@@ -129,8 +131,10 @@ def test_collisions_are_overlaps_of_boxes(physics):
     def collide(box, other):
         return bool((physics.full_boxes or math.dist(box[0], other[0]) <= 5) and boxes_overlap(box, other))
 
-    assert touch.tolist() == [[i != j and collide(boxes[i], boxes[j]) for j in range(40)] for i in range(40)]
-    assert blocked.tolist() == [collide(box, obstacle) for box in boxes]
+    for i, box in enumerate(boxes):
+        speeds = [speed[j] for j in range(40) if i != j and collide(box, boxes[j])] + [0.0] * collide(box, obstacle)
+        assert touched[i] == bool(speeds)
+        assert slowest[i] == min([speed[i], *speeds])
 
 
 def test_finite_at_rest():
