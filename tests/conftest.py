@@ -35,6 +35,16 @@ def cache_folder(tmp_path_factory):
         yield
 
 
+@pytest.fixture(params=["cpu", "accelerator"])
+def platform(request, monkeypatch):
+    """Traces functions as for a CPU, then as for accelerators; both run on a CPU."""
+    if request.param == "accelerator":
+        import jax
+
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, default, **branches: default(*args))
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def toys():
     """The toys of ``tests/support`` under names that a command line takes; commands keep no compiled programs of their own."""

@@ -58,7 +58,7 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         key_action, key_step = jax.random.split(key)
         action, _ = policy(key_action, state, timestep, ())
         state, timestep = vec.step(key_step, state, action, env_params)
-        return (state, timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
+        return (vec.carried(state), timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
 
     sizes = {"agents": env.num_agents, "substeps": getattr(env, "substeps", 0)}
     return scan_rate(vec.reset, step, env_params) | sizes

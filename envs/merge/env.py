@@ -37,7 +37,7 @@ from marljax.envs.merge.reward import EpisodeStats
 from marljax.envs.merge.spawn import flow, is_cav, is_human, spawn
 from marljax.envs.merge.traffic import Physics, Vehicles, slots_like
 from marljax.errors import unknown
-from marljax.utils.batching import batch_last, expand_trailing_dims, select
+from marljax.utils.batching import batch_last, expand_trailing_dims, loop, select
 
 DECISION_TIME = traffic.SUBSTEPS * traffic.TIME_STEP  # s
 OBSERVED = 4  # neighbours in an observation
@@ -93,6 +93,7 @@ class Merge(Environment):
 
     version: ClassVar[str] = "2"  # 2: linear drivers steer linearly; with physics=marl_cavs, ends within a decision
     presets: ClassVar[tuple[str, ...]] = tuple(DENSITIES)
+    instances_last: ClassVar[bool] = True
 
     @property
     def num_agents(self) -> int:
@@ -261,7 +262,7 @@ class Merge(Environment):
             return vehicles, traffic.substep(vehicles, drivers, human, self._rules), over, skipped + over
 
         start = (vehicles, vehicles, jnp.zeros(vehicles.x.shape[1:], bool), jnp.zeros_like(vehicles.x[0]))
-        before, after, over, skipped = jax.lax.fori_loop(0, traffic.SUBSTEPS, substep, start)
+        before, after, over, skipped = loop(traffic.SUBSTEPS, substep, start)
         return select(over, before, after), skipped
 
 
@@ -312,7 +313,7 @@ def observation(vehicles: Vehicles, alive: jax.Array, intents: tuple[jax.Array, 
 
     far = jnp.full(own.shape[1:], jnp.inf, x.dtype)
     nobody = Sighting(far, jnp.zeros(far.shape, jnp.int32), jnp.zeros_like(own))
-    nearest = jax.lax.fori_loop(0, NUM_VEHICLES, compare, [nobody] * OBSERVED)
+    nearest = loop(NUM_VEHICLES, compare, [nobody] * OBSERVED)
     ones = jnp.ones_like(own[:1])
     rows = [ones, own]
     for seen in nearest:
@@ -333,5 +334,5 @@ def course_of(seen: Sighting, courses: jax.Array, position: jax.Array) -> jax.Ar
         chosen = (seen.slot == other) & jnp.isfinite(seen.distance)
         return jnp.where(chosen, courses[:, :, other][:, :, None] - position, course)
 
-    course = jax.lax.fori_loop(0, NUM_CAVS, compare, jnp.zeros_like(courses))
+    course = loop(NUM_CAVS, compare, jnp.zeros_like(courses))
     return course.reshape(-1, *course.shape[2:])

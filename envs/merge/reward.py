@@ -15,6 +15,7 @@ from marljax.envs.merge import road
 from marljax.envs.merge.params import MergeParams
 from marljax.envs.merge.road import FAR_AWAY
 from marljax.envs.merge.traffic import Vehicles, slots_like
+from marljax.utils.batching import loop
 
 HEADWAY_CAP = 60.0  # m
 TTC_CAP = 10.0  # s, also the value without a predicted collision
@@ -74,7 +75,7 @@ def neighbours(vehicles: Vehicles, lane: jax.Array) -> Neighbours:
 
     absent, nobody = jnp.full_like(x, FAR_AWAY), jnp.full(x.shape, NOBODY, jnp.int32)
     start = Neighbours(absent, nobody, jnp.zeros_like(x), absent, nobody)
-    return jax.lax.fori_loop(0, vehicles.x.shape[0], compare, start)
+    return loop(vehicles.x.shape[0], compare, start)
 
 
 def headway_ratio(headway: jax.Array, speed: jax.Array, headway_time: jax.Array) -> jax.Array:
@@ -125,7 +126,7 @@ def share(reward: jax.Array, mode: str, vehicles: Vehicles, own: Neighbours, sha
         member = (is_near & sharing[other]) | (agents == other)
         return sums[0] + jnp.where(member, reward[other], 0.0), sums[1] + member
 
-    total, count = jax.lax.fori_loop(0, num_agents, add, (jnp.zeros_like(reward), jnp.zeros_like(reward)))
+    total, count = loop(num_agents, add, (jnp.zeros_like(reward), jnp.zeros_like(reward)))
     return jnp.where(sharing, total / count, 0.0)
 
 

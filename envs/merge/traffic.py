@@ -23,7 +23,7 @@ from flax import struct
 from marljax.core.fields import param
 from marljax.envs.merge import road
 from marljax.envs.merge.road import FAR_AWAY, VEHICLE_LENGTH
-from marljax.utils.batching import expand_trailing_dims, select
+from marljax.utils.batching import expand_trailing_dims, loop, select
 
 TIME_STEP = 1.0 / 15.0
 SUBSTEPS = 3  # per decision
@@ -163,7 +163,7 @@ def neighbours(vehicles: Vehicles, *searched: jax.Array) -> list[tuple[Leader, F
 
     absent, zero = jnp.full_like(x, FAR_AWAY), jnp.zeros_like(x)
     start = [(Leader(absent, zero, zero), Follower(absent, zero, zero, zero)) for _ in searched]
-    nearest = jax.lax.fori_loop(0, x.shape[0], compare, start)
+    nearest = loop(x.shape[0], compare, start)
 
     to_obstacle = jnp.where(x <= road.OBSTACLE_X, road.OBSTACLE_X - x, FAR_AWAY)
     obstacle = Leader(to_obstacle, zero, zero)
@@ -185,7 +185,7 @@ def is_contested(vehicles: Vehicles, drivers: DriverTable) -> jax.Array:
         close = (dx > 0) & (dx < desired_gap(drivers, speed, closing))
         return contested | (close & vehicles.alive[other] & (target[other] == target) & (lane[other] != target))
 
-    return jax.lax.fori_loop(0, x.shape[0], compare, jnp.zeros(x.shape, bool))
+    return loop(x.shape[0], compare, jnp.zeros(x.shape, bool))
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def collisions(vehicles: Vehicles, physics: Physics) -> tuple[jax.Array, jax.Arr
         return found[0] | touches, jnp.minimum(found[1], jnp.where(touches, magnitude[other], FAR_AWAY))
 
     blocked = overlap(pose, OBSTACLE, physics, OBSTACLE_SIZE) & vehicles.alive
-    return jax.lax.fori_loop(0, magnitude.shape[0], compare, (blocked, jnp.where(blocked, 0.0, magnitude)))
+    return loop(magnitude.shape[0], compare, (blocked, jnp.where(blocked, 0.0, magnitude)))
 
 
 def crash(vehicles: Vehicles, physics: Physics) -> Vehicles:

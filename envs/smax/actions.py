@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.envs.smax.battle import UNROLL, Order, Stats, Units, aim
+from marljax.utils.batching import loop
 
 UP, RIGHT, DOWN, LEFT, STOP = range(5)
 FIRST_ATTACK = 5  # action 5 + k shoots at opponent k
@@ -45,7 +46,7 @@ def continuous(action: jax.Array, draws: jax.Array, own: Units, opponents: Units
 
     shape = jnp.broadcast_shapes(x.shape, own.x.shape)
     start = jnp.zeros(shape, jnp.int32), jnp.full(shape, jnp.inf, x.dtype)
-    shot, _ = jax.lax.fori_loop(0, opponents.x.shape[0], closer, start, unroll=UNROLL)
+    shot, _ = loop(opponents.x.shape[0], closer, start, UNROLL)
     shot = jnp.where(draws[1] < retarget, shot, own.shot)
     return jnp.where(move, x, 0.0), jnp.where(move, y, 0.0), jnp.where(move, 0, shot)
 

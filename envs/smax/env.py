@@ -4,7 +4,7 @@ Axis letters: N units of both teams.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +71,7 @@ class Smax(Environment):
       with a cooldown below half a second fires twice within a decision.
     """
 
+    instances_last: ClassVar[bool] = True
     scenario: str = option("3m", help=f"{', '.join(PUBLISHED)}, or your own by register_scenario")
     mode: str = option("scripted", choices=MODES, help="who controls the enemies: a script, the policy opponent, or agents")
     action_type: str = option("discrete", choices=("discrete", "continuous"))

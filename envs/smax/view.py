@@ -13,7 +13,7 @@ import numpy as np
 from marljax.envs.smax.actions import FIRST_ATTACK
 from marljax.envs.smax.battle import UNROLL, Kinds, Stats, Units
 from marljax.envs.smax.units import NUM_KINDS, SmaxParams
-from marljax.utils.batching import expand_trailing_dims
+from marljax.utils.batching import expand_trailing_dims, fold
 
 OTHER_FEATURES = 7 + NUM_KINDS
 OWN_FEATURES = 4 + NUM_KINDS
@@ -96,10 +96,11 @@ def conic(board: Board, first: int, last: int, env_params: SmaxParams) -> jax.Ar
     section = jnp.where(visible, jnp.minimum(section, SECTIONS - 1), -1)
     number = expand_trailing_dims(np.arange(size), board.x)
 
-    def count(unit: int, earlier: jax.Array) -> jax.Array:
-        return earlier + ((section[:, unit, None] == section) & (unit < number))
+    def precedes(unit: jax.Array, other: jax.Array) -> jax.Array:
+        return ((other[:, None] == section) & (unit < number)).astype(section.dtype)
 
-    earlier = jax.lax.fori_loop(0, size, count, jnp.zeros_like(section), unroll=UNROLL)
+    units = np.arange(size, dtype=np.int32)
+    earlier = fold(jnp.add, precedes, (units, jnp.swapaxes(section, 0, 1)), 0, UNROLL)
     slot = jnp.where((section >= 0) & (earlier < SLOTS), section * SLOTS + earlier, -1)
     features = jnp.stack(_features(board, dx, dy, lambda part: jnp.broadcast_to(part, dx.shape)), axis=2)
     chosen = (slot[:, :, None] == expand_trailing_dims(np.arange(SECTIONS * SLOTS), board.x)).astype(features.dtype)

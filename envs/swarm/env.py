@@ -93,6 +93,7 @@ class Swarm(Environment):
     integrator: str = option("euler", choices=quadrotor.INTEGRATORS, help="of a quadrotor's attitude and spin")
 
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
+    instances_last: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay | plot``."""
+"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay | compile | plot``."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
   marljax evaluate <run folder> [key=value …]          play frozen episodes with the trained policy, next to scripted ones
   marljax replay <run folder> [key=value …]            write an episode of the trained policy as GIF or MP4
+  marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
   marljax <command> --help                             list the settings of a command
 """
@@ -72,8 +73,15 @@ def run_command(arguments: Sequence[str]) -> int:
         return 0
     if command == "train":
         return _train_any(others)
+    if command == "compile":
+        with terminal.without_native_errors():  # plug-ins report that there are no accelerators
+            from marljax.cli.compile import compile_program, start
+
+            start()
+        find_own_modules()
+        return compile_program(others)
     if command not in ("evaluate", "replay", "plot"):
-        raise unknown("command", command, ["train", "evaluate", "replay", "plot"])
+        raise unknown("command", command, ["train", "evaluate", "replay", "compile", "plot"])
     from marljax.cli import evaluate, plot
 
     find_own_modules()

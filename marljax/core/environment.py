@@ -49,6 +49,7 @@ class Environment(abc.ABC):
 
     version: ClassVar[str] = "1"  # increased when the same actions no longer give the same episode; kept in checkpoints
     presets: ClassVar[tuple[str, ...]] = ()  # names that ``preset_params`` takes
+    instances_last: ClassVar[bool] = False  # computes under ``utils.batching.batch_last``: see ``VecEnv.carried``
 
     def __post_init__(self) -> None:
         fields.check_options(self)

@@ -11,6 +11,7 @@ from jax.custom_batching import custom_vmap
 from marljax.core.environment import Environment, checked_action
 from marljax.core.types import EnvParams, Outcome, TimeStep, timestep, with_persistent, without_persistent
 from marljax.errors import UserError, short_repr
+from marljax.utils.batching import first_axis_minor
 from marljax.utils.validation import is_integer
 
 NO_LIMIT = 2**31 - 1  # steps; longer than any episode
@@ -77,6 +78,15 @@ class VecEnv:
         env_state = with_persistent(env_state, next_state)
         return jax.vmap(self._finish_step, in_axes=(0, 0, 0, None))(state, env_state, outcome, env_params)
 
+    def carried(self, state: VecState) -> VecState:
+        """``state`` as a loop around ``step`` should carry it: laid out in memory as the environment computes with it.
+
+        It has no effect on values or shapes. Not for results of a program: return what the loop returns.
+        """
+        if not self.env.instances_last:
+            return state
+        return state.replace(env=jax.tree.map(lambda leaf: first_axis_minor(leaf) if leaf.ndim > 1 else leaf, state.env))
+
     def staggered(self, key: jax.Array, state: VecState, longest: jax.Array | int) -> VecState:
         """Truncates the first episodes after 1 to ``longest`` steps, at random; ``state`` is the one that ``reset`` returns.
 
@@ -103,6 +113,9 @@ class VecEnv:
 
         @custom_vmap
         def skip_if_none_start(*args: Any) -> Any:
+            return jax.lax.platform_dependent(*args, cpu=on_cpu, default=replace_started)
+
+        def on_cpu(*args: Any) -> Any:
             return jax.lax.cond(jnp.any(args[0]), replace_started, lambda *args: args[3], *args)
 
         @skip_if_none_start.def_vmap

@@ -114,6 +114,21 @@ def signal_listener(callback: Callable[[int], None]) -> Iterator[None]:
         os.close(reader)
 
 
+@contextlib.contextmanager
+def without_native_errors() -> Iterator[None]:
+    """Discards what this process, compiled libraries included, writes to its standard error."""
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
 def in_utf8() -> None:
     """Restarts the command in Python's UTF-8 mode where the locale has another encoding: JAX and orbax require UTF-8 file names.
     Raises ``UserError`` where that is not possible, and for names that are not in UTF-8."""

@@ -85,7 +85,7 @@ def collect(
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
         env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
         step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
-        return (Actors(env_state, timestep, carry), sums + episode_metrics(timestep, env_state)), (record, step)
+        return (Actors(vec.carried(env_state), timestep, carry), sums + episode_metrics(timestep, env_state)), (record, step)
 
     names = ["episodes", *(f"sum_{name}" for name in sorted(actors.timestep.metrics))]
     keys = jax.random.split(key, (length, 2))

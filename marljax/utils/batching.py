@@ -11,9 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
+from jax.experimental.layout import Layout, with_layout_constraint
 
 Function = Callable[..., Any]
 Tree = TypeVar("Tree")
+# On accelerators: loops with more iterations are unrolled in part, and more terms are reduced instead of added one by one.
+MAX_UNROLLED, MAX_ELEMENTWISE = 16, 8
 
 
 def batch_last(function: Function) -> Function:
@@ -49,6 +52,51 @@ def batch_last(function: Function) -> Function:
         return under(0)(*jax.tree.map(jnp.asarray, args))
 
     return wrapped
+
+
+def loop(count: int, body: Callable[[Any, Tree], Tree], start: Tree, unroll: int = 1) -> Tree:
+    """``jax.lax.fori_loop(0, count, body, start)`` for a small ``count``: unrolled, except on a CPU.
+
+    An iteration of a loop is a kernel or more on an accelerator, where starting a kernel takes longer than what it does here;
+    unrolled, it is fused with the others. A CPU runs the loop as fast, ``unroll`` iterations at a time, and compiles it faster.
+    """
+
+    def on_cpu(start: Tree) -> Tree:
+        return jax.lax.fori_loop(0, count, body, start, unroll=unroll)
+
+    def elsewhere(start: Tree) -> Tree:
+        return jax.lax.fori_loop(0, count, body, start, unroll=True if count <= MAX_UNROLLED else MAX_UNROLLED)
+
+    return jax.lax.platform_dependent(start, cpu=on_cpu, default=elsewhere)
+
+
+def fold(combine: Callable[[Any, Any], Any], term: Callable[..., Any], others: Sequence[Any], init: Any, unroll: int = 1) -> Any:
+    """``combine`` of ``init`` and ``term(*other)`` for every row of ``others``: a sum over the other side of all pairs, say.
+
+    A ``loop``, except that accelerators reduce more than a few rows at once, without storing the terms.
+
+    Args:
+        combine: elementwise, associative and commutative.
+        term: elementwise in the rows.
+        others: arrays [K, …].
+        init: a number for each result, with which ``combine`` changes nothing.
+        unroll: iterations of the loop at a time, on a CPU.
+    """
+    others = [jnp.asarray(other) for other in others]
+    shapes = jax.eval_shape(term, *(other[0] for other in others))
+    start = jax.tree.map(lambda shape, value: jnp.full(shape.shape, value, shape.dtype), shapes, init)
+
+    def reduce(others: list[jax.Array]) -> Any:
+        inits = jax.tree.map(lambda shape, value: jnp.asarray(value, shape.dtype), shapes, init)
+        return jax.lax.reduce(jax.vmap(term)(*others), inits, combine, (0,))
+
+    def iterate(others: list[jax.Array]) -> Any:
+        return loop(count, lambda row, result: combine(result, term(*(other[row] for other in others))), start, unroll)
+
+    count = others[0].shape[0]
+    if count <= MAX_ELEMENTWISE:
+        return iterate(others)
+    return jax.lax.platform_dependent(others, cpu=iterate, default=reduce)
 
 
 def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operands: Any) -> Any:
@@ -90,6 +138,22 @@ def select(condition: jax.Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
+def row_major(x: jax.Array) -> jax.Array:
+    """``x``, laid out in memory as the inputs of programs are; XLA chooses a layout for what it computes in a loop."""
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+
+def first_axis_minor(x: jax.Array) -> jax.Array:
+    """``x`` [E, …] with its first axis last in memory. Only for what a loop carries: a result of a program has to be laid out as
+    usual, or JAX 0.10 misreads it when it becomes an input again."""
+    return with_layout_constraint(x, Layout((*range(1, x.ndim), 0)))
+
+
+def add_trees(one: Tree, other: Tree) -> Tree:
+    """The sum of two trees, leaf by leaf."""
+    return jax.tree.map(jnp.add, one, other)
+
+
 def _params_last(in_batched: Sequence[Any]) -> bool:
     """Whether every argument is mapped as a whole or not at all, mapped ones first."""
     arguments = [leaves for leaves in map(jax.tree.leaves, in_batched) if leaves]
@@ -100,9 +164,13 @@ def _params_last(in_batched: Sequence[Any]) -> bool:
 def _move_batch_last(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> jax.Array:
     """The mapped axis before the ``vmaps`` last ones; where the leaf is not mapped, one of that size."""
     if batched and not vmaps and leaf.ndim == 2 and jnp.issubdtype(leaf.dtype, jnp.floating):
-        # XLA fuses a plain transposition into the loops that read it, which then read with a stride; not so a product
-        return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
+        return jax.lax.platform_dependent(leaf, cpu=_transpose_by_product, default=jnp.transpose)
     return jnp.moveaxis(leaf if batched else jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), 0, -1 - vmaps)
+
+
+def _transpose_by_product(leaf: jax.Array) -> jax.Array:
+    """XLA fuses a plain transposition into the loops that read it, which on a CPU then read with a stride; not so a product."""
+    return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def _move_batch_first(vmaps: int, axis_size: int, leaf: jax.Array) -> jax.Array:

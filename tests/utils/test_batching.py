@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.utils.batching import batch_last
+from marljax.utils.batching import batch_last, fold, loop
 
 KEY = jax.random.key(0)
 
@@ -54,3 +54,22 @@ def test_instances_come_last_and_seeds_before():
     record = batch_last(lambda x: (shapes.append(x.shape), x)[1])
     jax.vmap(jax.vmap(record))(jnp.zeros((3, 7, 5)))
     assert shapes[-1] == (5, 3, 7)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_fold_and_loop_agree_with_a_reduction_on_every_platform(rows, platform):
+    """Few rows are added one by one, more are reduced at once on accelerators."""
+    x, others = jax.random.normal(KEY, (4,)), jax.random.normal(jax.random.key(1), (rows,))
+
+    def both(one, other):
+        return one[0] + other[0], jnp.minimum(one[1], other[1])
+
+    @jax.jit
+    def run(x, others):
+        pairs = fold(both, lambda other: (jnp.abs(x - other), x * other), (others,), (0.0, np.inf))
+        return pairs, loop(rows, lambda row, total: total + others[row], jnp.zeros(()))
+
+    (distance, product), total = run(x, others)
+    np.testing.assert_allclose(distance, np.abs(x[:, None] - others).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(product, (x[:, None] * others).min(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(total, others.sum(), rtol=1e-4)

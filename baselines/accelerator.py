@@ -1,0 +1,210 @@
+"""Programs compiled for accelerators that need not be there: ``python baselines/accelerator.py [table …]`` writes
+baselines/results/accelerator.md. It needs their compilers: ``pip install -e ".[aot]"``."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from marljax.aot import runs, targets
+from marljax.aot.targets import Compiled
+from marljax.baselines.harness.result_cache import ResultCache
+from marljax.baselines.harness.tables import Page, Section, partial_table
+from marljax.config import compose
+from marljax.core.types import TimeStep
+from marljax.core.vector import vectorize
+from marljax.training.evaluation import RandomPolicy
+from marljax.training.trainer import lean_tracing
+
+STEPS = 32  # of a rollout; any number gives the same loop body
+TARGET = "h100"
+
+
+class Environments(NamedTuple):
+    """A setting of an environment and the number of its instances."""
+
+    title: str
+    overrides: tuple[str, ...]
+    num_envs: int
+
+
+ENVIRONMENTS = (
+    Environments("smax 3m", ("env=smax", "env.scenario=3m"), 8192),
+    Environments("smax 2s3z", ("env=smax", "env.scenario=2s3z"), 8192),
+    Environments("smax 27m_vs_30m", ("env=smax", "env.scenario=27m_vs_30m"), 8192),
+    Environments("merge hard", ("env=merge", "env.density=hard"), 8192),
+    Environments("swarm, obstacles", ("env=swarm", "env.preset=obstacles"), 4096),
+    Environments("collective", ("env=collective",), 1024),
+    Environments("ride_dispatch, 1000 vehicles", ("env=ride_dispatch", "env.preset=manhattan-1000"), 64),
+)
+JAXMARL = ("3m", "2s3z")  # scenarios of JaxMARL's SMAX
+# Algorithm, overrides, targets. The environments per device are those of the tuned or default settings unless given.
+RUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "ppo CartPole": ("ppo", ("env=gymnax/CartPole-v1",), ("h100", "v5e-1")),
+    "ippo swarm": ("ippo", ("env=swarm",), ("h100", "v5e-1")),
+    "ippo collective": ("ippo", ("env=collective",), ("h100", "v5e-1")),
+    "mappo smax 3m": ("mappo", ("env=smax", "env.scenario=3m"), ("h100", "v5e-1")),
+    "mappo merge": ("mappo", ("env=merge",), ("h100", "v5e-1")),
+    "mappo merge, 4,096 environments": ("mappo", ("env=merge", "algo.num_envs=4096"), ("h100x8", "v5e-256")),
+    "qmix smax 3m": ("qmix", ("env=smax", "env.scenario=3m"), ("h100", "v5e-1")),
+    "ospo ride_dispatch": ("ospo", ("env=ride_dispatch", "algo.num_envs=8"), ("h100", "v5e-1")),
+}
+
+
+def learner_outputs(timestep: TimeStep) -> tuple[Any, ...]:
+    """What a learner stores of a timestep."""
+    return timestep.obs, timestep.action_mask, timestep.reward, timestep.alive, timestep.terminated, timestep.last
+
+
+def random_rollout(setting: Environments) -> tuple[Callable, tuple[Any, ...]]:
+    """A rollout of random actions with its outputs stacked, and the shapes of its inputs."""
+    run = compose.compose("ippo", setting.overrides)
+    vec, policy = vectorize(run.env, setting.num_envs), RandomPolicy(run.env)
+
+    def rollout(key: jax.Array, carry: Any, env_params: Any) -> tuple[Any, Any]:
+        def step(carry: Any, key: jax.Array) -> tuple[Any, Any]:
+            (state, timestep), (key_action, key_step) = carry, jax.random.split(key)
+            action, _ = policy(key_action, state, timestep, ())
+            state, timestep = vec.step(key_step, state, action, env_params)
+            return (vec.carried(state), timestep), learner_outputs(timestep)
+
+        return jax.lax.scan(step, carry, jax.random.split(key, STEPS))
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    env_params = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, run.env_params))
+    return rollout, (key, jax.eval_shape(vec.reset, key, env_params), env_params)
+
+
+def jaxmarl_rollout(scenario: str, num_envs: int) -> tuple[Callable, tuple[Any, ...]]:
+    """The same of JaxMARL's SMAX."""
+    from marljax.baselines.rivals.smax import random_step
+    from marljax.envs.smax import Smax
+
+    start, advance = random_step(Smax(scenario=scenario), num_envs)
+
+    def rollout(key: jax.Array, carry: Any) -> tuple[Any, Any]:
+        def step(carry: Any, key: jax.Array) -> tuple[Any, Any]:
+            carry, outputs, _ = advance(None, carry, key)
+            return carry, (carry[0], *outputs)
+
+        return jax.lax.scan(step, carry, jax.random.split(key, STEPS))
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return rollout, (key, jax.eval_shape(lambda key: start(key, None), key))
+
+
+def compile_rollout(rollout: Callable, shapes: tuple[Any, ...]) -> tuple[Compiled, float]:
+    """The compiled rollout and the seconds that took."""
+    target, begun = targets.target_named(TARGET), time.monotonic()
+    with lean_tracing():
+        compiled = targets.compile_for(target, jax.jit(rollout, donate_argnums=1), *targets.on_one_device(target, shapes))
+    return compiled, time.monotonic() - begun
+
+
+def step_result(cache: ResultCache, name: str, num_envs: int, make: Callable[[], tuple[Callable, tuple[Any, ...]]]) -> Any:
+    """Work of a step of all instances, from the compiled rollout."""
+
+    def compute() -> dict[str, Any]:
+        compiled, seconds = compile_rollout(*make())
+        loop = max((loop for loop in compiled.program.inner if loop.trip_count == STEPS), key=lambda loop: loop.work.seconds)
+        return {"compile_seconds": seconds, **dataclasses.asdict(loop.work)}
+
+    return cache.get(f"step {name}", {"target": TARGET, "num_envs": num_envs, "jax": version("jax")}, compute)
+
+
+def environment_table(cache: ResultCache) -> str:
+    """Steps of environments, ours and JaxMARL's."""
+    results = {
+        (setting.title, setting.num_envs): step_result(
+            cache, setting.title, setting.num_envs, functools.partial(random_rollout, setting)
+        )
+        for setting in ENVIRONMENTS
+    }
+    for scenario in JAXMARL:
+        title = f"JaxMARL's SMAX {scenario}"
+        results[title, 8192] = step_result(cache, title, 8192, functools.partial(jaxmarl_rollout, scenario, 8192))
+    rows: list[list[str] | str] = []
+    for (title, num_envs), work in results.items():
+        if work is None:
+            rows.append(title)
+            continue
+        rate = num_envs / work["seconds"] / 1e6
+        measures = [f"{work['kernels']:,.0f}", f"{work['bytes'] / 1e6:,.0f}", f"{1e6 * work['seconds']:,.0f}", f"{rate:.1f}"]
+        rows.append([title, f"{num_envs:,}", *measures, f"{work['compile_seconds']:.0f}"])
+    header = ["environment", "instances", "kernels", "MB", "µs", "M steps/s, estimate", "compile, s"]
+    return partial_table(header, rows)
+
+
+def run_result(cache: ResultCache, name: str, algo: str, overrides: tuple[str, ...], target: str) -> Any:
+    def compute() -> dict[str, Any]:
+        report = runs.compile_run(compose.compose(algo, overrides), targets.target_named(target))
+        compiled = report.compiled
+        return {
+            "compile_seconds": report.compile_seconds,
+            "memory": compiled.memory,
+            "temporaries": compiled.temporaries,
+            "steps_per_update": report.steps_per_update,
+            "update": dataclasses.asdict(report.update),
+            "rollout_step": dataclasses.asdict(report.rollout_step) if report.rollout_step else None,
+            "minibatch": dataclasses.asdict(report.minibatch) if report.minibatch else None,
+        }
+
+    about = {"algo": algo, "overrides": list(overrides), "target": target, "jax": version("jax")}
+    return cache.get(f"run {name} {target}", about, compute)
+
+
+def training_table(cache: ResultCache) -> str:
+    """Training programs of every algorithm and environment."""
+
+    def work(part: dict[str, float] | None) -> list[str]:
+        return [f"{part['kernels']:,.0f}", f"{part['bytes'] / 1e6:,.1f}"] if part else ["–", "–"]
+
+    rows: list[list[str] | str] = []
+    for name, (algo, overrides, names) in RUNS.items():
+        for target in names:
+            result = run_result(cache, name, algo, overrides, target)
+            if result is None:
+                rows.append(f"{name} on {target}")
+                continue
+            update, minibatch = result["update"], result["minibatch"]
+            rate = f"{result['steps_per_update'] / update['seconds'] / 1e6:.2f}" if targets.TARGETS[target].launch else "–"
+            collectives = [f"{minibatch['collectives']:.0f}" if minibatch else "–", f"{update['collectives']:,.0f}"]
+            memory = f"{result['memory'] / 1e6:,.0f}"
+            compiling = f"{result['compile_seconds']:.0f}"
+            rows.append([name, target, memory, *work(result["rollout_step"]), *work(minibatch), *collectives, rate, compiling])
+    header = ["run", "target", "memory, MB", "kernels per step", "MB", "kernels per minibatch", "MB", "collectives", "per update"]
+    return partial_table([*header, "M steps/s, estimate", "compile, s"], rows)
+
+
+PAGE = Page(
+    name="accelerator",
+    title="Programs compiled for accelerators",
+    intro="""Nothing on this page was measured: XLA compiled the programs for hardware that was not there, and the optimised
+HLO was counted. A kernel is one launch of a GPU; its bytes are those of operands and results, with slices and updates in place
+by the part that moves. The estimate is the sum over kernels of the larger of 2 µs, a launch, and their bytes at the memory's
+3.35 TB/s; it leaves out arithmetic, the host and gaps between kernels. TPUs launch nothing one by one: no estimate.""",
+    sections=(
+        Section(
+            "Environments on an H100",
+            f"""A step of all instances under random actions, in a rollout of {STEPS} steps that stacks observations, masks,
+rewards and ends as a learner does.""",
+            {"environments": environment_table},
+        ),
+        Section(
+            "Training",
+            """Tuned or default settings. Memory, kernels and bytes per device; a step of all its environments, policy included;
+a minibatch, or a gradient step of QMIX; collectives of a minibatch and of a whole update. The estimate is for all devices.""",
+            {"training": training_table},
+        ),
+    ),
+    uncached=("environments", "training"),
+)
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    PAGE.main()

@@ -1,0 +1,1 @@
+"""Compiling programs for accelerators that need not be there, and counting what they consist of."""
