@@ -40,7 +40,7 @@ from marljax.core.vector import vectorize
 from marljax.errors import UserError
 from marljax.learning import Inputs, Learner, RolloutConfig, Step, TrainState, collect, gae, make_optimizer, start
 from marljax.utils import collectives
-from marljax.utils.batching import cond_any, row_major
+from marljax.utils.batching import cond_any, row_major_on_gpu
 from marljax.utils.validation import divide
 
 
@@ -458,7 +458,8 @@ def add_to_replay(config: Config, opt_state: OptState, replay: PersistentState, 
     before = TrajectoryBufferState(experience=replay.value, current_index=opt_state.insert_index, is_full=opt_state.is_full)
     rows = jax.tree.map(lambda x, stored: x[:, None].astype(stored.dtype), swap_axes(rollout), before.experience)
     after = make_buffer(config, rollout.last.shape[1]).add(before, rows)
-    return after.replace(experience=jax.tree.map(row_major, after.experience))  # in the rows' layout a GPU would hold it twice
+    # In the layout of the rows a GPU would hold the buffer twice.
+    return after.replace(experience=jax.tree.map(row_major_on_gpu, after.experience))
 
 
 def sample_replay(config: Config, replay: TrajectoryBufferState, key: jax.Array) -> Rollout:

@@ -18,6 +18,7 @@ from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.config import compose
 from marljax.core.types import TimeStep
 from marljax.core.vector import vectorize
+from marljax.errors import UserError
 from marljax.training.evaluation import RandomPolicy
 from marljax.training.trainer import lean_tracing
 
@@ -142,7 +143,11 @@ def environment_table(cache: ResultCache) -> str:
 
 def run_result(cache: ResultCache, name: str, algo: str, overrides: tuple[str, ...], target: str) -> Any:
     def compute() -> dict[str, Any]:
-        report = runs.compile_run(compose.compose(algo, overrides), targets.target_named(target))
+        settings, accelerator = compose.compose(algo, overrides), targets.target_named(target)
+        try:
+            report = runs.compile_run(settings, accelerator)
+        except UserError as error:
+            return {"error": str(error)}
         compiled = report.compiled
         return {
             "compile_seconds": report.compile_seconds,
@@ -165,11 +170,15 @@ def training_table(cache: ResultCache) -> str:
         return [f"{part['kernels']:,.0f}", f"{part['bytes'] / 1e6:,.1f}"] if part else ["–", "–"]
 
     rows: list[list[str] | str] = []
+    failed: list[str] = []
     for name, (algo, overrides, names) in RUNS.items():
         for target in names:
             result = run_result(cache, name, algo, overrides, target)
             if result is None:
                 rows.append(f"{name} on {target}")
+                continue
+            if "error" in result:
+                failed.append(f"{name} on {target}: {result['error']}.")
                 continue
             update, minibatch = result["update"], result["minibatch"]
             rate = f"{result['steps_per_update'] / update['seconds'] / 1e6:.2f}" if targets.TARGETS[target].launch else "–"
@@ -178,7 +187,7 @@ def training_table(cache: ResultCache) -> str:
             compiling = f"{result['compile_seconds']:.0f}"
             rows.append([name, target, memory, *work(result["rollout_step"]), *work(minibatch), *collectives, rate, compiling])
     header = ["run", "target", "memory, MB", "kernels per step", "MB", "kernels per minibatch", "MB", "collectives", "per update"]
-    return partial_table([*header, "M steps/s, estimate", "compile, s"], rows)
+    return partial_table([*header, "M steps/s, estimate", "compile, s"], rows, *failed)
 
 
 PAGE = Page(

@@ -119,8 +119,17 @@ def on_one_device(target: Target, tree: Any) -> Any:
 
 
 def compile_for(target: Target, function: Callable, *shapes: Any) -> Compiled:
-    """Compiles ``function``, jitted, for inputs whose shapes have shardings of the target's devices."""
-    compiled = function.lower(*shapes).compile(compiler_options=target.options)  # type: ignore[attr-defined]
+    """Compiles ``function``, jitted, for inputs whose shapes have shardings of the target's devices.
+
+    Raises:
+        UserError: if the compiler gives up, for lack of memory say.
+    """
+    lowered = function.lower(*shapes)  # type: ignore[attr-defined]
+    try:
+        compiled = lowered.compile(compiler_options=target.options)
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0].split(". ")[0]
+        raise UserError(f"XLA cannot compile this program for {target.description}: {reason}") from error
     memory = compiled.memory_analysis()
     return Compiled(
         program=analyse(compiled.as_text(), target.launch, target.bandwidth),

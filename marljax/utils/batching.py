@@ -138,9 +138,13 @@ def select(condition: jax.Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
-def row_major(x: jax.Array) -> jax.Array:
-    """``x``, laid out in memory as the inputs of programs are; XLA chooses a layout for what it computes in a loop."""
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+def row_major_on_gpu(x: jax.Array) -> jax.Array:
+    """``x``, on a GPU laid out in memory as the inputs of programs are; XLA chooses a layout for what it computes in a loop."""
+
+    def pinned(x: jax.Array) -> jax.Array:
+        return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+
+    return jax.lax.platform_dependent(x, cuda=pinned, default=lambda x: x)
 
 
 def first_axis_minor(x: jax.Array) -> jax.Array:
