@@ -98,3 +98,25 @@ def test_actions_and_params_are_checked():
     with pytest.raises(UserError, match="give ProbeParams"):
         env.reset(key, "hard")
     jax.tree.map(np.testing.assert_array_equal, env.step(key, state, [1, 0]), env.step(key, state, jnp.array([1, 0])))
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_loop_may_carry_states_as_the_environment_lays_them_out(length):
+    """Its results are ordinary inputs of other programs, also where XLA inlines a loop of one iteration."""
+    env = marljax.make("smax")
+    vec, params = marljax.vectorize(env, 4), env.default_params
+    action = jnp.full((4, env.num_agents), env.noop)
+
+    def advance(carried, state):
+        def step(state, key):
+            state, _ = vec.step(key, state, action, params)
+            return vec.carried(state) if carried else state, None
+
+        return jax.lax.scan(step, state, jax.random.split(jax.random.key(1), length))[0]
+
+    start, _ = jax.jit(vec.reset)(jax.random.key(0), params)
+    plain, pinned = (jax.jit(functools.partial(advance, carried))(start) for carried in (False, True))
+    assert env.instances_last
+    copy = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 0, state.env))
+    for read in (copy, jax.jit(functools.partial(advance, True))):
+        jax.tree.map(np.testing.assert_array_equal, read(plain), read(pinned))
