@@ -26,7 +26,7 @@ STEPS = 32  # of a rollout; any number gives the same loop body
 TARGET = "h100"
 
 
-class Environments(NamedTuple):
+class EnvironmentSetting(NamedTuple):
     """A setting of an environment and the number of its instances."""
 
     title: str
@@ -35,13 +35,13 @@ class Environments(NamedTuple):
 
 
 ENVIRONMENTS = (
-    Environments("smax 3m", ("env=smax", "env.scenario=3m"), 8192),
-    Environments("smax 2s3z", ("env=smax", "env.scenario=2s3z"), 8192),
-    Environments("smax 27m_vs_30m", ("env=smax", "env.scenario=27m_vs_30m"), 8192),
-    Environments("merge hard", ("env=merge", "env.density=hard"), 8192),
-    Environments("swarm, obstacles", ("env=swarm", "env.preset=obstacles"), 4096),
-    Environments("collective", ("env=collective",), 1024),
-    Environments("ride_dispatch, 1000 vehicles", ("env=ride_dispatch", "env.preset=manhattan-1000"), 64),
+    EnvironmentSetting("smax 3m", ("env=smax", "env.scenario=3m"), 8192),
+    EnvironmentSetting("smax 2s3z", ("env=smax", "env.scenario=2s3z"), 8192),
+    EnvironmentSetting("smax 27m_vs_30m", ("env=smax", "env.scenario=27m_vs_30m"), 8192),
+    EnvironmentSetting("merge hard", ("env=merge", "env.density=hard"), 8192),
+    EnvironmentSetting("swarm, obstacles", ("env=swarm", "env.preset=obstacles"), 4096),
+    EnvironmentSetting("collective", ("env=collective",), 1024),
+    EnvironmentSetting("ride_dispatch, 1000 vehicles", ("env=ride_dispatch", "env.preset=manhattan-1000"), 64),
 )
 JAXMARL = ("3m", "2s3z")  # scenarios of JaxMARL's SMAX
 # Algorithm, overrides, targets. The environments per device are those of the tuned or default settings unless given.
@@ -62,7 +62,7 @@ def learner_outputs(timestep: TimeStep) -> tuple[Any, ...]:
     return timestep.obs, timestep.action_mask, timestep.reward, timestep.alive, timestep.terminated, timestep.last
 
 
-def random_rollout(setting: Environments) -> tuple[Callable, tuple[Any, ...]]:
+def random_rollout(setting: EnvironmentSetting) -> tuple[Callable, tuple[Any, ...]]:
     """A rollout of random actions with its outputs stacked, and the shapes of its inputs."""
     run = compose.compose("ippo", setting.overrides)
     vec, policy = vectorize(run.env, setting.num_envs), RandomPolicy(run.env)
@@ -115,7 +115,8 @@ def step_result(cache: ResultCache, name: str, num_envs: int, make: Callable[[],
         loop = max((loop for loop in compiled.program.inner if loop.trip_count == STEPS), key=lambda loop: loop.work.seconds)
         return {"compile_seconds": seconds, **dataclasses.asdict(loop.work)}
 
-    return cache.get(f"step {name}", {"target": TARGET, "num_envs": num_envs, "jax": version("jax")}, compute)
+    about = {"target": TARGET, "num_envs": num_envs, "jax": version("jax")}
+    return cache.get(f"step {name}", about, compute)
 
 
 def environment_table(cache: ResultCache) -> str:
@@ -142,6 +143,8 @@ def environment_table(cache: ResultCache) -> str:
 
 
 def run_result(cache: ResultCache, name: str, algo: str, overrides: tuple[str, ...], target: str) -> Any:
+    """The training program of a run, compiled for a target; what the compiler said where it gave up."""
+
     def compute() -> dict[str, Any]:
         settings, accelerator = compose.compose(algo, overrides), targets.target_named(target)
         try:
@@ -193,10 +196,11 @@ def training_table(cache: ResultCache) -> str:
 PAGE = Page(
     name="accelerator",
     title="Programs compiled for accelerators",
-    intro="""Nothing on this page was measured: XLA compiled the programs for hardware that was not there, and the optimised
-HLO was counted. A kernel is one launch of a GPU; its bytes are those of operands and results, with slices and updates in place
-by the part that moves. The estimate is the sum over kernels of the larger of 2 µs, a launch, and their bytes at the memory's
-3.35 TB/s; it leaves out arithmetic, the host and gaps between kernels. TPUs launch nothing one by one: no estimate.""",
+    intro="""Apart from compile times nothing on this page was measured: XLA compiled the programs for hardware that was not
+there, and the optimised HLO was counted. A kernel is one launch of a GPU; its bytes are those of operands and results, with
+slices and updates in place by the part that moves. The estimate is the sum over kernels of the larger of 2 µs, a launch, and
+their bytes at the memory's 3.35 TB/s; it leaves out arithmetic, the host and gaps between kernels. TPUs launch nothing one by
+one: no estimate.""",
     sections=(
         Section(
             "Environments on an H100",

@@ -191,7 +191,7 @@ class Merge(Environment):
     def _decide(
         self, state: MergeState, action: jax.Array, replaced: jax.Array, env_params: MergeParams
     ) -> tuple[MergeState, Outcome]:
-        """One decision of the CAVs; ``action`` [6] int is available, ``replaced`` [6] bool where it is the supervisor's."""
+        """One decision of the CAVs: available actions [6]; ``replaced`` [6] bool, those that the supervisor chose."""
         before, acting = state.vehicles, self._present(state.vehicles)
         last = state.step + 1 >= env_params.duration
         vehicles, skipped = self._drive(before, action, acting, last, env_params)
@@ -254,7 +254,7 @@ class Merge(Environment):
         drivers = traffic.drivers_of(env_params.drivers, vehicles.driver)
 
         # A sub-step after the end is undone when the next one starts. Undone right away, XLA would fuse the undoing into the
-        # sub-step, and a step would take one and a half times as long.
+        # sub-step, and on a CPU a step would take one and a half times as long.
         def substep(index: jax.Array, carry: tuple[Vehicles, Vehicles, jax.Array, jax.Array]) -> tuple:
             before, after, over, skipped = carry
             vehicles = select(over, before, after)
@@ -279,10 +279,10 @@ def scaled(vehicles: Vehicles) -> tuple[jax.Array, ...]:
 
 
 class Sighting(NamedTuple):
-    """One of the nearest vehicles of each CAV, [6] each."""
+    """One of the nearest vehicles of each CAV."""
 
-    distance: jax.Array  # m, |Δx|; infinite if there is none
-    slot: jax.Array  # int32
+    distance: jax.Array  # [6] m, |Δx|; infinite if there is none
+    slot: jax.Array  # [6] int32
     features: jax.Array  # [4, 6] x, y, vx, vy relative to the CAV, with the observation's scales
 
 

@@ -2,7 +2,7 @@
 
 Everything is a structure of arrays ``[V, …]``, one per quantity: vehicles first, then any number of trailing axes (see
 ``utils.batching``). What happens between vehicles is a loop over the other one of a pair: elementwise code without ``[V, V]``
-arrays, three times as fast on a CPU. Units are metres, seconds and radians.
+arrays, which is three times as fast on a CPU. Units are metres, seconds and radians.
 
 Sources: the kinematic bicycle and the cascaded steering controller of highway-env (Leurent, 2018); the Intelligent Driver
 Model, "IDM" (Treiber, Hennecke and Helbing, "Congested traffic states in empirical observations and microscopic simulations",
@@ -377,7 +377,7 @@ def overlap(a: Pose, b: Pose, physics: Physics, size: tuple[float, float] = VEHI
 
 
 def collisions(vehicles: Vehicles, physics: Physics) -> tuple[jax.Array, jax.Array]:
-    """([V] bool: overlaps another vehicle or the obstacle, [V] m/s: the minimum |speed| of all in contact and the vehicle)."""
+    """([V] bool: overlaps another vehicle or the obstacle, [V] m/s: least |speed| of the vehicle and those it overlaps)."""
     x, y, cos, sin = vehicles.x, vehicles.y, jnp.cos(vehicles.heading), jnp.sin(vehicles.heading)
     pose = Pose(x, y, cos, sin)
     magnitude, slots = jnp.abs(vehicles.speed), slots_like(x)

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "c64": 8, "c128": 16}
 # Instructions without a kernel of their own; the bodies of loops and branches are counted apart.
 FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "opt-barrier",
@@ -91,7 +90,7 @@ def shape_bytes(shape: str) -> float:
 
     def width(dtype: str) -> float:
         digits = re.search(r"\d+", dtype)
-        return BYTES[dtype] if dtype in BYTES else int(digits[0]) / 8 if digits else 0.0
+        return int(digits[0]) / 8 if digits else float(dtype == "pred")
 
     return sum(width(dtype) * math.prod(int(size) for size in sizes.split(",") if size) for dtype, sizes in SHAPE.findall(shape))
 
@@ -170,12 +169,12 @@ def analyse(text: str, launch: float, bandwidth: float) -> Loop:
 
 
 def _is_free(instruction: Instruction) -> bool:
-    """Whether nothing is started for it: a number of a loop's bookkeeping, the end of what has begun before."""
+    """Whether it has no kernel: a scalar of loop control, or the ``-done`` of an asynchronous operation."""
     op = instruction.op
     if op in FREE or op.endswith(("-done", "-update")):
         return True
     is_number = re.match(r"\w+\[\]", instruction.shape) is not None
-    return is_number and op not in ("fusion", "custom-call", "reduce") and op.removesuffix("-start") not in COLLECTIVES
+    return is_number and op not in ("fusion", "custom-call", "reduce", "dot") and op.removesuffix("-start") not in COLLECTIVES
 
 
 def _callee(instruction: Instruction, computations: Mapping[str, Computation]) -> str | None:

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from marljax.aot.program import Loop, analyse
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError, first_line, unknown
 from marljax.utils.collectives import DATA, SEED
 
 # XLA's description of an H100 SXM, as far as its compiler reads it.
@@ -100,15 +100,19 @@ def devices(target: Target) -> list[Any]:
     from jax.experimental import topologies  # slow to import
 
     jax.devices()  # JAX finds the plug-ins of other platforms when it starts
-    return list(topologies.get_topology_desc(platform=target.platform, **target.topology).devices)
+    try:
+        return list(topologies.get_topology_desc(platform=target.platform, **target.topology).devices)
+    except (RuntimeError, NotImplementedError) as error:
+        advice = "its compiler and JAX must be of the same version: pip install -U -e '.[aot]'"
+        raise UserError(f"no compiler for {target.description} ({first_line(error)}); {advice}") from error
 
 
-def mesh(target: Target, seed: int = 1) -> Mesh:
-    """The mesh ("seed", "data") over all devices of a target."""
+def mesh(target: Target) -> Mesh:
+    """The mesh ("seed", "data") of a target, all of whose devices share the environments."""
     import numpy as np
 
     auto = jax.sharding.AxisType.Auto
-    grid = np.array(devices(target)).reshape(seed, -1)
+    grid = np.array(devices(target)).reshape(1, -1)
     return Mesh(grid, (SEED, DATA), axis_types=(auto, auto))
 
 
@@ -128,8 +132,7 @@ def compile_for(target: Target, function: Callable, *shapes: Any) -> Compiled:
     try:
         compiled = lowered.compile(compiler_options=target.options)
     except jax.errors.JaxRuntimeError as error:
-        reason = str(error).splitlines()[0].split(". ")[0]
-        raise UserError(f"XLA cannot compile this program for {target.description}: {reason}") from error
+        raise UserError(f"XLA cannot compile this program for {target.description}: {first_line(error)}") from error
     memory = compiled.memory_analysis()
     return Compiled(
         program=analyse(compiled.as_text(), target.launch, target.bandwidth),

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from marljax.cli.exit_status import reject_flags
 from marljax.cli.help import explained
 from marljax.config.schema import Group
 from marljax.core.fields import option
@@ -42,12 +43,14 @@ def compile_program(arguments: Sequence[str]) -> int:
     if explained(arguments, usage, MEANING.format(targets=", ".join(targets.TARGETS)), CompileOptions):
         return 0
     algo, *overrides = arguments
+    reject_flags(arguments)
+    algo = algo.removeprefix("algo=")
     if "=" in algo:
         raise UserError(f"name the algorithm first, then {algo}")
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("target=")]
     target = targets.target_named(chosen[-1] if chosen else CompileOptions().target)
     settings = compose.compose(algo, [text for text in overrides if not text.startswith("target=")])
-    print(describe(runs.compile_run(settings, target, settings.run.seeds)))
+    print(describe(runs.compile_run(settings, target, len(settings.replicas))))
     return 0
 
 
@@ -70,13 +73,16 @@ def describe(report: "Report") -> str:
         collectives = (
             f", {part.collectives:.0f} collectives of {format_bytes(int(part.collective_bytes))}" if part.collectives else ""
         )
-        return f"{name}: {part.kernels:,.0f} kernels, {part.bytes / 1e6:,.1f} MB{collectives}, {part.seconds * 1e6:,.0f} µs"
+        seconds = f", {part.seconds * 1e6:,.0f} µs" if target.launch else ""
+        return f"{name}: {part.kernels:,.0f} kernels, {part.bytes / 1e6:,.1f} MB{collectives}{seconds}"
 
-    return "\n".join([
+    lines = [
         f"compiled for {target.description} in {report.compile_seconds:.0f} s; per device:",
         f"memory: {format_bytes(compiled.memory)} of {format_bytes(int(target.memory))}: {memory}",
         work("a step of all environments", report.rollout_step),
         work("a minibatch or gradient step", report.minibatch),
         work(f"an update of {report.steps_per_update:,} steps", report.update),
-        f"estimate, not a measurement: {report.steps_per_second:,.0f} steps/s on all devices",
-    ])  # fmt: skip
+    ]
+    if target.launch:
+        lines.append(f"estimate, not a measurement: {report.steps_per_second:,.0f} steps/s on all devices")
+    return "\n".join(lines)

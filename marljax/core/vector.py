@@ -81,7 +81,7 @@ class VecEnv:
     def carried(self, state: VecState) -> VecState:
         """``state`` as a loop around ``step`` should carry it: laid out in memory as the environment computes with it.
 
-        It has no effect on values or shapes. Not for results of a program: return what the loop returns.
+        Values and shapes stay. Only for what a loop carries, never for a program's results: see ``first_axis_minor``.
         """
         if not self.env.instances_last:
             return state
@@ -102,8 +102,9 @@ class VecEnv:
     def _auto_reset(self, starts: jax.Array, keys: jax.Array, previous: Any, continued: Any, env_params: EnvParams) -> Any:
         """``continued``, replaced by new states where an episode ``starts`` [E]; persistent parts are None.
 
-        Where all instances end together, as those of a fixed length do, nearly every step skips the new states. Not under vmap,
-        as over seeds: there JAX would compute both branches, and cannot do so for what ``batch_last`` wraps.
+        Where all instances end together, as those of a fixed length do, nearly every step on a CPU skips the new states; on
+        accelerators computing them takes fewer kernels than a branch. Not under vmap, as over seeds: there JAX would compute
+        both branches, and cannot do so for what ``batch_last`` wraps.
         """
 
         def replace_started(starts: jax.Array, keys: jax.Array, previous: Any, continued: Any, env_params: EnvParams) -> Any:

@@ -134,7 +134,7 @@ def expand_trailing_dims(values: np.ndarray, like: jax.Array) -> np.ndarray:
 
 
 def select(condition: jax.Array, new: Tree, old: Tree) -> Tree:
-    """``new`` where ``condition`` holds, else ``old``; trees of arrays [N, …], the condition [N, …] or its trailing axes only."""
+    """``new`` where ``condition`` holds, else ``old``; trees of arrays [N, …], the condition broadcasts to them."""
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
@@ -173,7 +173,7 @@ def _move_batch_last(vmaps: int, size: int, leaf: jax.Array, batched: bool) -> j
 
 
 def _transpose_by_product(leaf: jax.Array) -> jax.Array:
-    """XLA fuses a plain transposition into the loops that read it, which on a CPU then read with a stride; not so a product."""
+    """A transposition that XLA does not fuse into the loops that read it, which on a CPU would then read with a stride."""
     return jnp.matmul(jnp.eye(leaf.shape[1], dtype=leaf.dtype), leaf.T, precision=jax.lax.Precision.HIGHEST)
 
 

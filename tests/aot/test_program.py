@@ -105,7 +105,7 @@ def test_loops_of_a_compiled_program():
     assert program.work.kernels >= 21 * 2
 
 
-def test_the_dearest_branch_of_a_conditional_counts():
+def test_the_most_expensive_branch_of_a_conditional_counts():
     @jax.jit
     def run(flag, x):
         return jax.lax.cond(flag, lambda x: jnp.linalg.norm(jnp.sort(x @ x)), lambda x: x[0, 0], x)
