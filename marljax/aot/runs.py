@@ -25,7 +25,7 @@ class Report:
     target: Target
     compiled: Compiled
     compile_seconds: float
-    steps_per_update: int  # of all devices
+    steps_per_update: int  # of all devices and seeds
     update: Work
     rollout_step: Work | None  # of all environments on the device; None where the loop was not found
     minibatch: Work | None
@@ -64,7 +64,7 @@ def compile_run(settings: Settings, target: Target, seeds: int = 1) -> Report:
         target=target,
         compiled=compiled,
         compile_seconds=seconds,
-        steps_per_update=config.steps_per_update,
+        steps_per_update=config.steps_per_update * seeds,
         update=update.work,
         rollout_step=rollout.work if rollout else None,
         minibatch=learning.work if learning else None,
