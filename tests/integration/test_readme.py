@@ -23,7 +23,7 @@ def test_figures_with_intervals_are_quoted_from_the_pages():
 def test_speeds_are_quoted_from_the_pages():
     section = README.split("## Speed")[1].split("\n## ")[0]
     assert missing(r"\d{1,3}(?:,\d{3})+", section + DOCS["speed"], fewest=10) == []
-    rows = re.findall(r"([\d,]+) \| ([\d.]+) \|\n", section)
+    rows = re.findall(r"([\d,]+) \| ([\d,.]+) \|\n", section)
     assert len(rows) == 6
     assert [row for row in rows if not re.search(rf"{row[0]} \|.* {row[1]}× ", PAGES)] == []
 
