@@ -103,7 +103,8 @@ def compile_rollout(rollout: Callable, shapes: tuple[Any, ...]) -> tuple[Compile
     """The compiled rollout and the seconds that took."""
     target, begun = targets.target_named(TARGET), time.monotonic()
     with lean_tracing():
-        compiled = targets.compile_for(target, jax.jit(rollout, donate_argnums=1), *targets.on_one_device(target, shapes))
+        lowered = jax.jit(rollout, donate_argnums=1).lower(*targets.on_one_device(target, shapes))
+    compiled = targets.compile_for(target, lowered)
     return compiled, time.monotonic() - begun
 
 

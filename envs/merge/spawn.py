@@ -7,7 +7,7 @@ import numpy as np
 from marljax.envs.merge import road, traffic
 from marljax.envs.merge.params import MAIN_SLOTS, NUM_CAVS, NUM_VEHICLES, PAIR_X, RAMP_SLOTS, MergeParams
 from marljax.envs.merge.traffic import Vehicles
-from marljax.utils.batching import expand_trailing_dims
+from marljax.utils.batching import expand_trailing_dims, select
 from marljax.utils.random import flat
 
 
@@ -124,6 +124,6 @@ def flow(key: jax.Array, vehicles: Vehicles, free: jax.Array, env_params: MergeP
         speed = env_params.inflow_speed + env_params.inflow_speed_noise * (2 * pace - 1)
         ones = jnp.ones_like(vehicles.x)
         new = enter(0.0 * ones, speed * ones, jnp.full(ones.shape, ramp), driver, exponent, first, env_params)
-        vehicles = jax.tree.map(lambda new, old, first=first: jnp.where(first, new, old), new, vehicles)
+        vehicles = select(first, new, vehicles)
         entered = entered | first
     return vehicles, entered, left

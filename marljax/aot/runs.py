@@ -5,14 +5,12 @@ import time
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
 from marljax.aot import targets
 from marljax.aot.program import Loop, Work
 from marljax.aot.targets import Compiled, Target
 from marljax.config.settings import Settings
 from marljax.errors import UserError
-from marljax.training import trainer
 from marljax.training.trainer import Trainer
 
 LEARNING_LOOPS = ("num_minibatches", "gradient_steps")  # hyperparameters that are the number of a loop's iterations
@@ -36,23 +34,20 @@ class Report:
         return self.steps_per_update / self.update.seconds
 
 
-def compile_run(settings: Settings, target: Target, seeds: int = 1) -> Report:
+def compile_run(settings: Settings, target: Target) -> Report:
     """Compiles the program that trains ``settings``, with its environments spread over the devices of a target.
 
     Raises:
         UserError: if the environments do not divide over the devices.
     """
-    config, env = settings.config, settings.training_env
+    config, seeds = settings.config, len(settings.replicas)
     if config.num_envs % target.num_devices:
         advice = f"set algo.num_envs to a multiple of {target.num_devices}"
         raise UserError(f"num_envs={config.num_envs} does not divide over {target.num_devices} devices; {advice}")
-    program = Trainer(settings.algorithm, env, config, targets.mesh(target))
+    program = Trainer(settings.algorithm, settings.training_env, config, targets.mesh(target))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))
     begun = time.monotonic()
-    with trainer.lean_tracing():
-        shapes = program.shapes(keys, settings.training_params)
-        count = jax.ShapeDtypeStruct((), jnp.int32)
-        compiled = targets.compile_for(target, trainer._run, program, shapes, count)
+    compiled = targets.compile_for(target, program.lower(keys, settings.training_params))
     seconds = time.monotonic() - begun
     update = max(compiled.program.inner, key=lambda loop: loop.work.seconds, default=compiled.program)
     inside = [loop for loop in update.walk() if loop is not update]

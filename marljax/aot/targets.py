@@ -5,7 +5,6 @@ XLA compiles for a GPU from a description of it, with CUDA's assembler, and for 
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -122,20 +121,21 @@ def on_one_device(target: Target, tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
 
 
-def compile_for(target: Target, function: Callable, *shapes: Any) -> Compiled:
-    """Compiles ``function``, jitted, for inputs whose shapes have shardings of the target's devices.
+def compile_for(target: Target, lowered: jax.stages.Lowered) -> Compiled:
+    """Compiles a program that was lowered for inputs whose shapes have shardings of the target's devices.
 
     Raises:
         UserError: if the compiler gives up, for lack of memory say.
     """
-    lowered = function.lower(*shapes)  # type: ignore[attr-defined]
     try:
         compiled = lowered.compile(compiler_options=target.options)
     except jax.errors.JaxRuntimeError as error:
         raise UserError(f"XLA cannot compile this program for {target.description}: {first_line(error)}") from error
-    memory = compiled.memory_analysis()
+    text, memory = compiled.as_text(), compiled.memory_analysis()
+    if text is None or memory is None:
+        raise UserError(f"the compiler for {target.description} reports neither program nor memory; use another release of JAX")
     return Compiled(
-        program=analyse(compiled.as_text(), target.launch, target.bandwidth),
+        program=analyse(text, target.launch, target.bandwidth),
         arguments=memory.argument_size_in_bytes,
         outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,

@@ -50,7 +50,7 @@ def compile_program(arguments: Sequence[str]) -> int:
     chosen = [text.partition("=")[2] for text in overrides if text.startswith("target=")]
     target = targets.target_named(chosen[-1] if chosen else CompileOptions().target)
     settings = compose.compose(algo, [text for text in overrides if not text.startswith("target=")])
-    print(describe(runs.compile_run(settings, target, len(settings.replicas))))
+    print(describe(runs.compile_run(settings, target)))
     return 0
 
 

@@ -11,7 +11,7 @@ from jax.custom_batching import custom_vmap
 from marljax.core.environment import Environment, checked_action
 from marljax.core.types import EnvParams, Outcome, TimeStep, timestep, with_persistent, without_persistent
 from marljax.errors import UserError, short_repr
-from marljax.utils.batching import first_axis_minor
+from marljax.utils.batching import first_axis_minor, select
 from marljax.utils.validation import is_integer
 
 NO_LIMIT = 2**31 - 1  # steps; longer than any episode
@@ -109,8 +109,7 @@ class VecEnv:
 
         def replace_started(starts: jax.Array, keys: jax.Array, previous: Any, continued: Any, env_params: EnvParams) -> Any:
             fresh = without_persistent(jax.vmap(self.env.restart, in_axes=(0, 0, None))(keys, previous, env_params))
-            select = jax.vmap(lambda start, new, old: jax.tree.map(lambda one, other: jnp.where(start, one, other), new, old))
-            return select(starts, fresh, continued)
+            return jax.vmap(select)(starts, fresh, continued)
 
         @custom_vmap
         def skip_if_none_start(*args: Any) -> Any:

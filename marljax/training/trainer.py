@@ -104,12 +104,17 @@ class Trainer:
                 parts.append({name: values[:, :count] for name, values in metrics.items()})
         return replicas, jax.tree.map(lambda *values: jnp.concatenate(values, axis=1), *parts)
 
+    def lower(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> jax.stages.Lowered:
+        """The program of ``run``, traced for the result of ``init`` but not compiled."""
+        with lean_tracing():
+            shapes = self.shapes(keys, env_params, overrides)
+            return _run.lower(self, shapes, jax.ShapeDtypeStruct((), jnp.int32))
+
     def needs(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> int:
         """Bytes that ``run`` takes in one memory (of a GPU, of all CPU devices), replicas included, as the compiler reports them;
         ``at_most`` where it does not."""
         with lean_tracing():
-            shapes = self.shapes(keys, env_params, overrides)
-            analysis = _run.lower(self, shapes, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
+            analysis = self.lower(keys, env_params, overrides).compile().memory_analysis()
         if analysis is None:
             return self.at_most(keys, env_params, overrides)
         arrays = analysis.argument_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes

@@ -115,14 +115,13 @@ def cond_any(predicate: jax.Array, then: Function, otherwise: Function, *operand
         axes = tuple(jax.tree.map(lambda batched: 0 if batched else None, given) for given in in_batched[1:])
         predicates = jnp.broadcast_to(predicate, (axis_size,))
 
-        def select(*operands: Any) -> Any:
+        def selected(*operands: Any) -> Any:
             def one(predicate: jax.Array, *operands: Any) -> Any:
-                new, old = then(*operands), otherwise(*operands)
-                return jax.tree.map(lambda new, old: jnp.where(predicate, new, old), new, old)
+                return select(predicate, then(*operands), otherwise(*operands))
 
             return jax.vmap(one, in_axes=(0, *axes), axis_size=axis_size)(predicates, *operands)
 
-        result = jax.lax.cond(jnp.any(predicates), select, jax.vmap(otherwise, in_axes=axes, axis_size=axis_size), *operands)
+        result = jax.lax.cond(jnp.any(predicates), selected, jax.vmap(otherwise, in_axes=axes, axis_size=axis_size), *operands)
         return result, jax.tree.map(lambda _: True, result)
 
     return alone(predicate, *operands)
