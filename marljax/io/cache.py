@@ -1,10 +1,12 @@
 """The user's cache folder, and in it the metrics of scripted policies on frozen episodes, which every final report shows.
 
 An entry's name is a digest of everything that its metrics depend on: the program with its constants, its inputs, versions and
-device. Tracing the program for it takes a small part of the time of running it.
+device. The program is that of a traced function, or where all of it is this library's, the library's source and the settings.
 """
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -30,6 +32,23 @@ def home() -> Path | None:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "marljax"
     except RuntimeError:
         return None
+
+
+@functools.cache
+def source_digest() -> str:
+    """A digest of all Python and data files of this library."""
+    digest, package = hashlib.sha256(), Path(__file__).parent.parent
+    for folder, folders, names in os.walk(package, followlinks=True):
+        folders[:] = sorted(set(folders) - {"results", "__pycache__"})
+        for name in sorted(names):
+            digest.update(f"{folder.removeprefix(str(package))}/{name} ".encode() + Path(folder, name).read_bytes())
+    return digest.hexdigest()
+
+
+def files_digest(env: Any) -> str:
+    """A digest of the files that fields of a dataclass name."""
+    paths = [Path(value) for field in dataclasses.fields(env) if isinstance(value := getattr(env, field.name), str) and value]
+    return hashlib.sha256(b" ".join(path.read_bytes() for path in paths if path.is_file())).hexdigest()
 
 
 def cached_metrics(

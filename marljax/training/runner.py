@@ -186,7 +186,8 @@ def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
 
     Where teams compete the newest parameters are the best: self-play returns are zero-sum.
     """
-    params = distributed.gather(run.replicas.state.learner.params)
+    # On the host, as they are for the final report, which so finds the program compiled.
+    params = jax.device_get(distributed.gather(run.replicas.state.learner.params))
     results = play_suite(run.settings, evaluator, params, 0)
     score = score_of(results).mean(-1).astype(np.float32)
     better = ((score > run.best.score) | run.settings.env.competitive) & ~run.diverged

@@ -88,6 +88,27 @@ def test_code_that_changed_is_played(played, monkeypatch):
     jax.clear_caches()
 
 
+def test_policies_of_the_library_are_known_by_its_source_and_settings_untraced(monkeypatch):
+    calls = []
+
+    def play(evaluator, *inputs):
+        calls.append(evaluator)
+        return {"return": jax.numpy.zeros(evaluator.episodes)}
+
+    def merge(*arguments):
+        calls.clear()
+        report.scripted(compose.compose("mappo", ["env=merge", *arguments]), 1, 8, lambda line: None)
+        return len(calls)
+
+    monkeypatch.setattr(Evaluator, "scripted", play)
+    monkeypatch.setattr(Evaluator, "scripted_program", lambda *inputs: pytest.fail("traced"))
+    assert [merge(), merge()] == [4, 0]
+    assert merge("env.density=easy") == 4  # other numbers
+    assert merge("env.connected_lanes=false") == 4  # another program
+    monkeypatch.setattr(cache, "source_digest", lambda: "other source")
+    assert merge() == 4
+
+
 @pytest.mark.parametrize("damage", [b"", b"PK", None])
 def test_a_damaged_entry_is_played_and_written_again(played, tmp_path, damage):
     first = scripted()
