@@ -16,6 +16,7 @@ if __name__ == "__main__":  # before the imports below, so that Ctrl-C during th
     main("mappo")
 
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,8 +29,21 @@ from marljax.config import static, traced
 from marljax.core.environment import Environment
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import vectorize
-from marljax.learning import Inputs, Learner, RolloutConfig, Step, TrainState, collect, gae, start, value_metrics
-from marljax.learning.optimizer import make_actor_critic_optimizer
+from marljax.learning import (
+    Inputs,
+    Learner,
+    RolloutConfig,
+    Step,
+    TrainState,
+    collect,
+    gae,
+    gradient_norm,
+    make_actor_critic_optimizer,
+    over_time,
+    scan_means,
+    start,
+    value_metrics,
+)
 from marljax.utils import collectives
 from marljax.utils.validation import divide
 
@@ -104,7 +118,6 @@ class Transition(NamedTuple):
     last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
     sample: jax.Array  # [T, E, A, …] action before squashing
     log_prob: jax.Array  # [T, E, A] of the sample under the policy of the rollout
-    value: jax.Array  # [T, E, A] in the critic's own (normalised) scale
 
 
 class Batch(NamedTuple):
@@ -113,6 +126,7 @@ class Batch(NamedTuple):
     transition: Transition
     policy_mask: jax.Array  # [T, E, A] bool: alive in a running episode, with more than one action available
     value_mask: jax.Array  # [T, E, A] bool: in the value loss
+    value: jax.Array  # [T, E, A] before the gradient steps, in the critic's own (normalised) scale
     advantage: jax.Array  # [T, E, A]
     target: jax.Array  # [T, E, A] value target, in reward units
 
@@ -200,21 +214,22 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     def policy_step(key, env_state, timestep, carry):
         inputs = get_inputs(env, config, env_params, env_state, timestep)
         actor_carry, pi = networks.policy(params, inputs, carry.actor)
-        critic_carry, value = networks.value(params, inputs, carry.critic)
         sample = pi.sample(key)
-        transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample), value)
-        return pi.action(sample)[0], Carry(actor_carry, critic_carry), jax.tree.map(lambda x: x[0], transition)
+        transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample))
+        return pi.action(sample)[0], carry._replace(actor=actor_carry), jax.tree.map(lambda x: x[0], transition)
 
     first_carry = actors.carry  # from which recurrent networks are replayed
     key_rollout = collectives.fold_data(key_rollout)
     actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
-    # 2. Estimate advantages and value targets.
+    # 2. Estimate values, advantages and value targets.
     last_inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
-    _, last_value = networks.value(params, last_inputs, actors.carry.critic)
+    critic_carry, value = over_time(functools.partial(networks.value, params), rollout.inputs, first_carry.critic)
+    _, last_value = networks.value(params, last_inputs, critic_carry)
+    actors = actors.replace(carry=actors.carry._replace(critic=critic_carry))
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, last_value[0])
-    batch = Batch(rollout, *loss_masks(env, config, rollout), advantage, target)
+    advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, value, last_value[0])
+    batch = Batch(rollout, *loss_masks(env, config, rollout), value, advantage, target)
     loss_params = params
     if config.normalize_values:
         loss_params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
@@ -228,16 +243,16 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, loss_params, *minibatch)
         grads, metrics = collectives.mean((grads, metrics))  # over devices
         changes, opt_state = optimizer.update(grads, opt_state, weights)
-        return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+        return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": gradient_norm(grads)}
 
     def epoch(trained, key):
         key_shuffle, key_entropy = jax.random.split(key)
         minibatches, carries = split_minibatches(config, samples, first_carry, key_shuffle)
         keys = jax.random.split(key_entropy, config.num_minibatches)
-        return jax.lax.scan(minibatch_step, trained, (minibatches, carries, keys))
+        return scan_means(minibatch_step, trained, (minibatches, carries, keys))
 
     before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
-    after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
+    after, metrics = scan_means(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
         # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
@@ -246,7 +261,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     if config.normalize_observations:  # after the gradient steps, which need the inputs of the rollout
         new_params = networks.update_stats(new_params, rollout.inputs, ~rollout.last)
     learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
-    metrics = jax.tree.map(jnp.mean, metrics) | value_metrics(target, advantage, batch.value_mask, steps.reward)
+    metrics |= value_metrics(target, advantage, batch.value_mask, steps.reward)
     return TrainState(learner, actors), metrics | episodes
 
 
@@ -259,14 +274,19 @@ def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_stat
 
 
 def estimate_advantages(
-    env: Environment, config: Config, value_stats: nn.RunningStats, rollout: Transition, steps: Step, last_value: jax.Array
+    env: Environment,
+    config: Config,
+    value_stats: nn.RunningStats,
+    rollout: Transition,
+    steps: Step,
+    value: jax.Array,
+    last_value: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates and value targets [T, E, A] in reward units.
 
     The final timestep of an episode is a row of the rollout (``last``), so the value of the final observation is the next row's.
     ``gae`` bootstraps a truncated episode from it, with ``bootstrap_limit``; after a termination nothing follows.
     """
-    value = rollout.value
     if config.normalize_values:
         value, last_value = value_stats.denormalize(value), value_stats.denormalize(last_value)
     if config.death == "continue":
@@ -325,7 +345,7 @@ def ppo_loss(
     if config.clip_values:
         # Clipped around the critic's output in the rollout, unconverted: the critic is not rescaled when the statistics change,
         # so a converted old output would differ from the new one before any gradient step.
-        near_old = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
+        near_old = batch.value + jnp.clip(value - batch.value, -config.clip_eps, config.clip_eps)
         error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
     value_loss = collectives.masked_mean(error, batch.value_mask)
 

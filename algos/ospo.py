@@ -33,7 +33,18 @@ from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, TimeStep, flat_observation
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.learning import Learner, RolloutConfig, Step, TrainState, collect, gae, make_optimizer, start
+from marljax.learning import (
+    Learner,
+    RolloutConfig,
+    Step,
+    TrainState,
+    collect,
+    gae,
+    gradient_norm,
+    make_optimizer,
+    scan_means,
+    start,
+)
 from marljax.utils import collectives
 from marljax.utils.assignment import METHODS, match
 from marljax.utils.random import flat
@@ -224,15 +235,15 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         (_, (kl_coef, metrics)), grads = loss(actor, config, networks, params, opt_state.best, kl_coef, *minibatch)
         grads, metrics = collectives.mean((grads, metrics))  # over devices
         changes, adam = optimizer.update(grads, adam, actor)
-        return (optax.apply_updates(actor, changes), adam, kl_coef), metrics | {"grad_norm": optax.tree.norm(grads)}
+        return (optax.apply_updates(actor, changes), adam, kl_coef), metrics | {"grad_norm": gradient_norm(grads)}
 
     def epoch(trained, key):
         key_shuffle, key_entropy = jax.random.split(key)
         minibatches = split_minibatches(config, samples, key_shuffle)
-        return jax.lax.scan(minibatch_step, trained, (minibatches, jax.random.split(key_entropy, config.num_minibatches)))
+        return scan_means(minibatch_step, trained, (minibatches, jax.random.split(key_entropy, config.num_minibatches)))
 
     before = (params.actor, opt_state.adam, opt_state.kl_coef)
-    after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
+    after, metrics = scan_means(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
         # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped. They
         # change after the gradient steps, which need the inputs of the rollout.
@@ -241,7 +252,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     actor, adam, kl_coef = after
     opt_state = opt_state._replace(adam=adam, kl_coef=kl_coef)
     learner = Learner(params._replace(actor=actor), opt_state, learner.updates + 1, key_next, learner.env_params)
-    metrics = jax.tree.map(jnp.mean, metrics) | {"kl_coef": kl_coef} | truncated_share(config, steps, rollout.in_group)
+    metrics |= {"kl_coef": kl_coef} | truncated_share(config, steps, rollout.in_group)
     return TrainState(learner, actors), metrics | episodes
 
 

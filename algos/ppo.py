@@ -18,6 +18,7 @@ if __name__ == "__main__":  # before the imports below, so that Ctrl-C during th
     main("ppo")
 
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,8 +32,21 @@ from marljax.core.environment import Environment
 from marljax.core.types import EnvParams, TimeStep
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.learning import Inputs, Learner, RolloutConfig, Step, TrainState, collect, gae, start, value_metrics
-from marljax.learning.optimizer import make_actor_critic_optimizer
+from marljax.learning import (
+    Inputs,
+    Learner,
+    RolloutConfig,
+    Step,
+    TrainState,
+    collect,
+    gae,
+    gradient_norm,
+    make_actor_critic_optimizer,
+    over_time,
+    scan_means,
+    start,
+    value_metrics,
+)
 from marljax.utils import collectives
 from marljax.utils.validation import divide
 from marljax.wrappers.joint import joint
@@ -114,7 +128,6 @@ class Transition(NamedTuple):
     last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
     sample: jax.Array  # [T, E, A, …] action before squashing
     log_prob: jax.Array  # [T, E, A] of the sample under the policy of the rollout
-    value: jax.Array  # [T, E, A] in the critic's own (normalised) scale
 
 
 class Batch(NamedTuple):
@@ -123,6 +136,7 @@ class Batch(NamedTuple):
     transition: Transition
     policy_mask: jax.Array  # [T, E, A] bool: alive in a running episode, with more than one action available
     value_mask: jax.Array  # [T, E, A] bool: in the value loss
+    value: jax.Array  # [T, E, A] before the gradient steps, in the critic's own (normalised) scale
     advantage: jax.Array  # [T, E, A]
     target: jax.Array  # [T, E, A] value target, in reward units
 
@@ -132,8 +146,9 @@ class Networks(NamedTuple):
 
     init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of actor and critic
     policy: Callable[[Params, Inputs, Any], tuple[Any, nn.Distribution]]  # recurrent state after the last step, π(· | o)
-    # Recurrent states, π(· | o), and V [T, E, A] in the critic's own scale.
-    policy_and_value: Callable[[Params, Inputs, Carry], tuple[Carry, nn.Distribution, jax.Array]]
+    value: Callable[[Params, Inputs, Carry], tuple[Carry, jax.Array]]  # V [T, E, A] in the critic's own scale
+    # Both; where actor and critic share a body, in one pass through it.
+    policy_and_value: Callable[[Params, Inputs, Carry], tuple[nn.Distribution, jax.Array]]
     update_stats: Callable[[Params, Inputs, jax.Array], Params]  # with the observations in a mask [T, E]
 
 
@@ -155,14 +170,25 @@ def make_networks(env: Environment, config: Config) -> Networks:
         """Features [T, E, A, F]."""
         return jnp.concatenate([encoder(params.obs_stats, inputs.obs), *jax.tree.leaves(inputs.time)], axis=-1)
 
-    def policy_and_value(params: Params, inputs: Inputs, carry: Carry) -> tuple[Carry, nn.Distribution, jax.Array]:
+    def shared(params: Params, inputs: Inputs, carry: Carry) -> tuple[Carry, tuple[jax.Array, jax.Array]]:
+        """What actor and critic return that share a body, whose recurrent state is the actor's."""
+        obs = encoder(params.obs_stats, inputs.obs)
+        body_carry, outputs = both(params.actor, carry.actor, obs, inputs.first, inputs.alive)
+        return carry._replace(actor=body_carry), outputs
+
+    def value(params: Params, inputs: Inputs, carry: Carry) -> tuple[Carry, jax.Array]:
         if config.share_body:
-            obs = encoder(params.obs_stats, inputs.obs)
-            body_carry, (outputs, value) = both(params.actor, carry.actor, obs, inputs.first, inputs.alive)
-            return Carry(body_carry, ()), nn.distribution(env.action_space, outputs, inputs.action_mask), value
-        actor_carry, pi = policy(params, inputs, carry.actor)
-        critic_carry, value = critic(params.critic, carry.critic, critic_inputs(params, inputs), inputs.first, inputs.alive)
-        return Carry(actor_carry, critic_carry), pi, value
+            carry, (_, values) = shared(params, inputs, carry)
+            return carry, values
+        features = critic_inputs(params, inputs)
+        critic_carry, values = critic(params.critic, carry.critic, features, inputs.first, inputs.alive)
+        return carry._replace(critic=critic_carry), values
+
+    def policy_and_value(params: Params, inputs: Inputs, carry: Carry) -> tuple[nn.Distribution, jax.Array]:
+        if config.share_body:
+            _, (outputs, values) = shared(params, inputs, carry)
+            return nn.distribution(env.action_space, outputs, inputs.action_mask), values
+        return policy(params, inputs, carry.actor)[1], value(params, inputs, carry)[1]
 
     def init(key_actor: jax.Array, key_critic: jax.Array, inputs: Inputs) -> Params:
         params = Params(None, {}, encoder.init_stats(inputs.obs), nn.RunningStats.create(()))
@@ -179,7 +205,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
         obs_stats = encoder.update_stats(params.obs_stats, inputs.obs, inputs.alive & mask[..., None])
         return params._replace(obs_stats=obs_stats)
 
-    return Networks(init, policy, policy_and_value, update_stats)
+    return Networks(init, policy, value, policy_and_value, update_stats)
 
 
 def present(env: Environment) -> Environment:
@@ -202,7 +228,9 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     inputs = get_inputs(env, config, env_params, actors.timestep)
     params = make_networks(env, config).init(key_actor, key_critic, inputs)
     updates = jnp.zeros((), jnp.int32)
-    opt_state = make_actor_critic_optimizer(config, updates).init({"actor": params.actor, "critic": params.critic})
+    opt_state = make_actor_critic_optimizer(config, updates, config.share_body).init(
+        {"actor": params.actor, "critic": params.critic}
+    )
     return TrainState(Learner(params, opt_state, updates, key_learner, env_params), actors)
 
 
@@ -217,44 +245,46 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # 1. Collect a rollout.
     def policy_step(key, env_state, timestep, carry):
         inputs = get_inputs(env, config, env_params, timestep)
-        carry, pi, value = networks.policy_and_value(params, inputs, carry)
+        actor_carry, pi = networks.policy(params, inputs, carry.actor)
         sample = pi.sample(key)
-        transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample), value)
-        return pi.action(sample)[0], carry, jax.tree.map(lambda x: x[0], transition)
+        transition = Transition(inputs, timestep.last[None], sample, pi.log_prob(sample))
+        return pi.action(sample)[0], carry._replace(actor=actor_carry), jax.tree.map(lambda x: x[0], transition)
 
     first_carry = actors.carry  # from which recurrent networks are replayed
     key_rollout = collectives.fold_data(key_rollout)
     actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
-    # 2. Estimate advantages and value targets.
+    # 2. Estimate values, advantages and value targets.
     last_inputs = get_inputs(env, config, env_params, actors.timestep)
-    _, _, last_value = networks.policy_and_value(params, last_inputs, actors.carry)
+    last_carry, value = over_time(functools.partial(networks.value, params), rollout.inputs, first_carry)
+    _, last_value = networks.value(params, last_inputs, last_carry)
+    actors = actors.replace(carry=actors.carry._replace(critic=last_carry.critic))
     steps = steps._replace(reward=steps.reward * config.reward_scale)
-    advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, last_value[0])
-    batch = Batch(rollout, *loss_masks(env, config, rollout), advantage, target)
+    advantage, target = estimate_advantages(env, config, params.value_stats, rollout, steps, value, last_value[0])
+    batch = Batch(rollout, *loss_masks(env, config, rollout), value, advantage, target)
     loss_params = params
     if config.normalize_values:
         loss_params = params._replace(value_stats=params.value_stats.updated(target, batch.value_mask, config.value_horizon))
 
     # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
     samples = batch if config.core == "gru" else jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)  # [1, T E, …]
-    optimizer = make_actor_critic_optimizer(config, learner.updates)
+    optimizer = make_actor_critic_optimizer(config, learner.updates, config.share_body)
 
     def minibatch_step(trained, minibatch):
         weights, opt_state = trained
         (_, metrics), grads = jax.value_and_grad(ppo_loss, has_aux=True)(weights, config, networks, loss_params, *minibatch)
         grads, metrics = collectives.mean((grads, metrics))  # over devices
         changes, opt_state = optimizer.update(grads, opt_state, weights)
-        return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+        return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": gradient_norm(grads)}
 
     def epoch(trained, key):
         key_shuffle, key_entropy = jax.random.split(key)
         minibatches, carries = split_minibatches(config, samples, first_carry, key_shuffle)
         keys = jax.random.split(key_entropy, config.num_minibatches)
-        return jax.lax.scan(minibatch_step, trained, (minibatches, carries, keys))
+        return scan_means(minibatch_step, trained, (minibatches, carries, keys))
 
     before = ({"actor": params.actor, "critic": params.critic}, learner.opt_state)
-    after, metrics = jax.lax.scan(epoch, before, jax.random.split(key_epochs, config.num_epochs))
+    after, metrics = scan_means(epoch, before, jax.random.split(key_epochs, config.num_epochs))
     if config.normalize_observations:
         # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
@@ -263,7 +293,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     if config.normalize_observations:  # after the gradient steps, which need the inputs of the rollout
         new_params = networks.update_stats(new_params, rollout.inputs, ~rollout.last)
     learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
-    metrics = jax.tree.map(jnp.mean, metrics) | value_metrics(target, advantage, batch.value_mask, steps.reward)
+    metrics |= value_metrics(target, advantage, batch.value_mask, steps.reward)
     return TrainState(learner, actors), metrics | episodes
 
 
@@ -275,14 +305,19 @@ def get_inputs(env: Environment, config: Config, env_params: EnvParams, timestep
 
 
 def estimate_advantages(
-    env: Environment, config: Config, value_stats: nn.RunningStats, rollout: Transition, steps: Step, last_value: jax.Array
+    env: Environment,
+    config: Config,
+    value_stats: nn.RunningStats,
+    rollout: Transition,
+    steps: Step,
+    value: jax.Array,
+    last_value: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimates and value targets [T, E, A] in reward units.
 
     The final timestep of an episode is a row of the rollout (``last``), so the value of the final observation is the next row's.
     ``gae`` bootstraps a truncated episode from it, with ``bootstrap_limit``; after a termination nothing follows.
     """
-    value = rollout.value
     if config.normalize_values:
         value, last_value = value_stats.denormalize(value), value_stats.denormalize(last_value)
     if config.death == "continue":
@@ -317,7 +352,7 @@ def ppo_loss(
     ``masked_mean`` divides by the mean count per device: the mean over devices of losses and gradients is that of one big batch.
     """
     params, old = params._replace(**weights), batch.transition
-    _, pi, value = networks.policy_and_value(params, old.inputs, carry)
+    pi, value = networks.policy_and_value(params, old.inputs, carry)
 
     # Policy: E[min(r A, clip(r, 1 − ε, 1 + ε) A)]. Masked samples are arbitrary, and a policy may move far; exp of either must
     # not reach the gradient as infinity times zero. A sample whose ratio has left e^±20 has no gradient.
@@ -340,7 +375,7 @@ def ppo_loss(
     if config.clip_values:
         # Clipped around the critic's output in the rollout, unconverted: the critic is not rescaled when the statistics change,
         # so a converted old output would differ from the new one before any gradient step.
-        near_old = old.value + jnp.clip(value - old.value, -config.clip_eps, config.clip_eps)
+        near_old = batch.value + jnp.clip(value - batch.value, -config.clip_eps, config.clip_eps)
         error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
     value_loss = collectives.masked_mean(error, batch.value_mask)
 

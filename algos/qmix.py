@@ -38,7 +38,19 @@ from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, PersistentState, TimeStep
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
-from marljax.learning import Inputs, Learner, RolloutConfig, Step, TrainState, collect, gae, make_optimizer, start
+from marljax.learning import (
+    Inputs,
+    Learner,
+    RolloutConfig,
+    Step,
+    TrainState,
+    collect,
+    gae,
+    gradient_norm,
+    make_optimizer,
+    scan_means,
+    start,
+)
 from marljax.utils import collectives
 from marljax.utils.batching import cond_any, row_major_on_gpu
 from marljax.utils.validation import divide
@@ -331,15 +343,15 @@ def learn(
             target = optax.incremental_update(weights, target, config.tau)
         else:
             target = optax.periodic_update(weights, target, number, config.target_interval)
-        return (weights, target, opt_state), metrics | {"grad_norm": optax.tree.norm(grads)}
+        return (weights, target, opt_state), metrics | {"grad_norm": gradient_norm(grads)}
 
     opt_state: OptState = learner.opt_state
     before = ({"agent": params.agent, "mixer": params.mixer}, opt_state.target, opt_state.optimizer)
     count = config.gradient_steps
     steps = learner.updates * count + jnp.arange(1, count + 1)  # those before ``learning_starts`` included
-    (weights, target, optimizer_state), metrics = jax.lax.scan(gradient_step, before, (jax.random.split(key, count), steps))
+    (weights, target, optimizer_state), metrics = scan_means(gradient_step, before, (jax.random.split(key, count), steps))
     opt_state = opt_state._replace(target=target, optimizer=optimizer_state)
-    metrics = {name: jnp.mean(values).astype(jnp.float32) for name, values in metrics.items()}  # as in ``skip_learning``
+    metrics = {name: value.astype(jnp.float32) for name, value in metrics.items()}  # as in ``skip_learning``
     return learner.replace(params=params._replace(**weights), opt_state=opt_state), metrics
 
 

@@ -1,9 +1,29 @@
-"""Metrics of an update that are not loss terms."""
+"""Metrics of an update."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from marljax.utils import collectives
+
+
+def scan_means(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
+    """``jax.lax.scan`` of gradient steps, whose metrics, scalars, come back as means.
+
+    They are stored as one vector: on an accelerator each array that a scan stores is a kernel more per step.
+    """
+    structure = None
+
+    def stored(carry: Any, x: Any) -> tuple[Any, jax.Array]:
+        nonlocal structure
+        carry, metrics = step(carry, x)
+        leaves, structure = jax.tree.flatten(metrics)
+        return carry, jnp.stack(leaves)
+
+    carry, vectors = jax.lax.scan(stored, carry, xs)
+    return carry, jax.tree.unflatten(structure, jnp.mean(vectors, axis=0))
 
 
 def value_metrics(target: jax.Array, advantage: jax.Array, mask: jax.Array, reward: jax.Array) -> dict[str, jax.Array]:

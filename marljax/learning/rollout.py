@@ -93,6 +93,20 @@ def collect(
     return actors, records, steps, dict(zip(names, collectives.total(sums), strict=True))
 
 
+def over_time(network: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, carry: Any) -> tuple[Any, Any]:
+    """``network(inputs, carry)`` of a whole rollout: the recurrent state after it and outputs, from inputs [T, …] and the state
+    before. In one pass, except on a CPU, whose caches hold the layers of one step but not of all."""
+
+    def step_by_step(inputs: Any, carry: Any) -> tuple[Any, Any]:
+        def step(carry: Any, row: Any) -> tuple[Any, Any]:
+            carry, outputs = network(jax.tree.map(lambda x: x[None], row), carry)
+            return carry, jax.tree.map(lambda x: x[0], outputs)
+
+        return jax.lax.scan(step, carry, inputs)
+
+    return jax.lax.platform_dependent(inputs, carry, cpu=step_by_step, default=network)
+
+
 def episode_metrics(timestep: TimeStep, env_state: VecState) -> jax.Array:
     """Number and metric sums, in order of names, of the episodes that end in this timestep, over E.
 

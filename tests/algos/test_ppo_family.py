@@ -165,7 +165,7 @@ def loop_of(algorithm):
 def policy_and_value(networks, params, inputs, carry):
     """Distributions and values [T, E, A] of either kind of ``Networks``."""
     if isinstance(networks, ppo.Networks):
-        return networks.policy_and_value(params, inputs, carry)[1:]
+        return networks.policy_and_value(params, inputs, carry)
     return networks.policy(params, inputs, carry.actor)[1], networks.value(params, inputs, carry.critic)[1]
 
 
@@ -223,7 +223,7 @@ def test_a_controller_without_a_choice_leaves_the_actors_loss(module):
     env, config = marljax.joint(Probe()), make_config(module, "mlp")
     mask = jnp.array([[[[True, False, False, True]]], [[[True, False, True, True]]]])  # [T, E, A, n]
     ones = jnp.ones((2, 1, 1), bool)
-    rollout = module.Transition(Inputs(None, mask, ones, ones), jnp.zeros((2, 1), bool), None, None, None)
+    rollout = module.Transition(Inputs(None, mask, ones, ones), jnp.zeros((2, 1), bool), None, None)
     policy_mask, value_mask = module.loss_masks(env, config, rollout)
     assert policy_mask.ravel().tolist() == [False, True]
     assert value_mask.all()
@@ -273,7 +273,7 @@ def test_probability_ratio_is_one_before_the_first_gradient_step(network, monkey
         """In place of the loss: the differences of the networks' outputs from those in the rollout."""
         pi, value = policy_and_value(networks, params._replace(**weights), batch.transition.inputs, carry)
         ratio = jnp.exp(pi.log_prob(batch.transition.sample) - batch.transition.log_prob)
-        errors = {"ratio_error": ratio - 1.0, "value_error": value - batch.transition.value}
+        errors = {"ratio_error": ratio - 1.0, "value_error": value - batch.value}
         return jnp.zeros(()), jax.tree.map(lambda error: jnp.max(jnp.abs(error)), errors)
 
     def replay(key):

@@ -31,7 +31,8 @@ def make_stub_networks(module):
     return ppo.Networks(
         init=None,
         policy=None,
-        policy_and_value=lambda params, inputs, carry: (carry, params.actor, params.critic),
+        value=None,
+        policy_and_value=lambda params, inputs, carry: (params.actor, params.critic),
         update_stats=None,
     )
 
@@ -46,8 +47,8 @@ def random_batch(module):
     def mask():
         return jnp.asarray(rng.random(SHAPE) < 0.6)
 
-    transition = module.Transition(inputs=None, last=None, sample=jnp.zeros(SHAPE), log_prob=normal(), value=normal())
-    batch = module.Batch(transition, policy_mask=mask(), value_mask=mask(), advantage=normal(), target=normal())
+    transition = module.Transition(inputs=None, last=None, sample=jnp.zeros(SHAPE), log_prob=normal())
+    batch = module.Batch(transition, mask(), mask(), value=normal(), advantage=normal(), target=normal())
     return batch, {"actor": StubPolicy(transition.log_prob + normal(0.3), normal(0.3)), "critic": normal(0.3)}
 
 
@@ -79,7 +80,7 @@ def test_losses_equal_the_formulas(module, clip_values, normalize):
         return [np.asarray(x, np.float64) for x in arrays]
 
     acting, valued = np.asarray(batch.policy_mask), np.asarray(batch.value_mask)
-    advantage, target, old_log_prob, old_value = in_numpy(batch.advantage, batch.target, *batch.transition[-2:])
+    advantage, target, old_log_prob, old_value = in_numpy(batch.advantage, batch.target, batch.transition.log_prob, batch.value)
     log_prob, entropy, value = in_numpy(*weights["actor"], weights["critic"])
     if normalize != "none":
         axes = (0, 1) if normalize == "per_agent" else None
@@ -123,7 +124,7 @@ def test_clipped_values_start_where_the_critic_is(module):
     batch, weights = random_batch(module)
     config = make_config(module, clip_values=True)
     stats = RunningStats(jnp.array(30.0), jnp.array(100.0), jnp.array(1e4))  # of returns of 30 ± 10; before it they were 0 ± 1
-    value = batch.transition.value
+    value = batch.value
     found = gradient(make_loss(module, config, stats), weights | {"critic": value}, batch)["critic"]
     error = value - (batch.target - 30.0) / 10.0
     np.testing.assert_allclose(found, config.value_coef * error * batch.value_mask / batch.value_mask.sum(), rtol=1e-4)
@@ -132,7 +133,7 @@ def test_clipped_values_start_where_the_critic_is(module):
 def test_minibatches_hold_every_row_once(module):
     config = make_config(module, num_envs=8, num_minibatches=4)
     rows = jnp.arange(8.0)[None, :, None] * jnp.ones((3, 1, 2))
-    batch = module.Batch(module.Transition(None, rows[..., 0], rows, rows, rows), rows, rows, rows, rows)
+    batch = module.Batch(module.Transition(None, rows[..., 0], rows, rows), rows, rows, rows, rows, rows)
     carry = module.Carry(jnp.arange(8.0)[:, None], ())
     batches, carries = module.split_minibatches(config, batch, carry, jax.random.key(0))
     assert batches.transition.sample.shape == (4, 3, 2, 2)

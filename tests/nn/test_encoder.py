@@ -125,7 +125,7 @@ def outputs(algorithm, config, params, timestep, state):
         _, pi = networks.policy(params, inputs, carry)
         _, value = networks.value(params, inputs._replace(state=state[None]), carry)
     else:
-        _, pi, value = networks.policy_and_value(params, inputs, ppo.Carry(carry, carry))
+        pi, value = networks.policy_and_value(params, inputs, ppo.Carry(carry, carry))
     return pi.mode()[0], value[0]
 
 

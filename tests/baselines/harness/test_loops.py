@@ -218,15 +218,16 @@ def test_both_ppo_loops_take_the_same_steps_from_the_same_rollout(monkeypatch):
 
     yes = jnp.ones((*shape, 1), bool)
     inputs = Inputs(obs[:, :, None], jnp.ones((*shape, 1, 2), bool), ~yes, yes)
-    rollout = ppo.Transition(inputs, ~yes[..., 0], action[..., None], log_prob[..., None], value[..., None])
+    rollout = ppo.Transition(inputs, ~yes[..., 0], action[..., None], log_prob[..., None])
     steps = Step(reward[..., None], yes, done, done)
     monkeypatch.setattr(ppo, "collect", lambda vec, env_params, policy, actors, key, length: (actors, rollout, steps, {}))
+    monkeypatch.setattr(ppo, "over_time", lambda network, inputs, carry: (carry, value[..., None]))
 
     def update(key):
         state = ppo.init(env, env.default_params, ours, key)
         params, last_inputs = state.learner.params, ppo.get_inputs(env, ours, env.default_params, state.actors.timestep)
-        _, _, last_value = ppo.make_networks(env, ours).policy_and_value(params, last_inputs, ppo.Carry((), ()))
-        advantage, _ = ppo.estimate_advantages(env, ours, params.value_stats, rollout, steps, last_value[0])
+        _, last_value = ppo.make_networks(env, ours).value(params, last_inputs, ppo.Carry((), ()))
+        advantage, _ = ppo.estimate_advantages(env, ours, params.value_stats, rollout, steps, value[..., None], last_value[0])
         return params, last_value[0, :, 0], advantage[..., 0], ppo.update(env, ours, state)[0].learner.params
 
     params, last_value, advantage, after = on_one_device(update, key)
