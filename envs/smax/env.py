@@ -25,6 +25,7 @@ from marljax.envs.smax.spawn import num_draws, spawn
 from marljax.envs.smax.units import PUBLISHED, Scenario, SmaxParams, find_scenario
 from marljax.errors import UserError
 from marljax.utils.batching import batch_last, expand_trailing_dims
+from marljax.utils.one_kernel import one_kernel
 from marljax.utils.random import row
 
 MODES = ("scripted", "learned", "self_play")
@@ -85,6 +86,7 @@ class Smax(Environment):
         choices=("stay", "leave"),
         help="stay: the dead can only stop, observe zeros and share the team's reward; leave: they are not alive and get nothing",
     )
+    kernels: str = option("xla", choices=("xla", "pallas"), help="pallas: a decision is one kernel on GPUs and TPUs, if small")
     opponent: Any = dataclasses.field(default=None, metadata={"help": "an Opponent, for mode=learned; set from Python only"})
 
     def __post_init__(self) -> None:
@@ -177,7 +179,10 @@ class Smax(Environment):
             kind = jnp.asarray(self._kind(state.kind, state.units.x))
             enemy_action, carry = smax_opponent.act(self.opponent, key_opponent, state, kind, self.battle.num_allies, env_params)
         draws = row(jax.random.uniform, key, sum(self._num_draws))
-        after, outcome = batch_last(self._transition)(draws, state, action, enemy_action, _without_weights(env_params))
+        decide = batch_last(self._transition)
+        if self.kernels == "pallas":
+            decide = one_kernel(self._transition, decide)
+        after, outcome = decide(draws, state, action, enemy_action, _without_weights(env_params))
         return after if self.opponent is None else after.replace(memory=carry), outcome
 
     def observe(self, state: SmaxState, env_params: SmaxParams) -> View:

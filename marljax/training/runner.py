@@ -227,6 +227,8 @@ def check_environment(settings: Settings, console: Console) -> None:
     """Raises ``UserError`` where a user's environment breaks the contract; only prints a line where its scenes do."""
     env, env_params = settings.base_env, settings.env_params
     check_before_training(env, env_params)
+    if getattr(env, "kernels", "xla") == "pallas" and jax.default_backend() == "cpu":
+        raise UserError("env.kernels=pallas needs a GPU or a TPU, and this machine offers JAX a CPU only; omit it")
     if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
         print_line(console, f"no animation: {fault}")
 

@@ -56,6 +56,13 @@ def test_every_algorithm_and_environment_compiles(pair, target):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("target", "num_envs"), [("h100", 128), ("v5e-1", 1024)])
+def test_a_decision_in_one_kernel_saves_launches(target, num_envs):
+    pair, fewer = "ippo smax", f"algo.num_envs={num_envs}"
+    assert compiled(pair, target, fewer, "env.kernels=pallas")[0] < 0.75 * compiled(pair, target, fewer)[0]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "num_envs"), [("h100x8", 1024), ("v5e-256", 4096)])
 def test_mappo_over_many_devices(target, num_envs):
     """Gradients and metrics of a minibatch are reduced in at most five collectives."""
