@@ -3,24 +3,29 @@ baselines/results/accelerator.md. It needs their compilers: ``pip install -e ".[
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+import marljax
+from marljax.algos import ippo, ppo, qmix
 from marljax.aot import runs, targets
 from marljax.aot.targets import Compiled
 from marljax.baselines.harness.result_cache import ResultCache
 from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.config import compose
+from marljax.core.environment import Environment
 from marljax.core.types import TimeStep
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
 from marljax.training.evaluation import RandomPolicy
-from marljax.training.trainer import lean_tracing
+from marljax.training.trainer import Trainer, lean_tracing
 
 STEPS = 32  # of a rollout; any number gives the same loop body
 TARGET = "h100"
@@ -36,6 +41,7 @@ class EnvironmentSetting(NamedTuple):
 
 ENVIRONMENTS = (
     EnvironmentSetting("smax 3m", ("env=smax", "env.scenario=3m"), 8192),
+    EnvironmentSetting("smax 3m, kernels=pallas", ("env=smax", "env.scenario=3m", "env.kernels=pallas"), 8192),
     EnvironmentSetting("smax 2s3z", ("env=smax", "env.scenario=2s3z"), 8192),
     EnvironmentSetting("smax 27m_vs_30m", ("env=smax", "env.scenario=27m_vs_30m"), 8192),
     EnvironmentSetting("merge hard", ("env=merge", "env.density=hard"), 8192),
@@ -44,6 +50,12 @@ ENVIRONMENTS = (
     EnvironmentSetting("ride_dispatch, 1000 vehicles", ("env=ride_dispatch", "env.preset=manhattan-1000"), 64),
 )
 JAXMARL = ("3m", "2s3z")  # scenarios of JaxMARL's SMAX
+COMPARED = {  # training loops at equal settings, and whose the other is
+    "PPO, CartPole": "PureJaxRL's",
+    "IPPO, simple_spread": "JaxMARL's",
+    "QMIX, simple_spread": "JaxMARL's",
+    "recurrent IPPO, smax 3m": "JaxMARL's",
+}
 # Algorithm, overrides, targets. The environments per device are those of the tuned or default settings unless given.
 RUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "ppo CartPole": ("ppo", ("env=gymnax/CartPole-v1",), ("h100", "v5e-1")),
@@ -194,6 +206,98 @@ def training_table(cache: ResultCache) -> str:
     return partial_table([*header, "M steps/s, estimate", "compile, s"], rows, *failed)
 
 
+class Program(NamedTuple):
+    """A training program, lowered for the target, and the environment steps of one of its updates."""
+
+    lowered: jax.stages.Lowered
+    steps: int
+
+
+def our_program(algorithm: ModuleType, env: Environment, config: Any) -> Program:
+    """An algorithm of ours."""
+    trainer = Trainer(algorithm, env, config, targets.mesh(targets.target_named(TARGET)))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+    return Program(trainer.lower(keys, env.default_params), config.steps_per_update)
+
+
+def their_program(init: Callable[[jax.Array], Any], update: Callable[[Any], Any], config: Any) -> Program:
+    """Another library's loop, of ``init(key)`` and ``update(state)``."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def updates(state: Any) -> Any:
+        return jax.lax.scan(lambda state, _: update(state), state, length=2)
+
+    state = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.key(0)))
+    return Program(updates.lower(targets.on_one_device(targets.target_named(TARGET), state)), config.steps_per_update)
+
+
+def compared_programs(name: str) -> tuple[Callable[[], Program], Callable[[], Program]]:
+    """Our loop and the other one of ``COMPARED``, at the settings of the pages that compare them."""
+    import gymnax
+
+    from marljax.baselines import cartpole, jaxmarl_compare, qmix_compare, smax_race
+    from marljax.baselines.rivals import ippo as jaxmarl_ippo
+    from marljax.baselines.rivals import ppo as purejaxrl
+    from marljax.baselines.rivals import qmix as jaxmarl_qmix
+    from marljax.baselines.rivals import rnn_ppo
+
+    if name == "recurrent IPPO, smax 3m":
+        run = marljax.tuned("ippo", "smax", "env.scenario=3m", *smax_race.overrides("same", "ippo"))
+        trainer = rnn_ppo.Trainer(smax_race.their_settings("ippo", "3m"))
+        return (
+            lambda: our_program(ippo, run.env, run.config),
+            lambda: their_program(trainer.init, trainer.update, trainer.settings),
+        )
+    algorithm, our_env, other, their_env, (our_config, their_config) = {
+        "PPO, CartPole": lambda: (
+            *(ppo, cartpole.our_env(), purejaxrl, gymnax.make(cartpole.NAME)[0]),
+            cartpole.configs(cartpole.PLAN),
+        ),
+        "IPPO, simple_spread": lambda: (
+            *(ippo, jaxmarl_compare.our_env(), jaxmarl_ippo, jaxmarl_compare.their_env()),
+            jaxmarl_compare.configs(jaxmarl_compare.PLAN),
+        ),
+        "QMIX, simple_spread": lambda: (
+            *(qmix, qmix_compare.our_env(), jaxmarl_qmix, qmix_compare.their_env()),
+            qmix_compare.configs(qmix_compare.PLAN, "qmix"),
+        ),
+    }[name]()
+
+    def theirs() -> Program:
+        init = functools.partial(other.init, their_env, their_config)
+        return their_program(init, functools.partial(other.update, their_env, their_config), their_config)
+
+    return functools.partial(our_program, algorithm, our_env, our_config), theirs
+
+
+def compared_table(cache: ResultCache) -> str:
+    """Updates of training loops at equal settings."""
+
+    def compute(make: Callable[[], Program]) -> dict[str, Any]:
+        program, begun = make(), time.monotonic()
+        compiled = targets.compile_for(targets.target_named(TARGET), program.lowered)
+        update = max(compiled.program.inner, key=lambda loop: loop.work.seconds)
+        return {"compile_seconds": time.monotonic() - begun, "steps": program.steps, **dataclasses.asdict(update.work)}
+
+    rows: list[list[str] | str] = []
+    about = {"target": TARGET, "jax": version("jax")}
+    for name, owner in COMPARED.items():
+        titles = ("marljax", f"{owner} loop")
+        results: dict[str, Any] = {
+            title: cache.get(f"compared {name} {title}", about, functools.partial(compute, make))
+            for title, make in zip(titles, compared_programs(name), strict=True)
+        }
+        rates = [work["steps"] / work["seconds"] if work else math.nan for work in results.values()]
+        for (title, work), rate in zip(results.items(), rates, strict=True):
+            if work is None:
+                rows.append(f"{name}, {title}")
+                continue
+            measures = [f"{work['kernels']:,.0f}", f"{work['bytes'] / 1e6:,.0f}", f"{1e3 * work['seconds']:,.1f}"]
+            rows.append([name, title, *measures, f"{rate / 1e6:.2f}", f"{rate / rates[1]:.1f}", f"{work['compile_seconds']:.0f}"])
+    header = ["training", "loop", "kernels per update", "MB", "ms", "M steps/s, estimate", "ratio", "compile, s"]
+    return partial_table(header, rows)
+
+
 PAGE = Page(
     name="accelerator",
     title="Programs compiled for accelerators",
@@ -215,8 +319,14 @@ rewards and ends as a learner does.""",
 a minibatch, or a gradient step of QMIX; collectives of a minibatch and of a whole update. The estimate is for all devices.""",
             {"training": training_table},
         ),
+        Section(
+            "Training loops compared",
+            """One update on an H100, at the settings of the pages that compare speed and returns on a CPU; the others' loops are
+reimplemented on their own environments and APIs (`baselines/rivals`).""",
+            {"compared": compared_table},
+        ),
     ),
-    uncached=("environments", "training"),
+    uncached=("environments", "training", "compared"),
 )
 
 if __name__ == "__main__":

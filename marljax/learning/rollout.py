@@ -1,10 +1,12 @@
 """Interaction of policies and environments: the state of a training run, and one rollout."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from marljax.core.environment import Environment
@@ -12,6 +14,8 @@ from marljax.core.types import REPLAYED, EnvParams, TimeStep, flat_observation
 from marljax.core.vector import NO_LIMIT, VecEnv, VecState
 from marljax.errors import UserError
 from marljax.utils import collectives
+
+PACKED = 32  # numbers of an environment up to which an array is small
 
 
 class Actors(struct.PyTreeNode):
@@ -79,18 +83,48 @@ def collect(
     if "episodes" in actors.timestep.metrics:
         raise UserError(f"the metric 'episodes' of {type(vec.env).__name__} hides the number of episodes; rename it")
 
-    def advance(scanned: tuple[Actors, jax.Array], keys: jax.Array) -> tuple[Any, Any]:
+    unpack: Callable[[list[jax.Array]], Any] = tuple
+
+    def advance(scanned: tuple[Actors, jax.Array], keys: jax.Array) -> tuple[Any, list[jax.Array]]:
+        nonlocal unpack
         actors, sums = scanned
         key_policy, key_step = keys
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
         env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
         step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
-        return (Actors(vec.carried(env_state), timestep, carry), sums + episode_metrics(timestep, env_state)), (record, step)
+        arrays, unpack = packed((record, step))
+        return (Actors(vec.carried(env_state), timestep, carry), sums + episode_metrics(timestep, env_state)), arrays
 
     names = ["episodes", *(f"sum_{name}" for name in sorted(actors.timestep.metrics))]
-    keys = jax.random.split(key, (length, 2))
-    (actors, sums), (records, steps) = jax.lax.scan(advance, (actors, jnp.zeros(len(names))), keys)
-    return actors, records, steps, dict(zip(names, collectives.total(sums), strict=True))
+    keys, sums = jax.random.split(key, (length, 2)), jnp.zeros((len(names), vec.num_envs))
+    (actors, sums), arrays = jax.lax.scan(advance, (actors, sums), keys)
+    records, steps = unpack(arrays)
+    return actors, records, steps, dict(zip(names, collectives.total(jnp.sum(sums, axis=1)), strict=True))
+
+
+def packed(tree: Any) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
+    """Arrays [E, …], the small ones of each type side by side in one, and the function that unpacks these with leading [T, E].
+
+    On an accelerator each array that a scan stores is a kernel more per step.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    shapes = [leaf.shape[1:] for leaf in leaves]
+    sizes = [math.prod(shape) for shape in shapes]
+    places: dict[Any, list[int]] = {}
+    for place, (leaf, size) in enumerate(zip(leaves, sizes, strict=True)):
+        places.setdefault(leaf.dtype if size <= PACKED else place, []).append(place)
+    groups = list(places.values())
+
+    def unpack(arrays: list[jax.Array]) -> Any:
+        found: dict[int, jax.Array] = {}
+        for group, array in zip(groups, arrays, strict=True):
+            ends = np.cumsum([sizes[place] for place in group])[:-1]
+            found |= zip(group, jnp.split(array, ends, axis=-1), strict=True)
+        return jax.tree.unflatten(
+            structure, [found[place].reshape(*found[place].shape[:2], *shape) for place, shape in enumerate(shapes)]
+        )
+
+    return [jnp.concatenate([leaves[place].reshape(len(leaves[place]), -1) for place in group], -1) for group in groups], unpack
 
 
 def over_time(network: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, carry: Any) -> tuple[Any, Any]:
@@ -108,7 +142,7 @@ def over_time(network: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, carry
 
 
 def episode_metrics(timestep: TimeStep, env_state: VecState) -> jax.Array:
-    """Number and metric sums, in order of names, of the episodes that end in this timestep, over E.
+    """1 and the metrics, in order of names, of the episodes that end in this timestep, else 0: [metrics, E].
 
     Episodes that were replayed from a later state are included in the sum of ``replayed`` only, which is their number. The first
     episodes of staggered instances are left out: those cut off would be missing.
@@ -119,7 +153,7 @@ def episode_metrics(timestep: TimeStep, env_state: VecState) -> jax.Array:
         row = 1 + sorted(timestep.metrics).index(REPLAYED)
         fresh = timestep.metrics[REPLAYED] == 0
         included = ends & (fresh | (jnp.arange(len(values)) == row)[:, None])
-    return jnp.where(included, values, 0.0).sum(axis=1)
+    return jnp.where(included, values, 0.0)
 
 
 def start(vec: VecEnv, env_params: EnvParams, key: jax.Array, carry: Any, stagger: bool = False) -> Actors:
