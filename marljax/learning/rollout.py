@@ -110,21 +110,25 @@ def packed(tree: Any) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]
     leaves, structure = jax.tree.flatten(tree)
     shapes = [leaf.shape[1:] for leaf in leaves]
     sizes = [math.prod(shape) for shape in shapes]
-    places: dict[Any, list[int]] = {}
-    for place, (leaf, size) in enumerate(zip(leaves, sizes, strict=True)):
-        places.setdefault(leaf.dtype if size <= PACKED else place, []).append(place)
-    groups = list(places.values())
+    groups: dict[Any, list[int]] = {}  # numbers of leaves
+    for number, (leaf, size) in enumerate(zip(leaves, sizes, strict=True)):
+        groups.setdefault(leaf.dtype if size <= PACKED else number, []).append(number)
+
+    def pack(group: list[int]) -> jax.Array:
+        if len(group) == 1:
+            return leaves[group[0]]
+        return jnp.concatenate([leaves[number].reshape(len(leaves[number]), -1) for number in group], axis=-1)
 
     def unpack(arrays: list[jax.Array]) -> Any:
         found: dict[int, jax.Array] = {}
-        for group, array in zip(groups, arrays, strict=True):
-            ends = np.cumsum([sizes[place] for place in group])[:-1]
-            found |= zip(group, jnp.split(array, ends, axis=-1), strict=True)
+        for group, array in zip(groups.values(), arrays, strict=True):
+            ends = np.cumsum([sizes[number] for number in group])[:-1]
+            found |= zip(group, jnp.split(array, ends, axis=-1) if len(group) > 1 else [array], strict=True)
         return jax.tree.unflatten(
-            structure, [found[place].reshape(*found[place].shape[:2], *shape) for place, shape in enumerate(shapes)]
+            structure, [found[number].reshape(*found[number].shape[:2], *shape) for number, shape in enumerate(shapes)]
         )
 
-    return [jnp.concatenate([leaves[place].reshape(len(leaves[place]), -1) for place in group], -1) for group in groups], unpack
+    return [pack(group) for group in groups.values()], unpack
 
 
 def over_time(network: Callable[[Any, Any], tuple[Any, Any]], inputs: Any, carry: Any) -> tuple[Any, Any]:
