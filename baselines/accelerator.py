@@ -43,6 +43,7 @@ ENVIRONMENTS = (
     EnvironmentSetting("smax 3m", ("env=smax", "env.scenario=3m"), 8192),
     EnvironmentSetting("smax 3m, kernels=pallas", ("env=smax", "env.scenario=3m", "env.kernels=pallas"), 8192),
     EnvironmentSetting("smax 2s3z", ("env=smax", "env.scenario=2s3z"), 8192),
+    EnvironmentSetting("smax 2s3z, kernels=pallas", ("env=smax", "env.scenario=2s3z", "env.kernels=pallas"), 8192),
     EnvironmentSetting("smax 27m_vs_30m", ("env=smax", "env.scenario=27m_vs_30m"), 8192),
     EnvironmentSetting("merge hard", ("env=merge", "env.density=hard"), 8192),
     EnvironmentSetting("swarm, obstacles", ("env=swarm", "env.preset=obstacles"), 4096),

@@ -22,7 +22,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 Function = Callable[..., Any]
-MAX_OPERATIONS = 2500
+MAX_OPERATIONS = 3600
 
 ELEMENTWISE = {
     "abs", "add", "and", "atan2", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "floor", "ge", "gt",
@@ -36,9 +36,11 @@ REARRANGING = {
 }  # fmt: skip
 INDICES = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}  # position of the first one
 REDUCTIONS = {
-    "reduce_sum": jax.lax.add, "reduce_prod": jax.lax.mul, "reduce_max": jax.lax.max, "reduce_min": jax.lax.min,
-    "reduce_and": jax.lax.bitwise_and, "reduce_or": jax.lax.bitwise_or,
+    "reduce_sum": ("add", jax.lax.add), "reduce_prod": ("mul", jax.lax.mul), "reduce_max": ("max", jax.lax.max),
+    "reduce_min": ("min", jax.lax.min), "reduce_and": ("and", jax.lax.bitwise_and), "reduce_or": ("or", jax.lax.bitwise_or),
 }  # fmt: skip
+ARITHMETIC = {"add": jax.lax.add, "sub": jax.lax.sub, "mul": jax.lax.mul}
+COMMUTATIVE = {"add", "and", "eq", "max", "min", "mul", "ne", "or", "xor"}
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
 
@@ -118,8 +120,10 @@ def in_one_kernel(function: Function, layout: Layout, in_batched: Any, *args: An
     def kernel(*refs: Any) -> None:
         sources, targets = refs[: len(shapes)], refs[len(shapes) :]
         inputs = [Numbers.read(ref, shape) for ref, shape in zip(sources, shapes, strict=True)]
-        for ref, numbers in zip(targets, Interpreter(layout.lanes).run(program, inputs), strict=True):
-            numbers.write(ref, layout)
+        interpreter = Interpreter(layout.lanes)
+        for ref, numbers in zip(targets, interpreter.run(program, inputs), strict=True):
+            for row, element in enumerate(numbers.flat):
+                ref[row] = interpreter.vector(element, ref.dtype)
 
     memory = [_to_memory(leaf, mapped, layout) for leaf, mapped in zip(leaves, batched, strict=True)]
     axis_size = next(leaf.shape[0] for leaf, mapped in zip(leaves, batched, strict=True) if mapped)
@@ -212,11 +216,6 @@ class Numbers:
         rows = [ref[row] for row in range(math.prod(shape.shape))]
         return cls.of([row != 0 for row in rows] if shape.dtype == bool else rows, shape)
 
-    def write(self, ref: Any, layout: Layout) -> None:
-        """Into a kernel's memory."""
-        for row, element in enumerate(self.flat):
-            ref[row] = jnp.broadcast_to(jnp.asarray(element), layout.lanes).astype(ref.dtype)
-
     @property
     def flat(self) -> list[Any]:
         return list(self.elements.ravel())
@@ -231,6 +230,17 @@ class Numbers:
 
 def _is_known(element: Any) -> bool:
     return isinstance(element, np.generic)
+
+
+class Negative:
+    """The negative of a vector, as an element."""
+
+    def __init__(self, positive: Any) -> None:
+        self.positive = positive
+
+
+def _positive(element: Any) -> Any:
+    return element.positive if isinstance(element, Negative) else element
 
 
 class Interpreter:
@@ -281,31 +291,69 @@ class Interpreter:
             return [self.dot(eqn, *inputs)]
         raise UnsupportedError(name)
 
-    def operate(self, operation: Function, operands: Sequence[Any], name: Any = None) -> Any:
-        """An elementwise operation on vectors or scalars, unless one of that name has been carried out on them before."""
-        key = (name or operation, *(_identity(operand) for operand in operands))
+    def operate(self, kind: str, operation: Function, operands: Sequence[Any], variant: Any = ()) -> Any:
+        """An elementwise operation on vectors or scalars, unless it has been carried out on them before.
+
+        ``variant`` tells operations of a kind apart. The difference of two units is the negative of what it is the other way
+        round, so that their distance is computed once.
+        """
+        if kind in ARITHMETIC:
+            negative, kind, operands = self.without_signs(kind, operands)
+            result = self.carry_out(kind, ARITHMETIC[kind], operands, ())
+            return Negative(result) if negative else result
+        even = kind in ("abs", "square") or (kind == "integer_pow" and dict(variant)["y"] in ("2", "4"))
+        return self.carry_out(kind, operation, [_positive(x) if even else self.plain(x) for x in operands], variant)
+
+    def without_signs(self, kind: str, operands: Sequence[Any]) -> tuple[bool, str, Sequence[Any]]:
+        """The sign, kind and operands, none negative, of the same sum, difference or product; exact, as −(u − v) = v − u is."""
+        (one, other), signs = map(_positive, operands), [isinstance(x, Negative) for x in operands]
+        if kind == "mul":
+            return signs[0] != signs[1], kind, (one, other)
+        signs[1] ^= kind == "sub"
+        if signs[0] == signs[1]:
+            return signs[0], "add", (one, other)
+        if signs[0]:
+            one, other = other, one
+        turned = self.key("sub", (other, one)) in self.results
+        return turned, "sub", (other, one) if turned else (one, other)
+
+    def carry_out(self, kind: str, operation: Function, operands: Sequence[Any], variant: Any) -> Any:
+        key = self.key(kind, operands, variant)
         if key not in self.results:
             shape = max((np.shape(operand) for operand in operands), key=len)
-            arrays = [jnp.broadcast_to(jnp.asarray(operand), shape) for operand in operands]
-            self.results[key] = operation(*arrays)
+            self.results[key] = operation(*[jnp.broadcast_to(jnp.asarray(operand), shape) for operand in operands])
             self.kept.append(operands)
             self.operations += 1
             if self.operations > MAX_OPERATIONS:
                 raise UnsupportedError(f"more than {MAX_OPERATIONS:,} operations")
         return self.results[key]
 
+    def key(self, kind: str, operands: Sequence[Any], variant: Any = ()) -> Any:
+        names = [(str(x.dtype), x.item()) if _is_known(x) else ("", id(x)) for x in operands]
+        return kind, variant, *(sorted(names) if kind in COMMUTATIVE else names)
+
+    def vector(self, element: Any, dtype: Any) -> jax.Array:
+        """An element with a number for every lane."""
+        return jnp.broadcast_to(jnp.asarray(self.plain(element)), self.lanes).astype(dtype)
+
+    def plain(self, element: Any) -> Any:
+        """An element that is no ``Negative``."""
+        if isinstance(element, Negative):
+            return self.carry_out("neg", jax.lax.neg, (element.positive,), ())
+        return element
+
     def elementwise(self, eqn: JaxprEqn, inputs: list[Numbers]) -> Numbers:
         shape = np.broadcast_shapes(*[numbers.elements.shape for numbers in inputs])
         rows = zip(*[np.broadcast_to(numbers.elements, shape).ravel() for numbers in inputs], strict=True)
         operation = functools.partial(eqn.primitive.bind, **_local(eqn.params))
-        name = (eqn.primitive, *sorted((key, str(value)) for key, value in eqn.params.items()))
+        variant = tuple(sorted((key, str(value)) for key, value in eqn.params.items()))
 
         def result(row: tuple[Any, ...]) -> Any:
             if eqn.primitive.name == "select_n" and _is_known(row[0]):
                 return row[1 + int(row[0])]
             if all(map(_is_known, row)):
                 return _evaluated(eqn, row)[0][()]
-            return self.operate(operation, row, name)
+            return self.operate(eqn.primitive.name, operation, row, variant)
 
         return Numbers.of([result(row) for row in rows], eqn.outvars[0].aval)
 
@@ -328,15 +376,15 @@ class Interpreter:
             results.append(Numbers.of([elements[place - 1] for place in found.ravel()], variable.aval))
         return results
 
-    def fold(self, combine: Function, elements: Iterable[Any]) -> Any:
-        return functools.reduce(lambda one, other: self.operate(combine, (one, other)), elements)
+    def fold(self, kind: str, operation: Function, elements: Iterable[Any]) -> Any:
+        return functools.reduce(lambda one, other: self.operate(kind, operation, (one, other)), elements)
 
-    def reduce(self, combine: Function, numbers: Numbers, axes: Sequence[int], aval: Any) -> Numbers:
+    def reduce(self, combine: tuple[str, Function], numbers: Numbers, axes: Sequence[int], aval: Any) -> Numbers:
         rest = [axis for axis in range(numbers.elements.ndim) if axis not in axes]
         rows = numbers.elements.transpose(*rest, *axes).reshape(math.prod(aval.shape), -1)
         if not rows.shape[1]:
             raise UnsupportedError("a reduction of nothing")
-        return Numbers.of([self.fold(combine, row) for row in rows], aval)
+        return Numbers.of([self.fold(*combine, row) for row in rows], aval)
 
     def dot(self, eqn: JaxprEqn, left: Numbers, right: Numbers) -> Numbers:
         (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
@@ -349,7 +397,7 @@ class Interpreter:
             return numbers.elements.transpose(*batch, *rest, *summed).reshape(shape)
 
         rows = [
-            self.fold(jax.lax.add, [self.operate(jax.lax.mul, pair) for pair in zip(row, column, strict=True)])
+            self.fold("add", jax.lax.add, [self.operate("mul", jax.lax.mul, pair) for pair in zip(row, column, strict=True)])
             for one, other in zip(arranged(left, left_batch, left_sum), arranged(right, right_batch, right_sum), strict=True)
             for row in one
             for column in other
@@ -380,7 +428,7 @@ class Interpreter:
 
         def widened(carry: Sequence[Numbers]) -> list[list[Any]]:
             kept = [numbers for numbers, counter in zip(carry, counters, strict=True) if not counter]
-            return [[jnp.broadcast_to(jnp.asarray(x, numbers.dtype), self.lanes) for x in numbers.flat] for numbers in kept]
+            return [[self.vector(x, numbers.dtype) for x in numbers.flat] for numbers in kept]
 
         def step(count: jax.Array, vectors: list[list[Any]]) -> list[list[Any]]:
             self.results, left = dict(outer), iter(vectors)
@@ -405,10 +453,6 @@ def _counts(body: Jaxpr, before: int, after: int) -> bool:
         return False
     one, other = made[0].invars
     return one is body.invars[before] and isinstance(other, Literal) and np.ndim(other.val) == 0 and other.val == 1
-
-
-def _identity(element: Any) -> Any:
-    return (element.dtype, element.item()) if _is_known(element) else id(element)
 
 
 def _local(params: dict[str, Any]) -> dict[str, Any]:
