@@ -343,8 +343,8 @@ def ppo_loss(
         target = (target - params.value_stats.mean) / params.value_stats.std
     error = 0.5 * jnp.square(value - target)
     if config.clip_values:
-        # Clipped around the critic's output in the rollout, unconverted: the critic is not rescaled when the statistics change,
-        # so a converted old output would differ from the new one before any gradient step.
+        # Clipped around the critic's output before the gradient steps, unconverted: the critic is not rescaled when the
+        # statistics change, so a converted old output would differ from the new one before any gradient step.
         near_old = batch.value + jnp.clip(value - batch.value, -config.clip_eps, config.clip_eps)
         error = jnp.maximum(error, 0.5 * jnp.square(near_old - target))
     value_loss = collectives.masked_mean(error, batch.value_mask)

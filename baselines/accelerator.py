@@ -1,5 +1,7 @@
 """Programs compiled for accelerators that need not be there: ``python baselines/accelerator.py [table …]`` writes
-baselines/results/accelerator.md. It needs their compilers: ``pip install -e ".[aot]"``."""
+baselines/results/accelerator.md. It needs their compilers: ``pip install -e ".[aot]"``.
+
+Results are kept in baselines/results/accelerator; delete those that a change of the code concerns."""
 
 import dataclasses
 import functools
@@ -275,7 +277,7 @@ def compared_table(cache: ResultCache) -> str:
     """Updates of training loops at equal settings."""
 
     def compute(make: Callable[[], Program]) -> dict[str, Any]:
-        program, begun = make(), time.monotonic()
+        begun, program = time.monotonic(), make()
         compiled = targets.compile_for(targets.target_named(TARGET), program.lowered)
         update = max(compiled.program.inner, key=lambda loop: loop.work.seconds)
         return {"compile_seconds": time.monotonic() - begun, "steps": program.steps, **dataclasses.asdict(update.work)}

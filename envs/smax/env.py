@@ -86,7 +86,7 @@ class Smax(Environment):
         choices=("stay", "leave"),
         help="stay: the dead can only stop, observe zeros and share the team's reward; leave: they are not alive and get nothing",
     )
-    kernels: str = option("xla", choices=("xla", "pallas"), help="pallas: a decision is one kernel on GPUs and TPUs, if small")
+    kernels: str = option("xla", choices=("xla", "pallas"), help="pallas: one kernel per decision on NVIDIA GPUs and TPUs")
     opponent: Any = dataclasses.field(default=None, metadata={"help": "an Opponent, for mode=learned; set from Python only"})
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from marljax.io.files import replacing
 from marljax.utils.pytrees import named_leaves, to_host
 from marljax.version import __version__
 
+JAX_OPTIONS = ("enable_x64", "default_prng_impl", "threefry_partitionable", "default_matmul_precision")  # that change results
 METRIC = "metric "  # prefix of the names of arrays in an entry
 
 
@@ -35,20 +36,29 @@ def home() -> Path | None:
 
 
 @functools.cache
-def source_digest() -> str:
-    """A digest of all Python and data files of this library."""
+def source_digest() -> str | None:
+    """A digest of all Python and data files of this library, as they are at the first call; None where one cannot be read."""
     digest, package = hashlib.sha256(), Path(__file__).parent.parent
     for folder, folders, names in os.walk(package, followlinks=True):
         folders[:] = sorted(set(folders) - {"results", "__pycache__"})
-        for name in sorted(names):
-            digest.update(f"{folder.removeprefix(str(package))}/{name} ".encode() + Path(folder, name).read_bytes())
+        for name in sorted(name for name in names if not name.startswith(".")):
+            try:
+                content = Path(folder, name).read_bytes()
+            except OSError:
+                return None
+            digest.update(f"{folder.removeprefix(str(package))}/{name} {len(content)} ".encode() + content)
     return digest.hexdigest()
 
 
-def files_digest(env: Any) -> str:
-    """A digest of the files that fields of a dataclass name."""
-    paths = [Path(value) for field in dataclasses.fields(env) if isinstance(value := getattr(env, field.name), str) and value]
-    return hashlib.sha256(b" ".join(path.read_bytes() for path in paths if path.is_file())).hexdigest()
+def files_digest(settings: Any) -> str:
+    """A digest of the files that fields of a dataclass name, where there are such files."""
+    digest = hashlib.sha256()
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, str) and value and (path := Path(value)).is_file():
+            content = path.read_bytes()
+            digest.update(f"{field.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def cached_metrics(
@@ -62,7 +72,8 @@ def cached_metrics(
     if folder is None:
         return compute()
     device, versions = jax.devices()[0], [__version__, *map(metadata.version, ("jax", "jaxlib"))]
-    parts = [*about, versions, device.platform, device.device_kind, os.environ.get("XLA_FLAGS")]
+    options = [str(getattr(jax.config, f"jax_{name}")) for name in JAX_OPTIONS]
+    parts = [*about, versions, device.platform, device.device_kind, os.environ.get("XLA_FLAGS"), options]
     digest = hashlib.sha256(json.dumps(parts).encode() + program.encode())
     for name, leaf in named_leaves(inputs):
         array = to_host(leaf)

@@ -15,7 +15,7 @@ from marljax.core.vector import NO_LIMIT, VecEnv, VecState
 from marljax.errors import UserError
 from marljax.utils import collectives
 
-PACKED = 32  # numbers of an environment up to which an array is small
+MAX_PACKED_SIZE = 32  # elements per environment up to which an array is small
 
 
 class Actors(struct.PyTreeNode):
@@ -92,7 +92,7 @@ def collect(
         action, carry, record = policy(key_policy, actors.env_state, actors.timestep, actors.carry)
         env_state, timestep = vec.step(key_step, actors.env_state, action, env_params)
         step = Step(timestep.reward, timestep.alive, timestep.terminated, timestep.last)
-        arrays, unpack = packed((record, step))
+        arrays, unpack = packed((record, step), vec.num_envs)
         return (Actors(vec.carried(env_state), timestep, carry), sums + episode_metrics(timestep, env_state)), arrays
 
     names = ["episodes", *(f"sum_{name}" for name in sorted(actors.timestep.metrics))]
@@ -102,22 +102,24 @@ def collect(
     return actors, records, steps, dict(zip(names, collectives.total(jnp.sum(sums, axis=1)), strict=True))
 
 
-def packed(tree: Any) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
-    """Arrays [E, …], the small ones of each type side by side in one, and the function that unpacks these with leading [T, E].
+def packed(tree: Any, num_envs: int) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
+    """The leaves of a tree, small ones [E, …] of each type side by side in one array, and the function that unpacks these with
+    leading [T].
 
     On an accelerator each array that a scan stores is a kernel more per step.
     """
-    leaves, structure = jax.tree.flatten(tree)
-    shapes = [leaf.shape[1:] for leaf in leaves]
-    sizes = [math.prod(shape) for shape in shapes]
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
+    shapes = [leaf.shape for leaf in leaves]
+    sizes = [math.prod(shape[1:]) for shape in shapes]
     groups: dict[Any, list[int]] = {}  # numbers of leaves
-    for number, (leaf, size) in enumerate(zip(leaves, sizes, strict=True)):
-        groups.setdefault(leaf.dtype if size <= PACKED else number, []).append(number)
+    for number, leaf in enumerate(leaves):
+        small = leaf.shape[:1] == (num_envs,) and sizes[number] <= MAX_PACKED_SIZE
+        groups.setdefault(leaf.dtype if small else number, []).append(number)
 
     def pack(group: list[int]) -> jax.Array:
         if len(group) == 1:
             return leaves[group[0]]
-        return jnp.concatenate([leaves[number].reshape(len(leaves[number]), -1) for number in group], axis=-1)
+        return jnp.concatenate([leaves[number].reshape(num_envs, -1) for number in group], axis=-1)
 
     def unpack(arrays: list[jax.Array]) -> Any:
         found: dict[int, jax.Array] = {}
@@ -125,7 +127,7 @@ def packed(tree: Any) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]
             ends = np.cumsum([sizes[number] for number in group])[:-1]
             found |= zip(group, jnp.split(array, ends, axis=-1) if len(group) > 1 else [array], strict=True)
         return jax.tree.unflatten(
-            structure, [found[number].reshape(*found[number].shape[:2], *shape) for number, shape in enumerate(shapes)]
+            structure, [found[number].reshape(len(found[number]), *shape) for number, shape in enumerate(shapes)]
         )
 
     return [pack(group) for group in groups.values()], unpack

@@ -1,5 +1,6 @@
 """The end of a run: the final evaluation as a table, a learning curve, an episode as an animation. Axis letter: S replicas."""
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -34,7 +35,8 @@ Rows = list[tuple[str, Metrics]]  # (policy, metrics [S, episodes] or [episodes]
 FINAL_PART = 1  # of the frozen episodes, with which a run's final evaluation begins; part 0 is that of training
 PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs play the same episodes
 RANDOM = "random"
-OWN = ("marljax.envs.", "marljax.baselines.policies.", "marljax.training.")  # modules
+BUILTIN_MODULES = ("marljax.envs.", "marljax.baselines.policies.", "marljax.training.")
+SIMPLE = (str, bool, int, float, tuple, type(None))  # types of settings whose repr says all
 LISTED = 8  # replicas that a line names
 
 
@@ -163,7 +165,7 @@ def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], 
 def _play_scripted(scripted: ScriptedPolicy, part: int, episodes: int) -> Metrics:
     evaluator = Evaluator(scripted.env, min(episodes, PART_EPISODES))
     policy, env_params, carry = scripted.policy, scripted.env_params, scripted.carry
-    program = _described(evaluator, policy) or evaluator.scripted_program(policy, env_params, suite_key(part), carry)
+    program = _builtin_program(evaluator, policy) or evaluator.scripted_program(policy, env_params, suite_key(part), carry)
     arguments = (policy.args, policy.keywords) if isinstance(policy, Partial) else ()
 
     def play(part: int) -> Metrics:
@@ -174,17 +176,19 @@ def _play_scripted(scripted: ScriptedPolicy, part: int, episodes: int) -> Metric
     return cache.cached_metrics(compute, episodes, program, inputs, part, episodes, scripted.env.version)
 
 
-def _described(evaluator: Evaluator, policy: Policy) -> str | None:
+def _builtin_program(evaluator: Evaluator, policy: Policy) -> str | None:
     """What determines the program that plays a scripted policy of this library in an environment of its own; None where a user's
     code may have a part in it. Tracing takes far longer: a second and more where a final report shows four policies.
     """
-    function = policy.func if isinstance(policy, Partial) else policy
-    own = (type(evaluator.env), function if inspect.isfunction(function) else type(function))
-    if not all(f"{part.__module__}.".startswith(OWN) for part in own):
+    env, function = evaluator.env, policy.func if isinstance(policy, Partial) else policy
+    parts = (type(env), function if inspect.isfunction(function) else type(function))
+    simple = all(isinstance(getattr(env, field.name), SIMPLE) for field in dataclasses.fields(env))
+    source = cache.source_digest()
+    if source is None or not simple or not all(f"{part.__module__}.".startswith(BUILTIN_MODULES) for part in parts):
         return None
-    named = f"{function.__module__}.{function.__qualname__}" if inspect.isfunction(function) else repr(function)
-    description = f"{evaluator} {named} {cache.source_digest()} {cache.files_digest(evaluator.env)}"
-    return None if " at 0x" in description else description  # the address of a function inside says nothing of it
+    name = f"{function.__module__}.{function.__qualname__}" if inspect.isfunction(function) else repr(function)
+    battle = getattr(env, "battle", None)  # of a scenario that a user may have registered
+    return f"{evaluator} {name} {battle} {source} {cache.files_digest(env)}"
 
 
 def _play_parts(play: Callable[[int], Metrics], first: int, episodes: int) -> Metrics:

@@ -22,7 +22,7 @@ from marljax.config import compose, convert, trust
 from marljax.config.settings import Settings
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
-from marljax.io import checkpoint, metrics_log, provenance, run_folder
+from marljax.io import cache, checkpoint, metrics_log, provenance, run_folder
 from marljax.io.metrics_log import MetricsFile, Row, summarise
 from marljax.testing.static import check_before_training, is_builtin, scene_error
 from marljax.training.best import Best, choose
@@ -186,8 +186,8 @@ def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
 
     Where teams compete the newest parameters are the best: self-play returns are zero-sum.
     """
-    # On the host, as they are for the final report, which so finds the program compiled.
-    params = jax.device_get(distributed.gather(run.replicas.state.learner.params))
+    # On the host, as in the final report, which then reuses the compiled program.
+    params = distributed.fetch(run.replicas.state.learner.params)
     results = play_suite(run.settings, evaluator, params, 0)
     score = score_of(results).mean(-1).astype(np.float32)
     better = ((score > run.best.score) | run.settings.env.competitive) & ~run.diverged
@@ -227,8 +227,9 @@ def check_environment(settings: Settings, console: Console) -> None:
     """Raises ``UserError`` where a user's environment breaks the contract; only prints a line where its scenes do."""
     env, env_params = settings.base_env, settings.env_params
     check_before_training(env, env_params)
-    if getattr(env, "kernels", "xla") == "pallas" and jax.default_backend() == "cpu":
-        raise UserError("env.kernels=pallas needs a GPU or a TPU, and this machine offers JAX a CPU only; omit it")
+    cache.source_digest()  # of the files as they were imported
+    if is_builtin(env) and getattr(env, "kernels", "xla") == "pallas" and jax.default_backend() == "cpu":
+        raise UserError("env.kernels=pallas needs an NVIDIA GPU or a TPU, and JAX finds only a CPU here; omit it")
     if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
         print_line(console, f"no animation: {fault}")
 

@@ -25,14 +25,14 @@ Function = Callable[..., Any]
 MAX_OPERATIONS = 3600
 
 ELEMENTWISE = {
-    "abs", "add", "and", "atan2", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "floor", "ge", "gt",
-    "integer_pow", "le", "log", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "round", "rsqrt", "select_n",
-    "sign", "sin", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor",
+    "abs", "add", "and", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "floor", "ge", "gt",
+    "integer_pow", "le", "log", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "rsqrt", "select_n", "sign",
+    "sin", "sqrt", "square", "sub", "tan", "tanh", "xor",
 }  # fmt: skip
 # Results are some of the operands' numbers in another order; indices, their last operands, have to be constants.
 REARRANGING = {
     "broadcast_in_dim", "concatenate", "copy", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad", "reshape",
-    "rev", "slice", "split", "squeeze", "stack", "transpose",
+    "rev", "slice", "split", "squeeze", "stack", "stop_gradient", "transpose",
 }  # fmt: skip
 INDICES = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}  # position of the first one
 REDUCTIONS = {
@@ -119,7 +119,7 @@ def in_one_kernel(function: Function, layout: Layout, in_batched: Any, *args: An
 
     def kernel(*refs: Any) -> None:
         sources, targets = refs[: len(shapes)], refs[len(shapes) :]
-        inputs = [Numbers.read(ref, shape) for ref, shape in zip(sources, shapes, strict=True)]
+        inputs = [Numbers.read(*source) for source in zip(sources, shapes, batched, strict=True)]
         interpreter = Interpreter(layout.lanes)
         for ref, numbers in zip(targets, interpreter.run(program, inputs), strict=True):
             for row, element in enumerate(numbers.flat):
@@ -149,7 +149,7 @@ def _pallas_call(
 
     def spec(rows: int, mapped: bool) -> Any:
         if not mapped:
-            return pl.BlockSpec((rows,), lambda i: (0,)) if on_gpu else pl.BlockSpec(memory_space=tpu.SMEM)
+            return pl.BlockSpec((1, rows), lambda i: (0, 0), memory_space=None if on_gpu else tpu.SMEM)
         return pl.BlockSpec((rows, *layout.lanes), (lambda i: (0, i)) if on_gpu else (lambda i: (0, i, 0)))
 
     def out_shape(aval: Any) -> jax.ShapeDtypeStruct:
@@ -160,7 +160,7 @@ def _pallas_call(
     return pl.pallas_call(
         kernel,
         grid=(axis_size // layout.block,),
-        in_specs=[spec(x.shape[0], mapped) for x, mapped in zip(inputs, batched, strict=True)],
+        in_specs=[spec(x.shape[0] if mapped else x.shape[1], mapped) for x, mapped in zip(inputs, batched, strict=True)],
         out_specs=[spec(output.shape[0], True) for output in outputs],
         out_shape=outputs,
         compiler_params=triton.CompilerParams(num_warps=1, num_stages=1) if on_gpu and not interpret else None,
@@ -173,12 +173,12 @@ def _instance_axes(axis_size: int, layout: Layout) -> tuple[int, ...]:
 
 
 def _to_memory(leaf: jax.Array, mapped: bool, layout: Layout) -> jax.Array:
-    """[numbers of an instance, instances …], or [numbers] of what all share."""
+    """[numbers of an instance, instances …], or [1, numbers] of what all share."""
     leaf = jnp.asarray(leaf)
     if leaf.dtype == bool:
         leaf = leaf.astype(layout.bool_dtype)
     if not mapped:
-        return leaf.reshape(-1)
+        return leaf.reshape(1, -1)
     last = jnp.moveaxis(leaf, 0, -1)
     return last.reshape(math.prod(last.shape[:-1]), *_instance_axes(leaf.shape[0], layout))
 
@@ -211,9 +211,9 @@ class Numbers:
         return cls.of([value.dtype.type(number) for number in value.ravel()], value)
 
     @classmethod
-    def read(cls, ref: Any, shape: jax.ShapeDtypeStruct) -> "Numbers":
-        """From a kernel's memory."""
-        rows = [ref[row] for row in range(math.prod(shape.shape))]
+    def read(cls, ref: Any, shape: jax.ShapeDtypeStruct, mapped: bool) -> "Numbers":
+        """From a kernel's memory; not ``mapped``: what all instances share."""
+        rows = [ref[row] if mapped else ref[0, row] for row in range(math.prod(shape.shape))]
         return cls.of([row != 0 for row in rows] if shape.dtype == bool else rows, shape)
 
     @property
@@ -305,7 +305,8 @@ class Interpreter:
         return self.carry_out(kind, operation, [_positive(x) if even else self.plain(x) for x in operands], variant)
 
     def without_signs(self, kind: str, operands: Sequence[Any]) -> tuple[bool, str, Sequence[Any]]:
-        """The sign, kind and operands, none negative, of the same sum, difference or product; exact, as −(u − v) = v − u is."""
+        """The sign, kind and operands, none negative, of the same sum, difference or product: exact but for the sign
+        of zeros."""
         (one, other), signs = map(_positive, operands), [isinstance(x, Negative) for x in operands]
         if kind == "mul":
             return signs[0] != signs[1], kind, (one, other)
@@ -329,7 +330,7 @@ class Interpreter:
         return self.results[key]
 
     def key(self, kind: str, operands: Sequence[Any], variant: Any = ()) -> Any:
-        names = [(str(x.dtype), x.item()) if _is_known(x) else ("", id(x)) for x in operands]
+        names = [(str(x.dtype), x.tobytes()) if _is_known(x) else ("", id(x)) for x in operands]
         return kind, variant, *(sorted(names) if kind in COMMUTATIVE else names)
 
     def vector(self, element: Any, dtype: Any) -> jax.Array:
@@ -339,7 +340,8 @@ class Interpreter:
     def plain(self, element: Any) -> Any:
         """An element that is no ``Negative``."""
         if isinstance(element, Negative):
-            return self.carry_out("neg", jax.lax.neg, (element.positive,), ())
+            zero = np.zeros((), element.positive.dtype)[()]
+            return self.carry_out("sub", jax.lax.sub, (zero, element.positive), ())  # never −0, as a difference of equals is not
         return element
 
     def elementwise(self, eqn: JaxprEqn, inputs: list[Numbers]) -> Numbers:

@@ -169,7 +169,7 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["train", "tin", "env=corridor"], "tiny"),
         (["train", "tiny", "env=coridor"], "corridor"),
         (["train", "tiny", "resume=nowhere"], "nowhere is not a run folder"),
-        (["train", "ippo", "env=smax", "env.kernels=pallas"], "env.kernels=pallas needs a GPU or a TPU"),
+        (["train", "ippo", "env=smax", "env.kernels=pallas"], "env.kernels=pallas needs an NVIDIA GPU or a TPU"),
     ],
 )
 def test_mistakes_are_one_line(folder, words, suggestion, capsys):

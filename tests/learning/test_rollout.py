@@ -10,7 +10,7 @@ import pytest
 from marljax.core.types import REPLAYED
 from marljax.errors import UserError
 from marljax.learning import Inputs, collect, over_time, scan_means
-from marljax.learning.rollout import PACKED, packed
+from marljax.learning.rollout import MAX_PACKED_SIZE, packed
 
 
 def time_input(longest, **metrics):
@@ -43,15 +43,16 @@ def test_small_arrays_are_stored_together_and_come_back():
     length, instances = 4, 3
     tree = {
         "reward": rng.normal(size=(length, instances, 2)).astype(np.float32),
-        "obs": rng.normal(size=(length, instances, 2, PACKED)).astype(np.float32),  # too large
+        "obs": rng.normal(size=(length, instances, 2, MAX_PACKED_SIZE)).astype(np.float32),  # too large
         "mask": rng.random((length, instances, 2, 5)) < 0.5,
         "none": (),
+        "entropy": rng.normal(size=length).astype(np.float32),  # a number for all environments
         "last": rng.random((length, instances)) < 0.5,
         "value": rng.normal(size=(length, instances)).astype(np.float32),
         "action": rng.integers(0, 9, (length, instances, 2), dtype=np.int32),
     }
-    rows = [packed(jax.tree.map(lambda x, row=row: jnp.asarray(x[row]), tree)) for row in range(length)]
-    assert len(rows[0][0]) == 4  # three types, and the large one
+    rows = [packed(jax.tree.map(lambda x, row=row: jnp.asarray(x[row]), tree), instances) for row in range(length)]
+    assert len(rows[0][0]) == 5  # three types, the large one, and that for all environments
     arrays, unpack = [jnp.stack(arrays) for arrays in zip(*[row for row, _ in rows], strict=True)], rows[-1][1]
     found = unpack(arrays)
     assert jax.tree.structure(found) == jax.tree.structure(tree)

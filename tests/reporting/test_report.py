@@ -8,6 +8,7 @@ from jax.tree_util import Partial
 
 from marljax import registry
 from marljax.config import compose
+from marljax.envs.smax import Scenario, units
 from marljax.errors import UserError
 from marljax.io import cache
 from marljax.reporting import report
@@ -95,18 +96,23 @@ def test_policies_of_the_library_are_known_by_its_source_and_settings_untraced(m
         calls.append(evaluator)
         return {"return": jax.numpy.zeros(evaluator.episodes)}
 
-    def merge(*arguments):
+    def newly_played(env, *arguments):
         calls.clear()
-        report.scripted(compose.compose("mappo", ["env=merge", *arguments]), 1, 8, lambda line: None)
+        report.scripted(compose.compose("mappo", [f"env={env}", *arguments]), 1, 8, lambda line: None)
         return len(calls)
 
     monkeypatch.setattr(Evaluator, "scripted", play)
     monkeypatch.setattr(Evaluator, "scripted_program", lambda *inputs: pytest.fail("traced"))
-    assert [merge(), merge()] == [4, 0]
-    assert merge("env.density=easy") == 4  # other numbers
-    assert merge("env.connected_lanes=false") == 4  # another program
+    assert [newly_played("merge"), newly_played("merge")] == [4, 0]
+    assert newly_played("merge", "env.density=easy") == 4  # other numbers
+    assert newly_played("merge", "env.connected_lanes=false") == 4  # another program
+    for kind in ("marine", "zealot"):  # another battle of the same name
+        monkeypatch.setitem(units._SCENARIOS, "mine", Scenario((kind,) * 6, 3, 3))
+        assert newly_played("smax", "env.scenario=mine") > 0
+    monkeypatch.setattr(cache, "JAX_OPTIONS", (*cache.JAX_OPTIONS, "disable_jit"))
+    assert newly_played("merge") == 4
     monkeypatch.setattr(cache, "source_digest", lambda: "other source")
-    assert merge() == 4
+    assert newly_played("merge") == 4
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK", None])

@@ -83,3 +83,23 @@ def test_on_a_cpu_it_is_the_other_function(instances):
     function = one_kernel.one_kernel(jnp.sum, lambda x: -jnp.sum(x))
     np.testing.assert_allclose(jax.jit(jax.vmap(jax.vmap(function)))(x), -x.sum(-1), rtol=1e-6)
     np.testing.assert_allclose(function(x[0, 0]), -x[0, 0].sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_kernels_lower_for_one_run_and_for_several_seeds(platform):
+    function = one_kernel.one_kernel(everything, everything)
+    x, flags, shared = arguments(TPU.block)
+    once = jax.jit(jax.vmap(function, AXES))
+    seeds = jax.jit(jax.vmap(jax.vmap(function, AXES)))
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), (x, flags, shared))
+    for program, args in ((once, (x, flags, shared)), (seeds, stacked)):
+        assert "custom_call" in program.trace(*args).lower(lowering_platforms=(platform,)).as_text()
+
+
+def test_zeros_of_either_sign_are_different_constants():
+    def function(x):
+        return jnp.stack([1 / (x * 0.0), 1 / (x * -0.0), 1 / (x - x)])
+
+    x = jnp.ones(GPU.block)
+    found = in_one_kernel(function, GPU, (True,), x, interpret=True)
+    np.testing.assert_array_equal(found, jax.vmap(function)(x))
