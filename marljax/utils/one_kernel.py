@@ -31,14 +31,15 @@ ELEMENTWISE = {
 }  # fmt: skip
 # Results are some of the operands' numbers in another order; indices, their last operands, have to be constants.
 REARRANGING = {
-    "broadcast_in_dim", "concatenate", "copy", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad", "reshape",
-    "rev", "slice", "split", "squeeze", "stack", "stop_gradient", "transpose",
+    "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "pad", "reshape",
+    "rev", "slice", "split", "squeeze", "stack", "transpose",
 }  # fmt: skip
 INDICES = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}  # position of the first one
 REDUCTIONS = {
     "reduce_sum": ("add", jax.lax.add), "reduce_prod": ("mul", jax.lax.mul), "reduce_max": ("max", jax.lax.max),
     "reduce_min": ("min", jax.lax.min), "reduce_and": ("and", jax.lax.bitwise_and), "reduce_or": ("or", jax.lax.bitwise_or),
 }  # fmt: skip
+IDENTITIES = {"copy", "pvary", "reshard", "stop_gradient"}  # inside a kernel
 ARITHMETIC = {"add": jax.lax.add, "sub": jax.lax.sub, "mul": jax.lax.mul}
 COMMUTATIVE = {"add", "and", "eq", "max", "min", "mul", "ne", "or", "xor"}
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
@@ -270,6 +271,8 @@ class Interpreter:
     def apply(self, eqn: JaxprEqn, inputs: list[Numbers]) -> list[Numbers]:
         """The results of one equation."""
         name, params = eqn.primitive.name, eqn.params
+        if name in IDENTITIES:
+            return inputs
         if name in CALLS:
             return self.run(params[CALLS[name]], inputs)
         if name == "platform_index":  # as on a CPU, where loops over units are unrolled in part, and those over time are not

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from marljax.training.mesh import make_mesh
 from marljax.utils import one_kernel
 from marljax.utils.one_kernel import GPU, TPU, UnsupportedError, in_one_kernel
 
@@ -86,13 +87,15 @@ def test_on_a_cpu_it_is_the_other_function(instances):
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_kernels_lower_for_one_run_and_for_several_seeds(platform):
+def test_kernels_lower_for_one_run_several_seeds_and_in_a_mesh(platform):
     function = one_kernel.one_kernel(everything, everything)
     x, flags, shared = arguments(TPU.block)
     once = jax.jit(jax.vmap(function, AXES))
     seeds = jax.jit(jax.vmap(jax.vmap(function, AXES)))
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), (x, flags, shared))
-    for program, args in ((once, (x, flags, shared)), (seeds, stacked)):
+    everywhere = jax.sharding.PartitionSpec()
+    sharded = jax.jit(jax.shard_map(once, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False))
+    for program, args in ((once, (x, flags, shared)), (seeds, stacked), (sharded, (x, flags, shared))):
         assert "custom_call" in program.trace(*args).lower(lowering_platforms=(platform,)).as_text()
 
 

@@ -11,6 +11,7 @@ import pytest
 import marljax
 from marljax.algos import ippo
 from marljax.config import compose
+from marljax.core.vector import vectorize
 from marljax.envs.smax import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP, Opponent, Scenario, Smax, SmaxParams, SmaxState, spawn
 from marljax.envs.smax.battle import Units, stats_of
 from marljax.envs.smax.opponent import mirror
@@ -503,3 +504,16 @@ def test_the_scene_shows_who_lives_and_who_shoots_at_whom():
     position = np.stack([state.units.x, state.units.y], axis=1)
     np.testing.assert_allclose(np.asarray(scene.segments.end)[4], position[3])
     assert np.asarray(scene.listed).tolist() == [True] + [False] * 5 + [True] * 2  # marines, enemies, the dead
+
+
+def test_a_decision_is_one_kernel_in_a_training_program_for_a_gpu():
+    """Lowered, not compiled; programs inside a mesh hold operations that others do not."""
+    env = Smax(kernels="pallas")
+    vec, everywhere = vectorize(env, 32), jax.sharding.PartitionSpec()
+
+    def step(key, action):
+        return vec.step(key, vec.reset(key, PARAMS)[0], action, PARAMS)[1].obs
+
+    sharded = jax.shard_map(step, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    lowered = jax.jit(sharded).trace(KEY, jnp.zeros((32, 3), jnp.int32)).lower(lowering_platforms=("cuda",))
+    assert "triton" in lowered.as_text()
