@@ -65,6 +65,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "ippo swarm": ("ippo", ("env=swarm",), ("h100", "v5e-1")),
     "ippo collective": ("ippo", ("env=collective",), ("h100", "v5e-1")),
     "mappo smax 3m": ("mappo", ("env=smax", "env.scenario=3m"), ("h100", "v5e-1")),
+    "mappo smax 3m, kernels=pallas": ("mappo", ("env=smax", "env.scenario=3m", "env.kernels=pallas"), ("h100",)),
     "mappo merge": ("mappo", ("env=merge",), ("h100", "v5e-1")),
     "mappo merge, 4,096 environments": ("mappo", ("env=merge", "algo.num_envs=4096"), ("h100x8", "v5e-256")),
     "qmix smax 3m": ("qmix", ("env=smax", "env.scenario=3m"), ("h100", "v5e-1")),
