@@ -306,10 +306,10 @@ PAGE = Page(
     name="accelerator",
     title="Programs compiled for accelerators",
     intro="""Apart from compile times, on two cores that did other work as well, nothing on this page was measured: XLA compiled
-the programs for hardware that was not there, and the optimised HLO was counted. A kernel is one launch of a GPU; its bytes are those of operands and results, with
-slices and updates in place by the part that moves. The estimate is the sum over kernels of the larger of 2 µs, a launch, and
-their bytes at the memory's 3.35 TB/s; it leaves out arithmetic, the host and gaps between kernels. TPUs launch nothing one by
-one: no estimate.""",
+the programs for hardware that was not there, and the optimised HLO was counted. A kernel is one launch of a GPU; its bytes are
+those of operands and results, with slices and updates in place by the part that moves. The estimate is the sum over kernels of
+the larger of 2 µs, a launch, and their bytes at the memory's 3.35 TB/s; it leaves out arithmetic, the host and gaps between
+kernels. TPUs launch nothing one by one: no estimate.""",
     sections=(
         Section(
             "Environments on an H100",
