@@ -27,7 +27,7 @@ from marljax.core.types import TimeStep
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
 from marljax.training.evaluation import RandomPolicy
-from marljax.training.trainer import Trainer, lean_tracing
+from marljax.training.trainer import lean_tracing
 
 STEPS = 32  # of a rollout; any number gives the same loop body
 TARGET = "h100"
@@ -219,9 +219,8 @@ class Program(NamedTuple):
 
 def our_program(algorithm: ModuleType, env: Environment, config: Any) -> Program:
     """An algorithm of ours."""
-    trainer = Trainer(algorithm, env, config, targets.mesh(targets.target_named(TARGET)))
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
-    return Program(trainer.lower(keys, env.default_params), config.steps_per_update)
+    lowered = runs.lower_training(algorithm, env, config, env.default_params, targets.target_named(TARGET))
+    return Program(lowered, config.steps_per_update)
 
 
 def their_program(init: Callable[[jax.Array], Any], update: Callable[[Any], Any], config: Any) -> Program:
@@ -245,33 +244,35 @@ def compared_programs(name: str) -> tuple[Callable[[], Program], Callable[[], Pr
     from marljax.baselines.rivals import qmix as jaxmarl_qmix
     from marljax.baselines.rivals import rnn_ppo
 
-    if name == "recurrent IPPO, smax 3m":
-        run = marljax.tuned("ippo", "smax", "env.scenario=3m", *smax_race.overrides("same", "ippo"))
-        trainer = rnn_ppo.Trainer(smax_race.their_settings("ippo", "3m"))
+    def of_module(module: ModuleType, env: Any, config: Any) -> Program:
+        return their_program(functools.partial(module.init, env, config), functools.partial(module.update, env, config), config)
+
+    ours: Any
+    theirs: Any
+    if name == "PPO, CartPole":
+        ours, theirs = cartpole.configs(cartpole.PLAN)
         return (
-            lambda: our_program(ippo, run.env, run.config),
-            lambda: their_program(trainer.init, trainer.update, trainer.settings),
+            lambda: our_program(ppo, cartpole.our_env(), ours),
+            lambda: of_module(purejaxrl, gymnax.make(cartpole.NAME)[0], theirs),
         )
-    algorithm, our_env, other, their_env, (our_config, their_config) = {
-        "PPO, CartPole": lambda: (
-            *(ppo, cartpole.our_env(), purejaxrl, gymnax.make(cartpole.NAME)[0]),
-            cartpole.configs(cartpole.PLAN),
-        ),
-        "IPPO, simple_spread": lambda: (
-            *(ippo, jaxmarl_compare.our_env(), jaxmarl_ippo, jaxmarl_compare.their_env()),
-            jaxmarl_compare.configs(jaxmarl_compare.PLAN),
-        ),
-        "QMIX, simple_spread": lambda: (
-            *(qmix, qmix_compare.our_env(), jaxmarl_qmix, qmix_compare.their_env()),
-            qmix_compare.configs(qmix_compare.PLAN, "qmix"),
-        ),
-    }[name]()
-
-    def theirs() -> Program:
-        init = functools.partial(other.init, their_env, their_config)
-        return their_program(init, functools.partial(other.update, their_env, their_config), their_config)
-
-    return functools.partial(our_program, algorithm, our_env, our_config), theirs
+    if name == "IPPO, simple_spread":
+        ours, theirs = jaxmarl_compare.configs(jaxmarl_compare.PLAN)
+        return (
+            lambda: our_program(ippo, jaxmarl_compare.our_env(), ours),
+            lambda: of_module(jaxmarl_ippo, jaxmarl_compare.their_env(), theirs),
+        )
+    if name == "QMIX, simple_spread":
+        ours, theirs = qmix_compare.configs(qmix_compare.PLAN, "qmix")
+        return (
+            lambda: our_program(qmix, qmix_compare.our_env(), ours),
+            lambda: of_module(jaxmarl_qmix, qmix_compare.their_env(), theirs),
+        )
+    run = marljax.tuned("ippo", "smax", "env.scenario=3m", *smax_race.overrides("same", "ippo"))
+    trainer = rnn_ppo.Trainer(smax_race.their_settings("ippo", "3m"))
+    return (
+        lambda: our_program(ippo, run.env, run.config),
+        lambda: their_program(trainer.init, trainer.update, trainer.settings),
+    )
 
 
 def compared_table(cache: ResultCache) -> str:
@@ -280,8 +281,8 @@ def compared_table(cache: ResultCache) -> str:
     def compute(make: Callable[[], Program]) -> dict[str, Any]:
         begun, program = time.monotonic(), make()
         compiled = targets.compile_for(targets.target_named(TARGET), program.lowered)
-        update = max(compiled.program.inner, key=lambda loop: loop.work.seconds)
-        return {"compile_seconds": time.monotonic() - begun, "steps": program.steps, **dataclasses.asdict(update.work)}
+        work = dataclasses.asdict(compiled.program.update.work)
+        return {"compile_seconds": time.monotonic() - begun, "steps": program.steps, **work}
 
     rows: list[list[str] | str] = []
     about = {"target": TARGET, "jax": version("jax")}

@@ -78,6 +78,11 @@ class Loop:
     work: Work  # of one iteration, inner loops included
     inner: list["Loop"]
 
+    @property
+    def update(self) -> "Loop":
+        """The inner loop with the most work per iteration, in a training program an update; this one where there is none."""
+        return max(self.inner, key=lambda loop: loop.work.seconds, default=self)
+
     def walk(self) -> Iterator["Loop"]:
         """This loop and all in it."""
         yield self

@@ -3,6 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 import jax
 
@@ -10,6 +12,8 @@ from marljax.aot import targets
 from marljax.aot.program import Loop, Work
 from marljax.aot.targets import Compiled, Target
 from marljax.config.settings import Settings
+from marljax.core.environment import Environment
+from marljax.core.types import EnvParams
 from marljax.errors import UserError
 from marljax.training.trainer import Trainer
 
@@ -44,12 +48,11 @@ def compile_run(settings: Settings, target: Target) -> Report:
     if config.num_envs % target.num_devices:
         advice = f"set algo.num_envs to a multiple of {target.num_devices}"
         raise UserError(f"num_envs={config.num_envs} does not divide over {target.num_devices} devices; {advice}")
-    program = Trainer(settings.algorithm, settings.training_env, config, targets.mesh(target))
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))
     begun = time.monotonic()
-    compiled = targets.compile_for(target, program.lower(keys, settings.training_params))
+    lowered = lower_training(settings.algorithm, settings.training_env, config, settings.training_params, target, seeds)
+    compiled = targets.compile_for(target, lowered)
     seconds = time.monotonic() - begun
-    update = max(compiled.program.inner, key=lambda loop: loop.work.seconds, default=compiled.program)
+    update = compiled.program.update
     inside = [loop for loop in update.walk() if loop is not update]
     rollout = _longest([loop for loop in inside if loop.trip_count == config.rollout_length])
     others = [loop for loop in inside if rollout is None or not any(loop is part for part in rollout.walk())]
@@ -64,6 +67,14 @@ def compile_run(settings: Settings, target: Target) -> Report:
         rollout_step=rollout.work if rollout else None,
         minibatch=learning.work if learning else None,
     )
+
+
+def lower_training(
+    algorithm: ModuleType, env: Environment, config: Any, env_params: EnvParams, target: Target, seeds: int = 1
+) -> jax.stages.Lowered:
+    """The program that trains, lowered for all devices of a target."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))
+    return Trainer(algorithm, env, config, targets.mesh(target)).lower(keys, env_params)
 
 
 def _longest(loops: Sequence[Loop]) -> Loop | None:

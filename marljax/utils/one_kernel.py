@@ -36,11 +36,14 @@ REARRANGING = {
 }  # fmt: skip
 INDICES = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}  # position of the first one
 REDUCTIONS = {
-    "reduce_sum": ("add", jax.lax.add), "reduce_prod": ("mul", jax.lax.mul), "reduce_max": ("max", jax.lax.max),
-    "reduce_min": ("min", jax.lax.min), "reduce_and": ("and", jax.lax.bitwise_and), "reduce_or": ("or", jax.lax.bitwise_or),
+    "reduce_sum": "add", "reduce_prod": "mul", "reduce_max": "max", "reduce_min": "min", "reduce_and": "and", "reduce_or": "or",
+}  # fmt: skip
+OPERATIONS = {  # of the reductions, and the difference
+    "add": jax.lax.add, "sub": jax.lax.sub, "mul": jax.lax.mul, "max": jax.lax.max, "min": jax.lax.min,
+    "and": jax.lax.bitwise_and, "or": jax.lax.bitwise_or,
 }  # fmt: skip
 IDENTITIES = {"copy", "pvary", "reshard", "stop_gradient"}  # inside a kernel
-ARITHMETIC = {"add": jax.lax.add, "sub": jax.lax.sub, "mul": jax.lax.mul}
+SIGNED = {"add", "sub", "mul"}  # operations that take the sign out of their operands
 COMMUTATIVE = {"add", "and", "eq", "max", "min", "mul", "ne", "or", "xor"}
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
@@ -175,7 +178,6 @@ def _instance_axes(axis_size: int, layout: Layout) -> tuple[int, ...]:
 
 def _to_memory(leaf: jax.Array, mapped: bool, layout: Layout) -> jax.Array:
     """[numbers of an instance, instances …], or [1, numbers] of what all share."""
-    leaf = jnp.asarray(leaf)
     if leaf.dtype == bool:
         leaf = leaf.astype(layout.bool_dtype)
     if not mapped:
@@ -294,18 +296,16 @@ class Interpreter:
             return [self.dot(eqn, *inputs)]
         raise UnsupportedError(name)
 
-    def operate(self, kind: str, operation: Function, operands: Sequence[Any], variant: Any = ()) -> Any:
-        """An elementwise operation on vectors or scalars, unless it has been carried out on them before.
+    def operate(self, kind: str, operands: Sequence[Any]) -> Any:
+        """One of ``OPERATIONS`` on vectors or scalars, unless it has been carried out on them before.
 
-        ``variant`` tells operations of a kind apart. The difference of two units is the negative of what it is the other way
-        round, so that their distance is computed once.
+        The difference of two units is the negative of what it is the other way round, so that their distance is computed once.
         """
-        if kind in ARITHMETIC:
-            negative, kind, operands = self.without_signs(kind, operands)
-            result = self.carry_out(kind, ARITHMETIC[kind], operands, ())
-            return Negative(result) if negative else result
-        even = kind in ("abs", "square") or (kind == "integer_pow" and dict(variant)["y"] in ("2", "4"))
-        return self.carry_out(kind, operation, [_positive(x) if even else self.plain(x) for x in operands], variant)
+        if kind not in SIGNED:
+            return self.carry_out(kind, OPERATIONS[kind], [self.plain(x) for x in operands])
+        negative, kind, operands = self.without_signs(kind, operands)
+        result = self.carry_out(kind, OPERATIONS[kind], operands)
+        return Negative(result) if negative else result
 
     def without_signs(self, kind: str, operands: Sequence[Any]) -> tuple[bool, str, Sequence[Any]]:
         """The sign, kind and operands, none negative, of the same sum, difference or product: exact but for the sign
@@ -321,7 +321,8 @@ class Interpreter:
         turned = self.key("sub", (other, one)) in self.results
         return turned, "sub", (other, one) if turned else (one, other)
 
-    def carry_out(self, kind: str, operation: Function, operands: Sequence[Any], variant: Any) -> Any:
+    def carry_out(self, kind: str, operation: Function, operands: Sequence[Any], variant: Any = ()) -> Any:
+        """The same for any operation on operands without signs; ``variant`` tells those of a kind apart."""
         key = self.key(kind, operands, variant)
         if key not in self.results:
             shape = max((np.shape(operand) for operand in operands), key=len)
@@ -344,21 +345,24 @@ class Interpreter:
         """An element that is no ``Negative``."""
         if isinstance(element, Negative):
             zero = np.zeros((), element.positive.dtype)[()]
-            return self.carry_out("sub", jax.lax.sub, (zero, element.positive), ())  # never −0, as a difference of equals is not
+            return self.carry_out("sub", jax.lax.sub, (zero, element.positive))  # never −0, as a difference of equals is not
         return element
 
     def elementwise(self, eqn: JaxprEqn, inputs: list[Numbers]) -> Numbers:
         shape = np.broadcast_shapes(*[numbers.elements.shape for numbers in inputs])
         rows = zip(*[np.broadcast_to(numbers.elements, shape).ravel() for numbers in inputs], strict=True)
-        operation = functools.partial(eqn.primitive.bind, **_local(eqn.params))
+        kind, operation = eqn.primitive.name, functools.partial(eqn.primitive.bind, **_local(eqn.params))
         variant = tuple(sorted((key, str(value)) for key, value in eqn.params.items()))
+        even = kind in ("abs", "square") or (kind == "integer_pow" and eqn.params["y"] in (2, 4))
 
         def result(row: tuple[Any, ...]) -> Any:
-            if eqn.primitive.name == "select_n" and _is_known(row[0]):
+            if kind == "select_n" and _is_known(row[0]):
                 return row[1 + int(row[0])]
             if all(map(_is_known, row)):
                 return _evaluated(eqn, row)[0][()]
-            return self.operate(eqn.primitive.name, operation, row, variant)
+            if kind in OPERATIONS:
+                return self.operate(kind, row)
+            return self.carry_out(kind, operation, [_positive(x) if even else self.plain(x) for x in row], variant)
 
         return Numbers.of([result(row) for row in rows], eqn.outvars[0].aval)
 
@@ -381,15 +385,15 @@ class Interpreter:
             results.append(Numbers.of([elements[place - 1] for place in found.ravel()], variable.aval))
         return results
 
-    def fold(self, kind: str, operation: Function, elements: Iterable[Any]) -> Any:
-        return functools.reduce(lambda one, other: self.operate(kind, operation, (one, other)), elements)
+    def fold(self, kind: str, elements: Iterable[Any]) -> Any:
+        return functools.reduce(lambda one, other: self.operate(kind, (one, other)), elements)
 
-    def reduce(self, combine: tuple[str, Function], numbers: Numbers, axes: Sequence[int], aval: Any) -> Numbers:
+    def reduce(self, kind: str, numbers: Numbers, axes: Sequence[int], aval: Any) -> Numbers:
         rest = [axis for axis in range(numbers.elements.ndim) if axis not in axes]
         rows = numbers.elements.transpose(*rest, *axes).reshape(math.prod(aval.shape), -1)
         if not rows.shape[1]:
             raise UnsupportedError("a reduction of nothing")
-        return Numbers.of([self.fold(*combine, row) for row in rows], aval)
+        return Numbers.of([self.fold(kind, row) for row in rows], aval)
 
     def dot(self, eqn: JaxprEqn, left: Numbers, right: Numbers) -> Numbers:
         (left_sum, right_sum), (left_batch, right_batch) = eqn.params["dimension_numbers"]
@@ -402,7 +406,7 @@ class Interpreter:
             return numbers.elements.transpose(*batch, *rest, *summed).reshape(shape)
 
         rows = [
-            self.fold("add", jax.lax.add, [self.operate("mul", jax.lax.mul, pair) for pair in zip(row, column, strict=True)])
+            self.fold("add", [self.operate("mul", pair) for pair in zip(row, column, strict=True)])
             for one, other in zip(arranged(left, left_batch, left_sum), arranged(right, right_batch, right_sum), strict=True)
             for row in one
             for column in other
