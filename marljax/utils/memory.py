@@ -22,11 +22,14 @@ def size(tree: Any) -> int:
 
 
 def output_bytes(program: Jaxpr) -> int:
-    """Bytes of all results in a program, with loop bodies once."""
-    outputs: list[Any] = [var.aval for equation in program.eqns for var in equation.outvars]
-    inner = jax.tree.leaves([equation.params for equation in program.eqns], is_leaf=_is_program)
-    bodies = [part.jaxpr if isinstance(part, ClosedJaxpr) else part for part in inner if _is_program(part)]
-    return size([aval for aval in outputs if hasattr(aval, "shape")]) + sum(map(output_bytes, bodies))
+    """Bytes of all results in a program, with loop bodies once and the largest branch of a ``cond``, which runs one of them."""
+    total = 0
+    for equation in program.eqns:
+        parts = [part for part in jax.tree.leaves(equation.params, is_leaf=_is_program) if _is_program(part)]
+        inner = [output_bytes(part.jaxpr if isinstance(part, ClosedJaxpr) else part) for part in parts]
+        total += size([var.aval for var in equation.outvars if hasattr(var.aval, "shape")])
+        total += max(inner) if equation.primitive.name == "cond" else sum(inner)
+    return total
 
 
 def _is_program(part: Any) -> bool:

@@ -215,7 +215,7 @@ def test_memory_grows_with_replicas_as_predicted():
     needs = trainer.needs(*runner.replica_inputs(wanted))
     assert batches.predict_memory(trainer, wanted)(8) == pytest.approx(needs, rel=0.1)
     arrays = memory.size(trainer.shapes(*runner.replica_inputs(wanted)))
-    assert 20 * arrays < needs < trainer.at_most(*runner.replica_inputs(wanted)) < 11 * needs
+    assert 20 * arrays < needs < trainer.at_most(*runner.replica_inputs(wanted)) < 15 * needs
 
 
 def test_the_command_draws_ranks_and_replays_the_best(tmp_path, capsys, monkeypatch):
