@@ -92,6 +92,7 @@ class Swarm(Environment):
     limit: str = option("", choices=("", *LIMITS), help="whether episodes are truncated or end at the limit; empty: the preset's")
     integrator: str = option("euler", choices=quadrotor.INTEGRATORS, help="of a quadrotor's attitude and spin")
 
+    version: ClassVar[str] = "2"  # 2: all random numbers of a start, and of a step, come from one draw
     presets: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     instances_last: ClassVar[bool] = True
 
@@ -169,23 +170,23 @@ class Swarm(Environment):
 
     def initial(self, key: jax.Array, env_params: SwarmParams) -> SwarmState:
         drones, room = self.drones, env_params.room
-        key_goals, key_obstacles, key_position, key_yaw, key_sensed = jax.random.split(key, 5)
-        x, y, radius, start, free = scenarios.draw_obstacles(key_obstacles, env_params, self.obstacles, drones)
-        goals = scenarios.draw_goals(key_goals, env_params, drones, self.dimensions, free)
+        draws = scenarios.draw(key, drones, SENSORS)
+        x, y, radius, start, free = scenarios.place_obstacles(draws, env_params, self.obstacles)
+        goals = scenarios.choose_goals(draws, env_params, self.dimensions, free)
         goal = self._goal(goals, jnp.zeros(()))
         among = scenarios.is_any(goals.kind, *AMONG_OBSTACLES)
         middle = jnp.where(among, start, jnp.mean(goal, axis=1, keepdims=True))
-        position = middle + env_params.spread * random.flat(scenarios.symmetric_uniform, key_position, (3, drones))
+        position = middle + env_params.spread * (2.0 * draws.position - 1.0)
         low, high = jnp.array([-room.half, -room.half, LOWEST_START]), jnp.array([room.half, room.half, room.height])
         position = jnp.clip(position, low[:, None], high[:, None])
         position = position.at[2].set(0.0) if self.dimensions == 2 else position
-        yaw = jnp.pi * random.flat(scenarios.symmetric_uniform, key_yaw, (drones,))
+        yaw = jnp.pi * (2.0 * draws.yaw - 1.0)
         return SwarmState(
             body=quadrotor.level(position, yaw) if self.dynamics == "quadrotor" else Point(position, jnp.zeros_like(position)),
             goal=goal,
             goals=goals,
             obstacles=Obstacles(x, y, jnp.where(among, radius, 0.0)) if self.obstacles else None,
-            sensed=random.flat(jax.random.normal, key_sensed, (SENSORS, drones)),
+            sensed=draws.sensed,
             stats=statistics.initial_stats(drones),
             step=jnp.zeros((), jnp.int32),
         )
@@ -193,11 +194,11 @@ class Swarm(Environment):
     def transition(
         self, key: jax.Array, state: SwarmState, action: jax.Array, env_params: SwarmParams
     ) -> tuple[SwarmState, Outcome]:
-        key_normal, key_landing, key_contacts = jax.random.split(key, 3)
-        normal = random.row(jax.random.normal, key_normal, (MOTORS + SENSORS) * self.drones)
-        thrust, sensed = normal[: MOTORS * self.drones], normal[MOTORS * self.drones :][: SENSORS * self.drones]
-        landing = random.row(jax.random.uniform, key_landing, self.drones)[: self.drones]
-        draws = thrust, landing, jax.random.key_data(key_contacts)
+        key_draws, key_contacts = jax.random.split(key)
+        noisy = (MOTORS + SENSORS) * self.drones
+        numbers = random.named(key_draws, {"noise": (noisy,), "landing": (self.drones,)})
+        thrust, sensed = jnp.split(random.normal(numbers["noise"]), [MOTORS * self.drones])
+        draws = thrust, numbers["landing"], jax.random.key_data(key_contacts)
         step = state.step + 1
         goal = self._goal(state.goals, step * env_params.period)
         timing = statistics.timing(state.step, state.goals.kind, env_params)

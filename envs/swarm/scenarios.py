@@ -5,7 +5,7 @@ its centre may follow a curve. Vectors are ``[3, N]``: components, drones. Axis 
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from flax import struct
 
 from marljax.core.fields import param
 from marljax.envs.swarm.quadrotor import LARGE
+from marljax.utils import random
 
 SCENARIOS = (
     "static_same",
@@ -128,25 +129,68 @@ def goals_at(goals: Goals, time: jax.Array) -> jax.Array:
     return current + centre[:, None] + grown * goals.offset
 
 
-def symmetric_uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform from −1 to 1."""
-    return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
+class Draws(NamedTuple):
+    """Uniform numbers from 0 to 1 of an episode's start, and the sensors' first normal ones."""
+
+    kind: jax.Array  # []
+    size: jax.Array  # []
+    shape: jax.Array  # [P]
+    order: jax.Array  # [P, N]
+    centre: jax.Array  # [P, 3]
+    versus: jax.Array  # [3]: distance, direction and height of two swarms
+    waits: jax.Array  # [P − 1]
+    drift: jax.Array  # [2]: speed and sign
+    curve: jax.Array  # [3, 4]
+    density: jax.Array  # []
+    obstacle_size: jax.Array  # []
+    cells: jax.Array  # [64]
+    heights: jax.Array  # [2, N] of starts and goals among obstacles
+    position: jax.Array  # [3, N]
+    yaw: jax.Array  # [N]
+    sensed: jax.Array  # [sensors, N] normal
 
 
-def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, free: jax.Array) -> Goals:
+def draw(key: jax.Array, drones: int, sensors: int) -> Draws:
+    """All random numbers of an episode's start."""
+    shapes = {
+        "kind": (),
+        "size": (),
+        "shape": (PHASES,),
+        "order": (PHASES, drones),
+        "centre": (PHASES, 3),
+        "versus": (3,),
+        "waits": (PHASES - 1,),
+        "drift": (2,),
+        "curve": (3, 4),
+        "density": (),
+        "obstacle_size": (),
+        "cells": (CELLS * CELLS,),
+        "heights": (2, drones),
+        "position": (3, drones),
+        "yaw": (drones,),
+        "sensed": (sensors, drones),
+    }
+    draws = Draws(**random.named(key, shapes))
+    return draws._replace(sensed=random.normal(draws.sensed))
+
+
+def between(low: Any, high: Any, share: jax.Array) -> jax.Array:
+    """``low`` at a share of 0, ``high`` at 1."""
+    return low + (high - low) * share
+
+
+def choose_goals(draws: Draws, env_params: Any, dimensions: int, free: jax.Array) -> Goals:
     """The goals of an episode.
 
     Args:
-        key: consumed.
+        draws: of its start.
         env_params: its ``mix`` [len(SCENARIOS)], ``room`` and ``ranges``.
-        drones: N.
         dimensions: 2 for horizontal formations only.
         free: [3, N] positions between obstacles, for the scenarios among them.
     """
     ranges, room = env_params.ranges, env_params.room
-    key_kind, key_offset, key_centre, key_starts, key_drift, key_curve = jax.random.split(key, 6)
-    kind = draw_kind(jax.random.uniform(key_kind), env_params.mix)
-    offset, size = _offsets(key_offset, kind, drones, FLAT if dimensions == 2 else len(SHAPES), ranges)
+    kind = draw_kind(draws.kind, env_params.mix)
+    offset, size = _offsets(draws, kind, FLAT if dimensions == 2 else len(SHAPES), ranges)
     # Formations that do not fit into the room are shrunk, and raised off the floor.
     aside = jnp.maximum(jnp.max(jnp.abs(offset[:, :2])), 1e-6)
     up = jnp.maximum(jnp.max(jnp.abs(offset[:, 2])), 1e-6)
@@ -154,50 +198,45 @@ def draw_goals(key: jax.Array, env_params: Any, drones: int, dimensions: int, fr
     widest = jnp.minimum((room.half - WALL - reach) / aside, 0.5 * (room.height - 2.0 * WALL) / up)
     grows = is_any(kind, "dynamic_formation")
     size, widest = jnp.minimum(size, widest), jnp.where(grows, jnp.minimum(WIDEST, widest), widest)
-    centres = _centres(key_centre, kind, drones, ranges)
+    centres = _centres(draws, kind, ranges)
     lift = WALL + jnp.where(grows, widest, size) * up
     centres = centres.at[:, 2].set(jnp.clip(centres[:, 2], lift, room.height - lift))
     phases = centres + size * offset
     phases = jnp.where(is_any(kind, "obstacles_same"), free[:, :1], phases)
     phases = jnp.where(is_any(kind, "obstacles_random"), free, phases)
-    waits = jax.random.uniform(key_starts, (PHASES - 1,), minval=ranges.change_low, maxval=ranges.change_high)
+    waits = between(ranges.change_low, ranges.change_high, draws.waits)
     starts = jnp.concatenate([jnp.zeros(1), jnp.cumsum(waits)])
-    key_speed, key_sign = jax.random.split(key_drift)
-    drift = jax.random.uniform(key_speed, (), minval=ranges.drift_low, maxval=ranges.drift_high)
-    drift = jnp.where(jax.random.bernoulli(key_sign), drift, -drift)
-    drift = jnp.where(grows, drift, 0.0)
-    curve = jax.random.uniform(key_curve, (3, 4), minval=-2.0, maxval=2.0).at[:, 0].set(0.0)
+    drift = between(ranges.drift_low, ranges.drift_high, draws.drift[0])
+    drift = jnp.where(grows, jnp.where(draws.drift[1] < 0.5, drift, -drift), 0.0)
+    curve = between(-2.0, 2.0, draws.curve).at[:, 0].set(0.0)
     curve = curve.at[2].set(jnp.maximum(curve[2], WALL - phases[0, 2, 0]))  # a Bézier curve stays in the hull of its points
     return Goals(phases, starts, offset[0], size, widest, drift, curve, kind)
 
 
-def _offsets(key: jax.Array, kind: jax.Array, drones: int, shapes: int, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
+def _offsets(draws: Draws, kind: jax.Array, shapes: int, ranges: Ranges) -> tuple[jax.Array, jax.Array]:
     """[P, 3, N] positions in one of the first ``shapes`` formations with neighbours 1 m apart, and its size in m."""
-    key_size, key_shape, key_order = jax.random.split(key, 3)
-    swap = is_any(kind, "swap")
+    drones, swap = len(draws.yaw), is_any(kind, "swap")
     low, high = jnp.where(swap, ranges.swap_low, ranges.spacing_low), jnp.where(swap, ranges.swap_high, ranges.spacing_high)
     grows = is_any(kind, "dynamic_formation")
     low, high = jnp.where(grows, 0.0, low), jnp.where(grows, WIDEST, high)
-    size = jnp.where(is_any(kind, *ONE_GOAL), 0.0, low + (high - low) * jax.random.uniform(key_size))
-    shape = jax.random.randint(key_shape, (PHASES,), 0, shapes)
+    size = jnp.where(is_any(kind, *ONE_GOAL), 0.0, between(low, high, draws.size))
+    shape = jnp.floor(shapes * draws.shape).astype(jnp.int32)
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
-    orders = jax.vmap(lambda key: jax.random.permutation(key, drones))(jax.random.split(key_order, PHASES))
-    order = jnp.where(swap, orders, jnp.arange(drones))
+    order = jnp.where(swap, random.permutation(draws.order), jnp.arange(drones))
     halves = [formations(count) for count in ((drones + 1) // 2, drones // 2) if count]
     table = jnp.where(is_any(kind, "swarm_versus_swarm"), np.concatenate(halves, axis=2), formations(drones))
     return jnp.take_along_axis(table[shape], order[:, None], axis=2), size
 
 
-def _centres(key: jax.Array, kind: jax.Array, drones: int, ranges: Ranges) -> jax.Array:
+def _centres(draws: Draws, kind: jax.Array, ranges: Ranges) -> jax.Array:
     """[P, 3, N] m: centre of each drone's formation; the two of ``swarm_versus_swarm`` change sides."""
-    draws = symmetric_uniform(key, (PHASES, 3, 2))
-    middle, reach = 0.5 * (ranges.low + ranges.high), 0.5 * (ranges.high - ranges.low)
-    heights = middle + reach * draws[:, 2]  # [P, 2]
-    centre = jnp.stack([ranges.centre * draws[:, 0, 0], ranges.centre * draws[:, 1, 0], heights[:, 0]], axis=1)
+    drones = len(draws.yaw)
+    low, high = jnp.stack([-ranges.centre, -ranges.centre, ranges.low]), jnp.stack([ranges.centre, ranges.centre, ranges.high])
+    centre = between(low, high, draws.centre)
     centre = jnp.where(is_any(kind, "dynamic_same", "dynamic_different"), centre, centre[0])[:, :, None]
-    share, angle = 0.5 + 0.5 * draws[0, 0, 1], jnp.pi * draws[0, 1, 1]
-    distance = ranges.versus_low + (ranges.versus_high - ranges.versus_low) * share
-    aside = 0.5 * jnp.stack([distance * jnp.cos(angle), distance * jnp.sin(angle), heights[0, 1] - heights[0, 0]])[:, None]
+    distance, angle = between(ranges.versus_low, ranges.versus_high, draws.versus[0]), 2.0 * jnp.pi * draws.versus[1]
+    rise = between(ranges.low, ranges.high, draws.versus[2]) - centre[0, 2, 0]
+    aside = 0.5 * jnp.stack([distance * jnp.cos(angle), distance * jnp.sin(angle), rise])[:, None]
     first = (jnp.arange(drones) < (drones + 1) // 2) ^ (jnp.arange(PHASES)[:, None] % 2 == 1)
     two = centre.at[:, 2].add(aside[2]) + jnp.where(first, -1.0, 1.0)[:, None] * aside
     return jnp.where(is_any(kind, "swarm_versus_swarm"), two, centre)
@@ -208,30 +247,26 @@ def obstacle_count(density: Any) -> Any:
     return jnp.floor(jnp.asarray(density) * CELLS * CELLS + 1e-4)
 
 
-def draw_obstacles(key: jax.Array, env_params: Any, slots: int, drones: int) -> tuple[jax.Array, ...]:
+def place_obstacles(draws: Draws, env_params: Any, slots: int) -> tuple[jax.Array, ...]:
     """Cylinders in cells of 1 m of the central 8 × 8, and free cells for starts and goals.
 
     Args:
-        key: consumed.
+        draws: of the episode's start.
         env_params: its ``density``, ``obstacle_size`` and ``ranges``.
         slots: M; with 0 there are no obstacles, whatever the density.
-        drones: N.
 
     Returns:
         x, y and radius [M] (0 in empty slots), and two [3, N] positions at random heights of 1 to 3 m in free cells.
     """
-    ranges, density = env_params.ranges, env_params.density
-    key_cells, key_low, key_high, key_shares = jax.random.split(key, 4)
-    shares = jax.random.uniform(key_shares, (2,))
-    density = density + shares[0] * jnp.maximum(ranges.density_high - density, 0.0) if slots else 0.0
-    size = env_params.obstacle_size + shares[1] * jnp.maximum(ranges.size_high - env_params.obstacle_size, 0.0)
-    order = jax.random.permutation(key_cells, CELLS * CELLS)
+    ranges, density, size = env_params.ranges, env_params.density, env_params.obstacle_size
+    density = between(density, jnp.maximum(ranges.density_high, density), draws.density) if slots else 0.0
+    size = between(size, jnp.maximum(ranges.size_high, size), draws.obstacle_size)
+    order = random.permutation(draws.cells)
     x, y = order % CELLS - 0.5 * (CELLS - 1), order // CELLS - 0.5 * (CELLS - 1)
     number = obstacle_count(density).astype(jnp.int32)
     radius = jnp.where(jnp.arange(slots) < number, 0.5 * size, 0.0)
-    turn = jnp.arange(drones) % (CELLS * CELLS - number)  # where free cells are few, several drones share one
-
-    def position_in(key: jax.Array, index: jax.Array) -> jax.Array:
-        return jnp.stack([x[index], y[index], jax.random.uniform(key, (drones,), minval=LOWEST, maxval=HIGHEST)])
-
-    return x[:slots], y[:slots], radius, position_in(key_low, number + turn), position_in(key_high, CELLS * CELLS - 1 - turn)
+    turn = jnp.arange(len(draws.yaw)) % (CELLS * CELLS - number)  # where free cells are few, several drones share one
+    heights = between(LOWEST, HIGHEST, draws.heights)
+    places = (number + turn, CELLS * CELLS - 1 - turn)
+    start, goal = (jnp.stack([x[place], y[place], height]) for place, height in zip(places, heights, strict=True))
+    return x[:slots], y[:slots], radius, start, goal

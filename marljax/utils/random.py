@@ -1,7 +1,8 @@
 """Random numbers in the shape that a CPU draws fastest."""
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +20,27 @@ def flat(draw: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...])
     """``draw(key, shape)`` of ``jax.random``, such as ``jax.random.uniform``: the same numbers, drawn as one long row."""
     size = math.prod(shape)
     return row(draw, key, size)[:size].reshape(shape)
+
+
+def named(key: jax.Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.Array]:
+    """Independent uniform numbers from 0 to 1 of several shapes, from one draw: one kernel on an accelerator, one to compile."""
+    ends = list(itertools.accumulate(math.prod(shape) for shape in shapes.values()))
+    parts = jnp.split(row(jax.random.uniform, key, ends[-1])[: ends[-1]], ends[:-1])
+    return {name: part.reshape(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+
+
+def normal(uniform: jax.Array) -> jax.Array:
+    """Standard normal numbers from uniform ones from 0 to 1, as ``jax.random.normal`` makes them."""
+    symmetric = jnp.maximum(2.0 * uniform - 1.0, jnp.nextafter(jnp.array(-1.0, uniform.dtype), 0.0))
+    return math.sqrt(2.0) * jax.lax.erf_inv(symmetric)
+
+
+def permutation(uniform: jax.Array) -> jax.Array:
+    """int32 [..., K] permutations of 0 to K − 1: the ranks of uniform numbers, which need no sort; for a K of a few dozen."""
+    lower = uniform[..., None, :] < uniform[..., None]
+    index = jnp.arange(uniform.shape[-1])
+    tied = (uniform[..., None, :] == uniform[..., None]) & (index < index[:, None])
+    return jnp.sum(lower | tied, axis=-1, dtype=jnp.int32)
 
 
 def batch_last(draw: Callable[[jax.Array], Any], data: jax.Array, impl: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from marljax.envs.swarm import Swarm, scenarios
+from marljax.envs.swarm.env import SENSORS
 from marljax.envs.swarm.params import SwarmParams, shares
 from marljax.errors import UserError
 
@@ -21,9 +22,9 @@ def draw(keys, mix, drones, num_times):
     """Goals [E, T, 3, N] at equal intervals in 15 s, and what they were drawn as."""
 
     def one(key):
-        key_goals, key_free = jax.random.split(key)
-        free = scenarios.draw_obstacles(key_free, SwarmParams(), 16, drones)[4]
-        goals = scenarios.draw_goals(key_goals, SwarmParams(mix=mix), drones, 3, free)
+        draws = scenarios.draw(key, drones, SENSORS)
+        free = scenarios.place_obstacles(draws, SwarmParams(), 16)[4]
+        goals = scenarios.choose_goals(draws, SwarmParams(mix=mix), 3, free)
         return jax.vmap(lambda time: scenarios.goals_at(goals, time))(jnp.arange(num_times) * (15 / num_times)), goals
 
     return jax.vmap(one)(keys)
@@ -146,7 +147,11 @@ def test_pursuits_are_smooth_and_of_one_goal(name, fastest):
 
 @pytest.mark.parametrize("drones", [8, 32])
 def test_obstacles_are_in_cells_of_their_own_and_leave_starts_and_goals_free(drones):
-    sample = jax.jit(lambda key, density: scenarios.draw_obstacles(key, SwarmParams(density=density), 52, drones))
+
+    @jax.jit
+    def sample(key, density):
+        return scenarios.place_obstacles(scenarios.draw(key, drones, SENSORS), SwarmParams(density=density), 52)
+
     for seed in range(9):
         density, number = [(0.05, 3), (0.2, 12), (0.8, 51)][seed % 3]  # 12 at a fifth, as published
         x, y, radius, start, goal = (np.asarray(part) for part in sample(jax.random.key(seed), density))
@@ -164,7 +169,7 @@ def test_obstacles_are_in_cells_of_their_own_and_leave_starts_and_goals_free(dro
 def test_each_episode_can_draw_number_and_size_of_obstacles():
     ranges = scenarios.Ranges(density_high=0.15, size_high=0.5)
     env_params = SwarmParams(density=0.05, obstacle_size=0.3, ranges=ranges)
-    sample = jax.jit(jax.vmap(lambda key: scenarios.draw_obstacles(key, env_params, 12, N)[2]))
+    sample = jax.jit(jax.vmap(lambda key: scenarios.place_obstacles(scenarios.draw(key, N, SENSORS), env_params, 12)[2]))
     radius = np.asarray(sample(jax.random.split(jax.random.key(0), 300)))
     count, size = (radius > 0).sum(axis=1), 2 * radius.max(axis=1)
     assert set(count) == set(range(3, 10))  # 5 to 15 % of 64 cells

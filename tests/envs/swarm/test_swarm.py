@@ -272,7 +272,7 @@ def test_long_random_flights_stay_finite_and_in_the_room(drones, neighbours, ste
 
 
 def test_metrics_count_outcomes(env, step):
-    position = apart(6)
+    position = apart(6) + jnp.array([0.0, 0.0, 5.0])[:, None]  # high enough not to fall to the floor within 1 s
     state, env_params = placed(env, position, goal=position + np.array([[0, 0, 0, 0, 0, 3.0], [0] * 6, [0] * 6]))
     velocity = jnp.zeros((3, 6)).at[0, 1].set(-3.0)  # the second flies into the first
     state = state.replace(body=state.body.replace(position=state.body.position.at[0, 1].add(-0.88), velocity=velocity))
