@@ -61,6 +61,7 @@ class Config(RolloutConfig):
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the hidden layers of actor and critic")
     head: tuple[int, ...] = static((), low=1, help="widths of the layers between core and outputs")
     activation: str = static("tanh", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers")
+    network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     encoder: str = static("flat", choices=("flat", "attention"), help="attention: over the entities in an observation")
     encoder_width: int = static(64, low=1, help="width of the attention's embeddings, each of two layers")
     encoder_heads: int = static(4, low=1, help="attention heads")
@@ -144,7 +145,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     """The networks that ``config`` describes."""
     encoder = nn.ObservationEncoder.create(env, config.encoder, config.agent_id, config.normalize_observations)
     attention = encoder.sizes(config.encoder_width, config.encoder_heads)
-    sizes = nn.Sizes(config.core, config.hidden, config.head, config.activation, attention)
+    sizes = nn.Sizes(config.core, config.hidden, config.head, config.activation, attention, config.network_dtype)
     with_observation = config.critic_features in ("observation", "both")
     # With agent_id the encoder has appended the id already.
     with_id = config.critic_features == "id" or (config.critic_features == "both" and not config.agent_id)

@@ -68,6 +68,7 @@ class Config(RolloutConfig):
     hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the hidden layers")
     embedding: int = static(64, low=1, help="width of the two towers' outputs")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of the hidden layers")
+    network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     normalize_observations: bool = static(True, help="by running mean and variance, saved with the policy")
     waiting: str = static("compared", choices=WAITING, help="role of agents that wait though they could take an item")
     matching: str = static("exact", choices=tuple(METHODS), help="assignment of items to agents")
@@ -153,7 +154,7 @@ class Networks(NamedTuple):
 
 def make_networks(env: Environment, config: Config) -> Networks:
     """The networks that ``config`` describes."""
-    sizes = nn.Sizes("mlp", config.hidden, (), config.activation)
+    sizes = nn.Sizes("mlp", config.hidden, (), config.activation, dtype=config.network_dtype)
     network: Any = nn.Actor(nn.num_outputs(env.action_space), sizes)
     if env.items:
         network = nn.TwoTowers(sizes, config.embedding) if config.scorer == "two_tower" else nn.PairScorer(sizes)

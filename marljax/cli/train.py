@@ -28,6 +28,7 @@ def train(algo: str, overrides: Sequence[str], command: Sequence[str] | None = N
     ``command`` precedes the overrides in the advice how to resume a run; by default ``marljax train <algo>``.
     """
     from marljax.config import compose, convert, schema
+    from marljax.training.mesh import use_all_cores
     from marljax.utils import distributed
 
     begun = time.monotonic()
@@ -37,6 +38,8 @@ def train(algo: str, overrides: Sequence[str], command: Sequence[str] | None = N
         distributed.join(**vars(convert.build(schema.Hosts, "hosts", hosts)))
     elif hosts:
         raise UserError("hosts.* needs distributed=true; add it, or leave them out")
+    if compose.resolve(algo, changes)["devices"] == "auto":
+        use_all_cores()
     settings = compose.compose(algo, overrides)
     enable_compilation_cache()
 

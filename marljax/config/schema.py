@@ -132,7 +132,10 @@ class RunSettings(Group):
     failure_replay: FailureReplaySettings = dataclasses.field(default_factory=FailureReplaySettings)
     eval: Evaluation = dataclasses.field(default_factory=Evaluation)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
-    devices: int | str | None = option(None, help="number of devices to train on, or all; null: those of mesh.*, else one")
+    devices: int | str | None = option(
+        None,
+        help="number of devices to train on; all; auto: as many (of a CPU, cores) as divide the runs; null: mesh.*, else one",
+    )
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
     distributed: bool = option(False, help="one run of several processes, started with the same command on every machine")
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
@@ -144,7 +147,7 @@ class RunSettings(Group):
             check_name(self.name)
         if self.seed + self.seeds > 2**31:
             raise UserError(f"seed={self.seed} with seeds={self.seeds} is out of range; every seed is from 0 to {MAX_INT}")
-        if self.devices not in ("all", None) and (not isinstance(self.devices, int) or not 1 <= self.devices <= MAX_INT):
+        if self.devices not in ("all", "auto", None) and (not isinstance(self.devices, int) or not 1 <= self.devices <= MAX_INT):
             raise UserError(
-                f"devices={convert.format_value(self.devices)} is out of range; it takes an integer of at least 1, or all"
+                f"devices={convert.format_value(self.devices)} is out of range; it takes an integer of at least 1, all or auto"
             )

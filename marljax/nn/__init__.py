@@ -2,13 +2,14 @@
 
 from marljax.nn.distributions import MASKED, Categorical, Distribution, distribution, has_choice, num_outputs
 from marljax.nn.encoder import ObservationEncoder, check_no_items
-from marljax.nn.layers import ACTIVATIONS, Sizes, agent_ids, dense
+from marljax.nn.layers import ACTIVATIONS, DTYPES, Sizes, agent_ids, dense
 from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Critic, PerAgent, initial_carry
 from marljax.nn.running_stats import RunningStats
 from marljax.nn.scorers import PairScorer, TwoTowers
 
 __all__ = [
     "ACTIVATIONS",
+    "DTYPES",
     "MASKED",
     "Actor",
     "ActorCritic",

@@ -1,6 +1,7 @@
 """From observations to network inputs: normalisation, agent ids, attention over the entities in an observation."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -92,16 +93,18 @@ class Encoder(nn.Module):
 
     sizes: EncoderSizes
     activation: str
+    dtype: str = "float32"  # of its layers and the attention, softmax excepted
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """x […, F] from ``arrange``, with any further columns at the end → features […, …]."""
         kinds, width, heads = self.sizes
-        layers = Sizes("mlp", (width, width), (), self.activation)
+        layers = Sizes("mlp", (width, width), (), self.activation, dtype=self.dtype)
+        linear = functools.partial(dense, width, 1.0, use_bias=False, dtype=self.dtype)
         rows, presence, own = split_columns(kinds, x)
         tokens = [tower(row, layers, kind.name) for kind, row in zip(kinds, rows, strict=True)]
         entities = jnp.concatenate(tokens, axis=-2)
-        query, key, value = (dense(width, 1.0, name, use_bias=False)(entities) for name in ("query", "key", "value"))
+        query, key, value = (linear(name)(entities) for name in ("query", "key", "value"))
         attended = attend(query, key, value, jnp.concatenate(presence, axis=-1), heads)
         messages = jnp.split(attended, np.cumsum([kind.count for kind in kinds])[:-1], axis=-2)
 
@@ -117,7 +120,7 @@ class Encoder(nn.Module):
             return jnp.concatenate(pooled, axis=-2)
 
         # The projection is linear without a bias: it may follow the mean, and without entities its output is 0.
-        summary = pool(tokens) + dense(width, 1.0, "heard", use_bias=False)(pool(messages))
+        summary = pool(tokens) + linear("heard")(pool(messages))
         shares = [mask if kind.ordered else jnp.mean(mask, -1, keepdims=True) for kind, mask in zip(kinds, presence, strict=True)]
         embedded = [tower(own, layers, OWN)] if own.shape[-1] else []
         return jnp.concatenate([*embedded, summary.reshape(*x.shape[:-1], -1), *shares], axis=-1)
@@ -131,8 +134,8 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, present: jax.Arra
     outputs = []
     for q, k, v in zip(*(jnp.split(part, heads, axis=-1) for part in (query, key, value)), strict=True):
         scores = jnp.einsum("...id,...jd->...ij", q, k) / q.shape[-1] ** 0.5
-        scores = jnp.where(present[..., None, :] > 0.0, scores, jnp.finfo(scores.dtype).min)
-        outputs.append(jnp.einsum("...ij,...jd->...id", nn.softmax(scores, axis=-1), v))
+        scores = jnp.where(present[..., None, :] > 0.0, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+        outputs.append(jnp.einsum("...ij,...jd->...id", nn.softmax(scores, axis=-1).astype(v.dtype), v))
     return jnp.concatenate(outputs, axis=-1)
 
 

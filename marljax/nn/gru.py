@@ -20,14 +20,15 @@ class GRU(nn.Module):
     """A GRU whose state is reset where an episode starts and where the agent is not alive."""
 
     width: int
+    dtype: str = "float32"  # of its products; state and outputs are float32
 
     @nn.compact
     def __call__(self, carry: jax.Array, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[jax.Array, jax.Array]:
         """carry […, H], x [T, …, F], first and alive [T, …] → (carry after the last step, outputs [T, …, H])."""
-        gates = nn.Dense(3 * self.width, name="input", dot_general=matmul)(x)
+        gates = nn.Dense(3 * self.width, dtype=self.dtype, name="input", dot_general=matmul)(x).astype(carry.dtype)
         weights = self.param("recurrent", recurrent_init, self.width)
         bias = self.param("bias", nn.initializers.zeros, (self.width,))
-        return gru(weights, bias, carry, gates, first, alive)
+        return gru(weights.astype(self.dtype), bias, carry, gates, first, alive)
 
 
 def recurrent_init(key: jax.Array, width: int) -> jax.Array:
@@ -54,7 +55,7 @@ def gru(
     With r, z = σ(gates + h·W) and n = tanh(gates + r ⊙ (h·W + b)), the output is (1 − z) ⊙ n + z ⊙ h.
 
     Args:
-        weights: [H, 3·H] of reset gate, update gate and candidate.
+        weights: [H, 3·H] of reset gate, update gate and candidate; products are computed in their dtype.
         bias: [H] of the candidate's recurrent part.
         carry: […, H].
         gates: [T, …, 3·H], the inputs' part of the three.
@@ -72,7 +73,7 @@ def _forward(
     def step(carry: jax.Array, inputs: Any) -> tuple[jax.Array, tuple[jax.Array, Residuals]]:
         (reset_input, update_input, candidate_input), first, alive = inputs
         state = jnp.where(first[..., None], 0.0, carry)
-        reset_state, update_state, recurrent = (matmul(state, part) for part in by_gate)
+        reset_state, update_state, recurrent = (matmul(state.astype(part.dtype), part).astype(state.dtype) for part in by_gate)
         reset, update = jax.nn.sigmoid(reset_input + reset_state), jax.nn.sigmoid(update_input + update_state)
         recurrent = recurrent + bias
         candidate = jnp.tanh(candidate_input + reset * recurrent)
@@ -93,14 +94,14 @@ def _backward(residuals: Any, cotangents: tuple[jax.Array, jax.Array]) -> tuple[
         update = output * (saved.state - saved.candidate) * saved.update * (1 - saved.update)
         reset = candidate * saved.recurrent * saved.reset * (1 - saved.reset)
         through = jnp.concatenate([reset, update, candidate * saved.reset], axis=-1)
-        state = output * saved.update + matmul(through, weights.T)
+        state = output * saved.update + matmul(through.astype(weights.dtype), weights.T).astype(output.dtype)
         return jnp.where(first[..., None], 0.0, state), (through, candidate)
 
     last, outputs = cotangents
     carry, (through, candidate) = jax.lax.scan(step, last, (outputs, steps, first, alive), reverse=True)
     width = weights.shape[0]
     flat = through.reshape(-1, 3 * width)
-    weights_grad = steps.state.reshape(-1, width).T @ flat
+    weights_grad = steps.state.reshape(-1, width).T.astype(weights.dtype) @ flat.astype(weights.dtype)
     gates_grad = jnp.concatenate([through[..., : 2 * width], candidate], axis=-1)
     return weights_grad, flat[:, 2 * width :].sum(axis=0), carry, gates_grad, None, None
 

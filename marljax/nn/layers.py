@@ -16,6 +16,8 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": nn.gelu,
 }
 
+DTYPES = ("float32", "bfloat16")  # of hidden layers
+
 
 class EncoderSizes(NamedTuple):
     """Sizes of an attention encoder."""
@@ -33,6 +35,7 @@ class Sizes(NamedTuple):
     head: tuple[int, ...]  # widths of the layers between the core and the outputs
     activation: str
     encoder: EncoderSizes | None = None  # before the core; None for flat inputs
+    dtype: str = "float32"  # of hidden layers; parameters and outputs are float32
 
 
 def orthogonal(scale: float) -> Callable[..., jax.Array]:
@@ -56,16 +59,31 @@ def matmul(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 
-def dense(width: int, scale: float = 2.0**0.5, name: str | None = None, use_bias: bool = True, bias: float = 0.0) -> nn.Dense:
-    """A linear layer with orthogonal initial weights and the initial ``bias``."""
+def dense(
+    width: int,
+    scale: float = 2.0**0.5,
+    name: str | None = None,
+    use_bias: bool = True,
+    bias: float = 0.0,
+    dtype: str = "float32",
+) -> nn.Dense:
+    """A linear layer with orthogonal initial weights and the initial ``bias``, computed in ``dtype``."""
     start = nn.initializers.constant(bias)
-    return nn.Dense(width, use_bias=use_bias, kernel_init=orthogonal(scale), bias_init=start, name=name, dot_general=matmul)
+    return nn.Dense(
+        width,
+        use_bias=use_bias,
+        dtype=jnp.dtype(dtype),
+        kernel_init=orthogonal(scale),
+        bias_init=start,
+        name=name,
+        dot_general=matmul,
+    )
 
 
 def tower(x: jax.Array, sizes: Sizes, name: str) -> jax.Array:
     """Hidden layers, […, F] → […, H]. For use inside a compact method."""
     for number, width in enumerate(sizes.hidden):
-        x = ACTIVATIONS[sizes.activation](dense(width, name=f"{name}_{number}")(x))
+        x = ACTIVATIONS[sizes.activation](dense(width, name=f"{name}_{number}", dtype=sizes.dtype)(x))
     return x
 
 

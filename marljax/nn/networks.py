@@ -27,16 +27,16 @@ class Core(nn.Module):
         """x [T, …, F], first and alive [T, …] → (carry after the last step, features [T, …, H])."""
         recurrent = self.sizes.core == "gru"
         if self.sizes.encoder:
-            x = Encoder(self.sizes.encoder, self.sizes.activation)(x)
+            x = Encoder(self.sizes.encoder, self.sizes.activation, self.sizes.dtype)(x)
         for width in self.sizes.hidden[:-1] if recurrent else self.sizes.hidden:
-            x = ACTIVATIONS[self.sizes.activation](dense(width)(x))
-        return GRU(self.sizes.hidden[-1])(carry, x, first, alive) if recurrent else (carry, x)
+            x = ACTIVATIONS[self.sizes.activation](dense(width, dtype=self.sizes.dtype)(x))
+        return GRU(self.sizes.hidden[-1], self.sizes.dtype)(carry, x, first, alive) if recurrent else (carry, x)
 
 
 def mlp_head(x: jax.Array, sizes: Sizes, outputs: int, scale: float, name: str | None = None) -> jax.Array:
     """The layers after the core: x […, H] → […, outputs]. For use inside a compact method."""
     for number, width in enumerate(sizes.head):
-        x = ACTIVATIONS[sizes.activation](dense(width, name=name and f"{name}_{number}")(x))
+        x = ACTIVATIONS[sizes.activation](dense(width, name=name and f"{name}_{number}", dtype=sizes.dtype)(x))
     return dense(outputs, scale, name=name)(x)
 
 
@@ -98,10 +98,10 @@ class CentralCritic(nn.Module):
         """state [T, E, G], features [T, E, A, F], first and alive [T, E, A] → values [T, E, A]."""
         width, *rest = self.sizes.hidden
         if self.sizes.encoder:
-            features = Encoder(self.sizes.encoder, self.sizes.activation)(features)
-        x = dense(width, name="state")(state)[..., None, :]
+            features = Encoder(self.sizes.encoder, self.sizes.activation, self.sizes.dtype)(features)
+        x = dense(width, name="state", dtype=self.sizes.dtype)(state)[..., None, :]
         if features.shape[-1]:
-            x = x + dense(width, name="features", use_bias=False)(features)
+            x = x + dense(width, name="features", use_bias=False, dtype=self.sizes.dtype)(features)
         # Without features of their own, all agents have the same value.
         x = ACTIVATIONS[self.sizes.activation](jnp.broadcast_to(x, (*features.shape[:-1], width)))
         if rest:

@@ -20,8 +20,9 @@ class TwoTowers(nn.Module):
     def __call__(self, own: jax.Array, items: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F] → (scores […, A, M], of the noop […, A])."""
         agents, items = tower(own, self.sizes, "agent"), tower(items, self.sizes, "item")
-        embedded = dense(self.embedding, 1.0, "agent_out")(agents), dense(self.embedding, 1.0, "item_out")(items)
-        scores = jnp.einsum("...ad,...md->...am", *embedded) / self.embedding
+        embed = functools.partial(dense, self.embedding, 1.0, dtype=self.sizes.dtype)
+        embedded = embed("agent_out")(agents), embed("item_out")(items)
+        scores = jnp.einsum("...ad,...md->...am", *embedded, preferred_element_type=jnp.float32) / self.embedding
         return scores + dense(1, 0.01, "item_score")(items)[..., 0][..., None, :], dense(1, 0.01, "noop")(agents)[..., 0]
 
 
@@ -38,15 +39,16 @@ class PairScorer(nn.Module):
     def __call__(self, own: jax.Array, items: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F] → (scores […, A, M], of the noop […, A])."""
         width, *rest = self.sizes.hidden
-        agents, items = dense(width, name="agent")(own), dense(width, name="item", use_bias=False)(items)
+        linear = functools.partial(dense, dtype=self.sizes.dtype)
+        agents, items = linear(width, name="agent")(own), linear(width, name="item", use_bias=False)(items)
         act = ACTIVATIONS[self.sizes.activation]
         noop = dense(1, 0.01, "noop")(tower(own, self.sizes, "waiting"))[..., 0]
         if not rest:
             weights = self.param("score", orthogonal(0.01), (width, 1))[:, 0]
-            return sum_of_pairs(act, weights, agents, items), noop
+            return sum_of_pairs(act, weights, agents.astype(jnp.float32), items.astype(jnp.float32)), noop
         x = act(agents[..., :, None, :] + items[..., None, :, :])
         for wide in rest:
-            x = act(dense(wide)(x))
+            x = act(linear(wide)(x))
         return dense(1, 0.01, "score")(x)[..., 0], noop
 
 

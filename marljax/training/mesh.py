@@ -1,6 +1,7 @@
 """The device mesh."""
 
 import math
+import os
 
 import jax
 
@@ -13,6 +14,14 @@ def make_mesh(seed: int = 1, data: int = 1) -> jax.sharding.Mesh:
     """A mesh of ``seed × data`` devices."""
     auto = jax.sharding.AxisType.Auto
     return jax.make_mesh((seed, data), (SEED, DATA), axis_types=(auto, auto), devices=jax.devices()[: seed * data])
+
+
+def use_all_cores() -> None:
+    """Makes every core of a CPU a device, unless the user has chosen a number; to be called before anything is computed."""
+    chosen = jax.config.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not chosen:
+        jax.config.update("jax_num_cpu_devices", cores)
 
 
 def layout(devices: int | None, seed: int | None, data: int | None, replicas: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ Axis letter: S replicas (runs of a batch, which train in one program).
 """
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -237,7 +238,8 @@ def check_environment(settings: Settings, console: Console) -> None:
 def make_trainer(settings: Settings) -> Trainer:
     """The training program on the mesh of the settings."""
     mesh, available = settings.run.mesh, jax.device_count()
-    count: Any = available if settings.run.devices == "all" else settings.run.devices
+    named = {"all": available, "auto": math.gcd(available, len(settings.replicas))}
+    count: Any = named.get(settings.run.devices, settings.run.devices)  # type: ignore[arg-type]
     seed, data = layout(count, mesh.seed, mesh.data, len(settings.replicas))
     requested = f"{seed * data} devices are requested (mesh.seed={seed} × mesh.data={data})"
     if seed * data > available:

@@ -148,7 +148,7 @@ MISTAKES = [
     ("devices=2", "2 devices", "JAX_NUM_CPU_DEVICES"),
     ("devices=3 mesh.data=2", "3 devices", "mesh.data"),
     ("devices=4 mesh.data=2 mesh.seed=1", "mesh.seed=1", "devices=4"),
-    ("devices=every", "devices=every", "at least 1, or all"),
+    ("devices=every", "devices=every", "at least 1, all or auto"),
     ("hosts.index=0", "hosts", "distributed=true"),
     ("distributed=true hosts.index=0", "hosts.index", "hosts.coordinator="),
     # sweeps

@@ -1,6 +1,7 @@
 """Runs and their environment: kills, a full disk, poor terminals, lost output, signals, several processes."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -226,6 +227,18 @@ def run_two(folder, *words):
     noise = ("[Gloo]", "peer ranks")
     lines = [[line for line in text.splitlines() if line.strip() and not any(each in line for each in noise)] for text in outputs]
     return [process.returncode for process in pair], lines
+
+
+def test_auto_trains_seeds_on_the_cores_of_a_cpu_and_goes_on_there(tmp_path):
+    words, plain = ["seeds=12", "algo.total_steps=640"], {"XLA_FLAGS": None, "JAX_NUM_CPU_DEVICES": None}
+    status, output, errors = tiny(tmp_path, *words, "devices=auto", **plain)
+    assert status == 0, output + errors
+    cores = len(os.sched_getaffinity(0))
+    assert f"× {math.gcd(cores, 12)}" in output.splitlines()[0] or cores == 1
+    folder = tmp_path / "tiny_corridor" / "run"
+    shutil.rmtree(checkpoint.checkpoints(folder / "checkpoints")[0])
+    status, output, errors = tiny(tmp_path, f"resume={folder}", **plain)
+    assert "warning" not in output + errors, output + errors
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from marljax.core.spaces import Part
 from marljax.nn.gru import GRU
-from marljax.nn.layers import Sizes, orthogonal
+from marljax.nn.layers import EncoderSizes, Sizes, orthogonal
 from marljax.nn.networks import Actor, ActorCritic, CentralCritic, PerAgent, initial_carry
 from marljax.nn.scorers import PairScorer, TwoTowers, sum_of_pairs
 
@@ -129,6 +130,43 @@ def test_gru_and_its_gradient_are_those_of_flax():
 
     ours, theirs = (jax.value_and_grad(loss, argnums=(1, 2, 3))(apply, params, carry, x) for apply in (GRU(4).apply, flax_gru))
     jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5), ours, theirs)
+
+
+def low_precision_cases():
+    """Networks and their inputs."""
+    keys = jax.random.split(jax.random.key(3), 5)
+    x, flags = jax.random.normal(keys[0], (6, 3, 5, 7)), jnp.ones((6, 3, 5), bool)
+    state, carry = jax.random.normal(keys[1], (6, 3, 9)), jax.random.normal(keys[2], (3, 5, 16))
+    own, items = jax.random.normal(keys[3], (2, 4, 5)), jax.random.normal(keys[4], (2, 3, 7))
+    mlp, gru = Sizes("mlp", (32, 16), (8,), "tanh"), Sizes("gru", (32, 16), (8,), "relu")
+    kinds = Part("other", 1, 2), Part("wall", 1, 1)
+    return {
+        "mlp": (functools.partial(Actor, 4), mlp, ((), x, flags, flags)),
+        "gru": (functools.partial(ActorCritic, 4), gru, (carry, x, flags, flags)),
+        "attention": (functools.partial(Actor, 4), mlp._replace(encoder=EncoderSizes(kinds, 8, 2)), ((), x, flags, flags)),
+        "central critic": (CentralCritic, gru, (carry, state, x, flags, flags)),
+        "two towers": (functools.partial(TwoTowers, embedding=8), mlp, (own, items)),
+        "pairs": (PairScorer, mlp, (own, items)),
+        "pairs, one layer": (PairScorer, mlp._replace(hidden=(32,)), (own, items)),
+    }
+
+
+@pytest.mark.parametrize("name", low_precision_cases())
+def test_hidden_layers_in_bfloat16(name):
+    make, sizes, inputs = low_precision_cases()[name]
+    full, half = make(sizes=sizes), make(sizes=sizes._replace(dtype="bfloat16"))
+    params = half.init(jax.random.key(0), *inputs)
+    jax.tree.map(np.testing.assert_array_equal, params, full.init(jax.random.key(0), *inputs))
+
+    def loss(module, params):
+        outputs = jax.tree.leaves(module.apply(params, *inputs))
+        assert all(part.dtype == jnp.float32 for part in outputs)
+        return sum(jnp.sum(jnp.square(part + 1.0)) for part in outputs)
+
+    precise, rough = (jax.grad(functools.partial(loss, module))(params) for module in (full, half))
+    a, b = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found)]) for found in (precise, rough))
+    assert a.dtype == b.dtype == np.float32
+    assert 0 < np.linalg.norm(a - b) < 0.03 * np.linalg.norm(a)
 
 
 def test_an_actor_takes_the_parameters_of_a_shared_body():
