@@ -96,6 +96,10 @@ class Smax(Environment):
                 raise UserError(f"{name} is for mode=scripted; with mode={self.mode} leave it out")
         smax_opponent.check_opponent(self.opponent, self.mode, self.battle)
 
+    def check_backend(self, backend: str) -> None:
+        if self.kernels == "pallas" and backend == "cpu":
+            raise UserError("env.kernels=pallas needs an NVIDIA GPU or a TPU, and JAX finds only a CPU here; omit it")
+
     @property
     def battle(self) -> Scenario:
         """The units of both teams."""

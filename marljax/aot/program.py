@@ -151,6 +151,13 @@ def analyse(text: str, launch: float, bandwidth: float) -> Loop:
     """
     computations, entry = parse(text)
 
+    def called(instruction: Instruction) -> Loop | None:
+        """What an instruction passes through once, other than a loop's body."""
+        if instruction.op == "conditional":
+            return max((visit(branch, 1) for branch in instruction.branches), key=lambda branch: branch.work.seconds)
+        callee = _callee(instruction, computations) if instruction.op in ("call", "async-start") else None
+        return visit(callee, 1) if callee else None
+
     def visit(name: str, iterations: int) -> Loop:
         computation, loop = computations[name], Loop(iterations, Work(), [])
         for instruction in computation.values():
@@ -158,14 +165,9 @@ def analyse(text: str, launch: float, bandwidth: float) -> Loop:
                 inner = visit(body, trip_count(instruction, computations))
                 loop.inner.append(inner)
                 loop.work.add(inner.work, inner.trip_count)
-            elif instruction.op == "conditional":
-                branch = max((visit(branch, 1) for branch in instruction.branches), key=lambda branch: branch.work.seconds)
-                loop.inner += branch.inner
-                loop.work.add(branch.work)
-            elif instruction.op in ("call", "async-start") and (callee := _callee(instruction, computations)):
-                called = visit(callee, 1)
-                loop.inner += called.inner
-                loop.work.add(called.work)
+            elif part := called(instruction):
+                loop.inner += part.inner
+                loop.work.add(part.work)
             elif not _is_free(instruction):
                 loop.work.add(_kernel(instruction, computation, computations, launch, bandwidth))
         return loop

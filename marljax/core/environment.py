@@ -95,6 +95,9 @@ class Environment(abc.ABC):
         """
         return state
 
+    def check_backend(self, backend: str) -> None:  # noqa: B027
+        """Raises ``UserError`` where the environment does not run on ``"cpu"``, ``"gpu"`` or ``"tpu"``; a training asks first."""
+
     def max_episode_steps(self, env_params: EnvParams) -> Any:
         """Steps of the longest episode, ``env_params.duration`` by default; None if there is no such number."""
         return getattr(env_params, "duration", None)

@@ -18,7 +18,8 @@ def make_mesh(seed: int = 1, data: int = 1) -> jax.sharding.Mesh:
 
 def use_all_cores() -> None:
     """Makes every core of a CPU a device, unless the user has chosen a number; to be called before anything is computed."""
-    chosen = jax.config.jax_num_cpu_devices >= 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    flags = os.environ.get("XLA_FLAGS", "")
+    chosen = "JAX_NUM_CPU_DEVICES" in os.environ or "xla_force_host_platform_device_count" in flags
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not chosen:
         jax.config.update("jax_num_cpu_devices", cores)

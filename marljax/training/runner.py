@@ -229,8 +229,7 @@ def check_environment(settings: Settings, console: Console) -> None:
     env, env_params = settings.base_env, settings.env_params
     check_before_training(env, env_params)
     cache.source_digest()  # of the files as they were imported
-    if is_builtin(env) and getattr(env, "kernels", "xla") == "pallas" and jax.default_backend() == "cpu":
-        raise UserError("env.kernels=pallas needs an NVIDIA GPU or a TPU, and JAX finds only a CPU here; omit it")
+    env.check_backend(jax.default_backend())
     if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
         print_line(console, f"no animation: {fault}")
 

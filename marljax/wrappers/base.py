@@ -57,6 +57,9 @@ class Wrapper(Environment):
     def preset_params(self, preset: str) -> Any:
         return self.wrap_params(self.env.preset_params(preset))
 
+    def check_backend(self, backend: str) -> None:
+        self.env.check_backend(backend)
+
     def check_params(self, env_params: Any) -> None:
         self.env.check_params(self.inner_params(env_params))
 
