@@ -23,6 +23,7 @@ from marljax.baselines.harness.result_cache import ResultCache
 from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.config import compose
 from marljax.core.environment import Environment
+from marljax.core.spaces import Discrete
 from marljax.core.types import TimeStep
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
@@ -73,9 +74,10 @@ RUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def learner_outputs(timestep: TimeStep) -> tuple[Any, ...]:
-    """What a learner stores of a timestep."""
-    return timestep.obs, timestep.action_mask, timestep.reward, timestep.alive, timestep.terminated, timestep.last
+def learner_outputs(env: Environment, timestep: TimeStep) -> tuple[Any, ...]:
+    """What a learner stores of a timestep; masks only of discrete actions."""
+    mask = timestep.action_mask if isinstance(env.action_space, Discrete) else ()
+    return timestep.obs, mask, timestep.reward, timestep.alive, timestep.terminated, timestep.last
 
 
 def random_rollout(setting: EnvironmentSetting) -> tuple[Callable, tuple[Any, ...]]:
@@ -88,7 +90,7 @@ def random_rollout(setting: EnvironmentSetting) -> tuple[Callable, tuple[Any, ..
             (state, timestep), (key_action, key_step) = carry, jax.random.split(key)
             action, _ = policy(key_action, state, timestep, ())
             state, timestep = vec.step(key_step, state, action, env_params)
-            return (vec.carried(state), timestep), learner_outputs(timestep)
+            return (vec.carried(state), timestep), learner_outputs(run.env, timestep)
 
         return jax.lax.scan(step, carry, jax.random.split(key, STEPS))
 
@@ -314,8 +316,8 @@ kernels. TPUs launch nothing one by one: no estimate.""",
     sections=(
         Section(
             "Environments on an H100",
-            f"""A step of all instances under random actions, in a rollout of {STEPS} steps that stacks observations, masks,
-rewards and ends as a learner does.""",
+            f"""A step of all instances under random actions, in a rollout of {STEPS} steps that stacks observations, masks of
+discrete actions, rewards and ends as a learner does.""",
             {"environments": environment_table},
         ),
         Section(
