@@ -29,6 +29,18 @@ from marljax.errors import UserError
 TASKS = {"vicsek": 100, "kuramoto": 100, "aggregation": 300}  # default number of particles
 ONLY_WITH = {"control": "vicsek", "bins": "vicsek", "neighbours": "vicsek", "window": "vicsek", "frequencies": "kuramoto"}
 MAX_AGENTS = 2**20
+LATE = "over the second half of the episode"
+MEANINGS = {
+    "polarisation": f"length of the mean heading {LATE}: 1 where all go the same way",
+    "polarisation_end": "the same at the last step",
+    "local_polarisation": f"length of the mean heading of a particle's neighbours, its own included, {LATE}",
+    "order": f"length r of the mean of all e^{{iθ}} {LATE}: 1 in synchrony",
+    "order_end": "the same at the last step",
+    "distance": f"mean distance from the common centre {LATE}",
+    "distance_end": "the same at the last step",
+    "effort": "root mean square of the actions",
+    "overflow": "particles that may be missing neighbours, over all steps",
+}
 
 
 class Tally(struct.PyTreeNode):
@@ -95,10 +107,8 @@ class Collective(Environment):
     everywhere is an even spread. vicsek: grid³ of x, y and heading; kuramoto: 4 grid × grid of phase and rank; aggregation:
     (2 grid)² of positions.
 
-    Metrics are means over the second half of an episode, except ``…_end`` at its last step: ``polarisation`` and
-    ``local_polarisation``, ``order`` (r), or ``distance`` from the common centre. ``effort`` is the root mean square of the
-    actions. ``overflow`` counts particles that may be missing neighbours, because more are near their chunk than its window
-    holds; it is 0 with ``dense``.
+    Metrics: see ``MEANINGS``. ``overflow`` is above 0 where more particles are near a chunk than its window holds; never with
+    ``dense``.
 
     ``sorted`` pays off from about 2,000 particles: on one core it takes 1.1, 0.35 and 0.2 times as long as ``dense`` with
     N = 1000, 4096 and 10000. A list of square cells of fixed capacity (16 particles) took 4.4, 1.0 and 1.1 times as long.
@@ -163,6 +173,7 @@ class Collective(Environment):
     def display(self) -> Display:
         return Display(
             metrics=("polarisation", "order", "distance", "local_polarisation", "effort"),
+            meanings=MEANINGS,
             warnings={"overflow": "neighbours may be missing; raise env.window"},
             units={"time": "steps"},
             legend=(*shapes.legend(*self._task.directions), *self._task.other_colours),

@@ -77,7 +77,7 @@ class Merge(Environment):
     decisions, relative to the observing CAV's current position; 0 if the neighbour is not a CAV. The intended course of a CAV
     keeps its target lane and speed.
 
-    Global state: 12 × (present, is CAV, x, y, vx, vy, heading), with the same scales. Metrics: see ``reward.metrics``.
+    Global state: 12 × (present, is CAV, x, y, vx, vy, heading), with the same scales. Metrics: see ``reward.MEANINGS``.
     """
 
     density: str = option("hard", choices=DENSITIES, preset=True, help="number of vehicles, as in MARL_CAVs or MAPPO-PIS (pis_…)")
@@ -181,6 +181,7 @@ class Merge(Environment):
     def display(self) -> Display:
         return Display(
             metrics=("return", "crash", "crashed_cavs", "speed", "throughput", "merged"),
+            meanings=rewards.MEANINGS,
             units=dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%")
             | {"speed": "m/s", "throughput": "1/s", "min_ttc": "s", "time": "s", "distance": "m"},
             legend=merge_scene.LEGEND,

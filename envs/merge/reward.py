@@ -176,16 +176,21 @@ def update_stats(
     )
 
 
-def metrics(stats: EpisodeStats, merged_now: jax.Array, seconds: jax.Array) -> dict[str, jax.Array]:
-    """Scalars of the episode so far.
+MEANINGS = {
+    "return": "sum over decisions of the CAVs' mean reward before sharing, with the published crash penalty of 200 (MARL_CAVs)",
+    "crash": "episodes in which a CAV crashed",
+    "crashed_cavs": "CAVs that crashed",
+    "speed": "mean over CAVs and decisions",
+    "throughput": "vehicles of any kind per second that passed the ramp's end (x = 420 m)",
+    "merged": "CAVs from the ramp that reached the highway, or left the road that way, without a crash",
+    "min_ttc": "least time to collision of a CAV with the vehicle in front at constant speeds, at most 10 s",
+    "intervened": "decisions of CAVs that the supervisor replaced",
+    "reward_sum": "sum of a CAV's rewards as shared and trained on, mean over CAVs",
+}
 
-    ``crash``: 1 if any CAV has crashed. ``crashed_cavs``: fraction of CAVs that crashed. ``speed``: m/s, mean over CAVs and
-    decisions. ``throughput``: vehicles of any kind per second that passed the ramp's end (x = 420). ``merged``: fraction of the
-    CAVs from the ramp that are on ``bc0`` or ``cd`` without a crash, or left the road that way. ``min_ttc``: s, minimum time to
-    collision of a CAV with its front vehicle at constant speeds, at most 10. ``intervened``: fraction of CAV decisions replaced
-    by the supervisor. ``return``: sum over decisions of the CAVs' mean reward before sharing, with the published crash penalty
-    of 200. It is the episode reward that MARL_CAVs reports, and comparable across sharing modes and penalties.
-    """
+
+def metrics(stats: EpisodeStats, merged_now: jax.Array, seconds: jax.Array) -> dict[str, jax.Array]:
+    """Scalars of the episode so far: see ``MEANINGS``."""
     decisions = jnp.maximum(stats.decisions, 1.0)
     return {
         "crash": (stats.cavs_crashed > 0).astype(stats.speed_sum.dtype),

@@ -32,6 +32,19 @@ from marljax.utils.random import flat
 
 ORDER_FEATURES, OFFER_FEATURES = 5, 8
 SHARE_ERROR = 1e-3  # rounding of cumulative shares
+MEANINGS = {
+    "reward": "sum over the fleet, discounted by 0.99 a minute, as the papers report it",
+    "service": "orders served, of those that arrived",
+    "arrived": "orders that passengers placed",
+    "served": "orders that a vehicle took",
+    "lost": "orders that nobody took in time",
+    "cancelled": "orders that their passengers cancelled",
+    "overflow": "orders turned away because the table of open orders was full",
+    "confirmation": "from request to assignment, of served orders",
+    "pickup": "from assignment to pickup, of served orders",
+    "delivery": "from assignment to drop-off, of those dropped off",
+    "detour": "delivery beyond pickup and direct ride, of those dropped off",
+}
 PAIRS_AT_ONCE = 32  # orders that are planned for the whole fleet together
 
 
@@ -66,10 +79,7 @@ class RideDispatch(Environment):
     relative to the vehicle (10 km), minutes since the request (10) and number of free vehicles with the same offer (10).
 
     Global state: by zone open orders, free and busy vehicles, then vehicles by load, all over the fleet's size, and the time.
-    Metrics: ``reward`` (the papers': sum over the fleet, discounted by 0.99 a minute), ``service`` (served of arrived), numbers
-    of orders ``arrived``, ``served``, ``lost`` (not taken in time), ``cancelled`` and ``overflow`` (the table was full), and
-    means in minutes: ``pickup`` and ``confirmation`` (request to assignment) of served orders, ``delivery`` (assignment to
-    drop-off) and ``detour`` (beyond pickup and direct ride) of those dropped off.
+    Metrics: see ``MEANINGS``.
     """
 
     preset: str = option(
@@ -270,6 +280,7 @@ class RideDispatch(Environment):
         minutes = dict.fromkeys(("pickup", "delivery", "detour", "confirmation", "time"), "min")
         return Display(
             metrics=("reward", "service", "pickup", "delivery", "detour", "confirmation"),
+            meanings=MEANINGS,
             warnings={"overflow": "the table of orders was full; raise env.orders"},
             units={"service": "%", "distance": "km"} | minutes,
             legend=scenes.LEGEND,

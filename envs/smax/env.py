@@ -31,6 +31,14 @@ from marljax.utils.random import row
 MODES = ("scripted", "learned", "self_play")
 
 
+MEANINGS = {
+    "won": "battles in which all enemies died, and an ally lived",
+    "lost": "battles in which all allies died, and an enemy lived",
+    "allies_dead": "allies that died",
+    "enemies_dead": "enemies that died",
+}
+
+
 class SmaxState(struct.PyTreeNode):
     """The state of an episode of ``smax``."""
 
@@ -56,7 +64,6 @@ class Smax(Environment):
     that a population of opponents is a vmap.
 
     Global state: per unit health fraction, x, y, cooldown (s) and type bits, 0 for the dead; then all team numbers, all types.
-    Metrics: ``won`` and ``lost`` (1 or 0), ``allies_dead`` and ``enemies_dead`` (fractions).
 
     Deliberate differences from JaxMARL:
 
@@ -163,6 +170,7 @@ class Smax(Environment):
     def display(self) -> Display:
         return Display(
             metrics=("won", "return", "lost", "allies_dead", "enemies_dead"),
+            meanings=MEANINGS,
             units=dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {"time": "decisions"},
             legend=smax_scene.LEGEND,
         )

@@ -73,7 +73,7 @@ class Swarm(Environment):
 
     Global state: of every drone its position, position − goal, velocity and, for quadrotors, rotation and spin, all without
     noise; then x, y and radius of the obstacles (0 in empty slots), and the elapsed share of the episode. Metrics: see
-    ``stats.metrics``.
+    ``stats.meanings``.
     """
 
     preset: str = option(
@@ -326,6 +326,7 @@ class Swarm(Environment):
         rates = dict.fromkeys(("success", "collision", "crash", "deadlock"), "%")
         return Display(
             metrics=("success", "return", "distance", "collision", "crash", "deadlock"),
+            meanings=statistics.meanings(self.task),
             units=rates | {"distance": "m", "floor": "s", "time": "s"},
             legend=scenes.LEGEND,
             frames_per_second=20.0,

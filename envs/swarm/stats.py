@@ -68,14 +68,25 @@ def update(stats: EpisodeStats, distance: jax.Array, events: StepEvents, timing:
     )
 
 
-def metrics(stats: EpisodeStats, task: str, flies: bool, env_params: SwarmParams) -> dict[str, jax.Array]:
-    """Shares of drones, m and s.
+def meanings(task: str) -> dict[str, str]:
+    """What each metric measures."""
+    found = {
+        "collision": "drones that hit another after the first 1.5 s",
+        "crash": "drones that hit an obstacle after the first 1.5 s",
+    }
+    if task == "landmarks":
+        success = {"success": "landmarks with a drone nearby at the end, whatever it hit"}
+        return success | {"distance": "from each landmark to the nearest drone, over the last second"} | found
+    return found | {
+        "success": "drones that reached their goal and hit nothing",
+        "distance": "to the goal, over the last second",
+        "deadlock": "drones that hit nothing and did not reach their goal",
+        "floor": "time on the floor",
+    }
 
-    ``success``: reached the goal without a contact after the grace period. ``deadlock``: neither a contact nor success.
-    ``collision``: with a drone; ``crash``: into an obstacle. ``distance``: mean over the last second. ``floor``: s on the floor
-    (quadrotors only); values below 2 open the published gate of a failure replay (``gate="floor"``). With the task ``landmarks``
-    ``success`` is the share of landmarks with a drone nearby at the end, whatever contacts it had, and there is no ``deadlock``.
-    """
+
+def metrics(stats: EpisodeStats, task: str, flies: bool, env_params: SwarmParams) -> dict[str, jax.Array]:
+    """Scalars of the episode so far: see ``meanings``. Less than 2 s on the floor opens a failure replay's published gate."""
     clean = ~(stats.collided | stats.crashed)
     shares = {"success": clean & stats.arrived, "deadlock": clean & ~stats.arrived}
     if task == "landmarks":

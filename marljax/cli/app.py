@@ -1,4 +1,4 @@
-"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | evaluate | replay | compile | plot``."""
+"""The command line: ``python algos/<algo>.py env=<name> …`` and ``marljax train | info | evaluate | …``."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ from marljax.version import __version__
 
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
+  marljax info <environment> [env.<key>=value …]       describe an environment: observations, actions, options, metrics
   marljax evaluate <run folder> [key=value …]          play frozen episodes with the trained policy, next to scripted ones
   marljax replay <run folder> [key=value …]            write an episode of the trained policy as GIF or MP4
   marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
@@ -80,12 +81,12 @@ def run_command(arguments: Sequence[str]) -> int:
             start()
         find_own_modules()
         return compile_program(others)
-    if command not in ("evaluate", "replay", "plot"):
-        raise unknown("command", command, ["train", "evaluate", "replay", "compile", "plot"])
-    from marljax.cli import evaluate, plot
+    if command not in ("info", "evaluate", "replay", "plot"):
+        raise unknown("command", command, ["train", "info", "evaluate", "replay", "compile", "plot"])
+    from marljax.cli import evaluate, info, plot
 
     find_own_modules()
-    return {"evaluate": evaluate.evaluate, "replay": evaluate.replay, "plot": plot.plot}[command](others)
+    return {"info": info.info, "evaluate": evaluate.evaluate, "replay": evaluate.replay, "plot": plot.plot}[command](others)
 
 
 def _train_any(arguments: Sequence[str]) -> int:

@@ -1,14 +1,24 @@
 """The settings that ``--help`` lists: each key with the value that would apply, the values it takes and its meaning."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import jax
 
 from marljax import registry
 from marljax.cli.exit_status import HELP_FLAGS
 from marljax.config import compose, convert, schema, settings
 from marljax.core import fields
+from marljax.core.vector import vectorize
 
+METRICS = {  # that every environment has
+    "length": "steps",
+    "return": "sum of an agent's rewards, mean over the agents",
+    "return_…": "sum of an agent's rewards, mean over the agents of a team",
+    "reward_sum": "sum of an agent's rewards, mean over the agents; return is the task's own",
+}
 HELP_COLUMN = 34  # a longer setting moves its own help to the right
 
 
@@ -35,21 +45,38 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
     cls = settings.environment_class(env_name, tree["env"].get("target"))
     if missing := [f"env.{name}" for name in convert.required(cls) if name not in tree["env"]]:
         options = {name: tree["env"].get(name, "???") for name in convert.names(cls)}
-        params = f"env.* ({env_name}): params\n  needs {', '.join(missing)}"
+        own = [_section(f"env.* ({env_name}): options", "env.", options, _helps(cls))]
+        own.append(f"env.* ({env_name}): params\n  needs {', '.join(missing)}")
     else:
         resolved = settings.from_tree(tree)
-        tree, options = resolved.tree, {name: convert.to_builtin(getattr(resolved.base_env, name)) for name in convert.names(cls)}
-        declared = {name: _help(field) for name, field, _ in fields.declared_params(resolved.env_params)}
-        params = _section(f"env.* ({env_name}): params", "env.", convert.readable_leaves(resolved.env_params), declared)
+        tree, own = resolved.tree, environment_sections(resolved)
     tuned = compose.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None
     run = convert.flatten({key: value for key, value in tree.items() if key in convert.names(schema.RunSettings)})
     sections = [
         _section("run settings", "", run, helps),
         _section(f"algo.* ({algo}{f', {tuned}.yaml' if tuned else ''})", "algo.", tree["algo"], _helps(config)),
-        _section(f"env.* ({env_name}): options", "env.", options, _helps(cls)),
-        params,
+        *own,
     ]
     return "\n\n".join(sections)
+
+
+def environment_sections(resolved: settings.Settings) -> list[str]:
+    """An environment's options, params and metrics."""
+    env, name = resolved.base_env, resolved.env_name
+    options = {key: convert.to_builtin(getattr(env, key)) for key in convert.names(type(env))}
+    declared = {key: _help(field) for key, field, _ in fields.declared_params(resolved.env_params)}
+    display, shapes = env.display, jax.eval_shape(vectorize(env, 1).reset, jax.random.key(0), resolved.env_params)[1]
+    meanings = {**METRICS, **display.meanings}
+    measured = [name for name in display.metrics if name in shapes.metrics]
+    measured += sorted({*shapes.metrics} - {*measured})
+    rows = [(metric, meanings.get(re.sub(r"_\d+$", "_…", metric), ""), display.units.get(metric, "")) for metric in measured]
+    lines = [f"  {metric:<{HELP_COLUMN}}  {unit + ': ' if unit else ''}{meaning}".rstrip() for metric, meaning, unit in rows]
+    own = [_section(f"env.* ({name}): options", "env.", options, _helps(type(env)))] if options else []
+    return [
+        *own,
+        _section(f"env.* ({name}): params", "env.", convert.readable_leaves(resolved.env_params), declared),
+        "\n".join([f"metrics of an episode ({name})", *lines]),
+    ]
 
 
 def explained(arguments: Sequence[str], usage: str, meaning: str, options: type, env_key: str = "") -> bool:

@@ -29,6 +29,7 @@ class Display:
     """How tables, progress lines and renderers present an environment; it does not affect episodes."""
 
     metrics: tuple[str, ...] = ()  # metrics that tables show first, most informative first
+    meanings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it measures, in a line
     warnings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it means if it is not 0
     # of metrics, and of a scene's "time" and "distance"; "%": a rate
     units: Mapping[str, str] = dataclasses.field(default_factory=dict)

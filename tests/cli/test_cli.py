@@ -169,6 +169,9 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["train", "tin", "env=corridor"], "tiny"),
         (["train", "tiny", "env=coridor"], "corridor"),
         (["train", "tiny", "resume=nowhere"], "nowhere is not a run folder"),
+        (["info", "coridor"], "corridor"),
+        (["info", "corridor", "seeds=2"], "leave out seeds"),
+        (["info", "corridor", "env.limt=3"], "env.limt'.*env.limit"),
         (["train", "ippo", "env=smax", "env.kernels=pallas"], "env.kernels=pallas needs an NVIDIA GPU or a TPU"),
     ],
 )
@@ -176,6 +179,40 @@ def test_mistakes_are_one_line(folder, words, suggestion, capsys):
     assert console(*(word.format(folder=folder) for word in words)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"error: .*{suggestion}", line), line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "merge",
+        "merge env.density=easy",
+        "smax",
+        "smax env.mode=self_play",
+        "swarm env.preset=obstacles",
+        "swarm env.preset=coverage",
+        "ride_dispatch",
+        "collective",
+        "collective env.task=kuramoto",
+        "collective env.task=aggregation",
+        "gymnax/CartPole-v1",
+    ],
+)
+def test_info_explains_every_metric(words, capsys):
+    assert console("info", *words.split()) == 0
+    text = capsys.readouterr().out
+    name, *overrides = words.split()
+    assert text.startswith(f"{name}\n")
+    assert all(f"{override}  " in text for override in overrides)
+    metrics = text.split("\nmetrics of an episode ")[1].splitlines()[1:]
+    assert {"length", "return"} & {line.split()[0] for line in metrics}
+    assert all(re.match(r"  \w+ {2,}\S", line) for line in metrics), text
+
+
+def test_info_lists_spaces_and_scripted_policies(capsys):
+    assert console("info", "merge") == 0
+    text = capsys.readouterr().out
+    for expected in ("agents              6", "Discrete(n=5)", "own: 1 × ", "at most 100 steps", "human drivers"):
+        assert expected in text, text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""The command ``marljax info``: what the agents of an environment observe and do, and what is measured, read from its code."""
+
+import inspect
+from collections.abc import Sequence
+
+import jax
+
+from marljax.cli.exit_status import HELP_FLAGS
+from marljax.cli.help import environment_sections
+from marljax.config import compose
+from marljax.errors import UserError
+from marljax.reporting.report import scripted_policies
+
+USAGE = """usage: marljax info <environment> [env.<key>=value …]
+
+Describes an environment: task, agents, actions, observations, scripted policies, options, params and metrics.
+Environments: {environments}
+"""
+COLUMN = 18
+
+
+def info(arguments: Sequence[str]) -> int:
+    """Prints a description of an environment."""
+    if not arguments or {*HELP_FLAGS} & {*arguments}:
+        print(USAGE.format(environments=compose.known_environments()), end="")
+        return 0
+    name, *overrides = arguments
+    if foreign := [key for key in compose.parse(overrides) if not key.startswith("env.")]:
+        raise UserError(f"info takes env.<key>=value and nothing else; leave out {', '.join(foreign)}")
+    print(description(name.removeprefix("env="), overrides))
+    return 0
+
+
+def description(env_name: str, overrides: Sequence[str] = ()) -> str:
+    """The class's own text, the spaces, scripted policies, and all options, params and metrics."""
+    # Any algorithm will do: without tuned values the environment does not depend on it.
+    settings = compose.compose("ippo", [f"env={env_name}", "tuned=none", *overrides])
+    env, env_params = settings.base_env, settings.env_params
+    state = jax.eval_shape(env.reset, jax.random.key(0), env_params)[0]
+    steps, teams = env.max_episode_steps(env_params), len({*env.teams})
+    facts = {
+        "agents": f"{env.num_agents}" + (f" in {teams} teams" if teams > 1 else ""),
+        "action": str(env.action_space),
+        "observation": str(env.observation_space),
+        "its columns": "; ".join(f"{part.name}: {part.count} × {part.width}" for part in env.obs_layout),
+        "global state": f"{jax.eval_shape(env.global_state, state, env_params).shape[0]} numbers",
+        "episode": "" if steps is None else f"at most {steps} steps",
+        "scripted policies": "; ".join(scripted_policies(settings)),
+    }
+    rows = [f"  {name:<{COLUMN}}  {text}" for name, text in facts.items() if text]
+    parts = [env_name, inspect.cleandoc(type(env).__doc__ or ""), "\n".join(["spaces", *rows]), *environment_sections(settings)]
+    return "\n\n".join(parts)
