@@ -56,6 +56,8 @@ def finish(run: Run, console: Console) -> None:
     console.print(table(settings, rows, episodes, "frozen", console.width))
     for line in describe_best(settings, best_updates(run.best, run.update)):
         print_line(console, line)
+    if settings.env.display.meanings:
+        print_line(console, f"what the metrics measure: marljax info {settings.env_name}")
     if settings.run.render:
         references = {name: means(metrics) for name, metrics in rows if name not in (settings.algo, last_of(settings.algo))}
         try:
