@@ -36,5 +36,5 @@ def particles(tail: jax.Array, head: jax.Array, spacing: jax.Array, colour: jax.
 
 
 def compose(segments: Segments, circles: Circles, bounds: jax.Array, time: jax.Array, status: Any) -> Scene:
-    """A scene of lines and discs only."""
-    return Scene(segments, empty(Boxes), circles, empty(Labels), bounds, time, status)
+    """A scene of lines and discs only, a disc for each particle."""
+    return Scene(segments, empty(Boxes), circles, empty(Labels), bounds, time, status, agents=circles.centre)

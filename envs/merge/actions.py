@@ -9,6 +9,7 @@ from marljax.envs.merge.traffic import Vehicles
 
 LEFT, IDLE, RIGHT, FASTER, SLOWER = range(5)
 NUM_ACTIONS = 5
+NAMES = ("left", "idle", "right", "faster", "slower")
 
 
 def command(vehicles: Vehicles, action: jax.Array, env_params: MergeParams) -> Vehicles:

@@ -20,7 +20,7 @@ from marljax.core.types import Outcome, View
 from marljax.envs.merge import reward as rewards
 from marljax.envs.merge import road, safety, traffic
 from marljax.envs.merge import scene as merge_scene
-from marljax.envs.merge.actions import IDLE, NUM_ACTIONS, action_mask, command
+from marljax.envs.merge.actions import IDLE, NAMES, NUM_ACTIONS, action_mask, command
 from marljax.envs.merge.params import (
     CRASH_PENALTY,
     DENSITIES,
@@ -182,6 +182,7 @@ class Merge(Environment):
         return Display(
             metrics=("return", "crash", "crashed_cavs", "speed", "throughput", "merged"),
             meanings=rewards.MEANINGS,
+            actions=NAMES,
             units=dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%")
             | {"speed": "m/s", "throughput": "1/s", "min_ttc": "s", "time": "s", "distance": "m"},
             legend=merge_scene.LEGEND,

@@ -114,5 +114,6 @@ def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float, sec
         bounds=jnp.array([BEGIN, end, -14.0, 6.0]),
         time=seconds,
         status=status,
+        agents=centre[: merged.shape[0]],
         listed=jnp.stack([always, *occurs, always, always]),
     )

@@ -81,6 +81,7 @@ def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
         labels=empty(Labels),
         bounds=jnp.stack(bounds, axis=1).reshape(-1),
         time=state.minute.astype(float),
+        agents=_points(vehicles.up, vehicles.cross),
         status=Queue(jnp.sum(orders.open), state.stats.served, state.stats.lost),
     )
 

@@ -12,6 +12,7 @@ from marljax.envs.smax.battle import UNROLL, Order, Stats, Units, aim
 from marljax.utils.batching import loop
 
 UP, RIGHT, DOWN, LEFT, STOP = range(5)
+NAMES = ("up", "right", "down", "left", "stop")
 FIRST_ATTACK = 5  # action 5 + k shoots at opponent k
 CONTINUOUS_SIZE = 4  # new target, move, distance, angle
 

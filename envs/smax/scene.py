@@ -75,6 +75,7 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
         ),
         bounds=jnp.stack([-MARGIN + 0 * width, width + MARGIN, -MARGIN + 0 * height, height + MARGIN]),
         time=step.astype(float),
+        agents=centre,
         status=Living(units.alive[:num_allies].sum(), units.alive[num_allies:].sum()),
         listed=jnp.concatenate([jnp.any(kind == jnp.arange(len(UNIT_NAMES))[:, None], axis=1), jnp.ones(2, bool)]),
     )

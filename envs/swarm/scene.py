@@ -394,5 +394,6 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
         listed=jnp.stack([*listed, *(jnp.any(mark) for mark in marks)]),
         polygons=_joined(Polygons, [shadows, Polygons(whole.corners[order], whole.colour[order])]),
         trails=Trails(heads.T, jnp.full(count, 1.6), jnp.full(count, TRAIL), _faded(own, 0.8)),
+        agents=heads.T,
         axis=jnp.array(False),
     )

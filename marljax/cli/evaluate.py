@@ -47,9 +47,10 @@ class EvaluateOptions(PolicyOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ReplayOptions(PolicyOptions):
-    """Options of ``marljax replay``, which plays the first episode of a suite."""
+    """Options of ``marljax replay``, which plays the first episodes of a suite."""
 
-    out: str | None = option(None, help="file to write, .gif or .mp4; null: replay.gif in the run folder")
+    out: str | None = option(None, help="file to write: .html for a browser, .gif or .mp4; null: replay.html in the run folder")
+    episodes: int = option(1, low=1, high=20, help="in a page; it holds 3 MB, and later ones are left out")
     seed: int | None = option(None, help="of the run; null: the one with the best evaluation")
 
 
@@ -79,14 +80,18 @@ def evaluate(arguments: Sequence[str]) -> int:
 
 
 def replay(arguments: Sequence[str]) -> int:
-    """Writes an animation of one episode of the trained policy."""
-    meaning = "Writes the first episode of a suite, played by the trained policy, as an animation."
+    """Writes episodes of the trained policy as a page for a browser, or one as an animation."""
+    meaning = (
+        "Writes the first episodes of a suite, played by the trained policy, as a page for a browser, or one as an animation."
+    )
     if explained(arguments, "replay <run folder> [key=value …]", meaning, ReplayOptions, "env.<key>=…"):
         return 0
     folder, options, changes = folder_and_options(arguments, ReplayOptions)
-    path = Path(options.out or folder / "replay.gif")
-    if path.suffix not in (".gif", ".mp4"):
-        raise UserError(f"out={path} has no known format; write a .gif or an .mp4 file")
+    path = Path(options.out or folder / "replay.html")
+    if path.suffix not in (".html", ".gif", ".mp4"):
+        raise UserError(f"out={path} has no known format; write an .html, a .gif or an .mp4 file")
+    if path.suffix != ".html" and options.episodes > 1:
+        raise UserError(f"a {path.suffix} file shows one episode; leave out episodes, or write an .html file")
     if path.suffix == ".mp4":
         from marljax.viz import animation
 
@@ -99,10 +104,21 @@ def replay(arguments: Sequence[str]) -> int:
     settings, index = loaded.settings, loaded.index_of(options.seed, folder)
     params = jax.tree.map(lambda leaf: leaf[index], loaded.params)
     key = evaluation.suite_key(evaluation.fresh_part(options.suite))
-    metrics = report.animate(settings, params, key, path, path.with_suffix(".png"))
+    episodes = report.record_episodes(settings, params, key, options.episodes)
+    if path.suffix == ".html":
+        held = report.write_page(
+            settings, episodes, path, f"seed {settings.seeds[index]}, fresh episodes of suite {options.suite}"
+        )
+        if held < len(episodes):
+            print(f"{path} holds {held} of {len(episodes)} episodes: more would be larger than 3 MB")
+    else:
+        report.animate(settings, episodes[0], path)
+    report.draw_charts(settings, episodes[0], path.with_suffix(".png"))
     if loaded.update_of(index, options.which) == 0:
         print(f"warning: seed {settings.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
-    print(f"{path}: " + "  ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
+    for number, episode in enumerate(episodes, 1):
+        which = f" episode {number}" if len(episodes) > 1 else ""
+        print(f"{path}{which}: " + "  ".join(f"{name} {value:.3g}" for name, value in episode.metrics.items()))
     return 0
 
 

@@ -75,6 +75,7 @@ class Scene(NamedTuple):
     listed: Any = ()  # [L] bool: the entries of the environment's legend that this scene needs; () for all
     polygons: Any = ()  # Polygons
     trails: Any = ()  # Trails
+    agents: Any = ()  # [≥ A, 2] where each agent is drawn, absent ones anywhere; () if no agent can be pointed at
     axis: Any = ()  # [] bool: whether to draw a length axis, which a perspective view has not; () for yes
 
 

@@ -5,7 +5,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.table import Table
 from marljax.config.settings import Settings
 from marljax.config.sweep import SWEEP
 from marljax.core.environment import Environment, Policy, ScriptedPolicy
+from marljax.core.scene import Scene
 from marljax.errors import UserError, first_line
 from marljax.io import cache, run_folder
 from marljax.io.files import replacing
@@ -25,7 +26,7 @@ from marljax.io.metrics_log import Row, read_rows
 from marljax.reporting.tables import comparison, pooled
 from marljax.testing.static import scene_error, scripted_policies_of, user_code
 from marljax.training.best import best_or_last, best_updates, same_parameters
-from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, record, suite_key
+from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, Recording, record, suite_key
 from marljax.training.progress import caveat, print_line
 from marljax.training.runner import Run, play_suite
 from marljax.utils import distributed
@@ -233,15 +234,19 @@ def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
 
 
 def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
-    """An episode as an animation in a run folder, and its charts; the start of the run has reported where there is no scene."""
-    path, charts = folder / run_folder.EPISODE, folder / run_folder.CHARTS
+    """An episode in a run folder as animation and page, and its charts; the start of the run has said if there is no scene."""
+    path, page, charts = (folder / name for name in (run_folder.EPISODE, run_folder.PAGE, run_folder.CHARTS))
     has_scene = not scene_error(settings.base_env, settings.env_params)
     if has_scene:
-        print_line(console, f"drawing an episode of {whose}: {path}")
+        print_line(console, f"drawing an episode of {whose}: {path}, {page.name}")
     elif settings.base_env.display.charts is None:
         return
     try:
-        animate(settings, params, suite_key(FINAL_PART), path if has_scene else None, charts)
+        (episode,) = record_episodes(settings, params, suite_key(FINAL_PART))
+        draw_charts(settings, episode, charts)
+        if has_scene:
+            animate(settings, episode, path)
+            write_page(settings, [episode], page, f"{whose}, frozen episode 1")
     except (UserError, jax.errors.JaxRuntimeError) as error:  # must not fail a finished run
         print_line(console, f"no animation: {first_line(error)}")
     if charts.exists():
@@ -284,27 +289,61 @@ def played(folder: Path) -> dict[str, dict[str, float]]:
         return {}
 
 
-def animate(settings: Settings, params: Any, key: jax.Array, path: Path | None, charts: Path | None = None) -> dict[str, float]:
-    """Plays one greedy episode, the first that ``compare`` plays with this key, and returns its final metrics.
+def record_episodes(settings: Settings, params: Any, key: jax.Array, episodes: int = 1) -> list[Recording]:
+    """Greedy episodes of one replica's parameters: the first that ``compare`` plays with this key."""
+    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
+    return record(settings.env, settings.env_params, policy, policy.initial_carry(), key, episodes=episodes)
 
-    Writes it to ``path`` (GIF or MP4), and the environment's charts of it, if it has any, to ``charts``. Raises ``UserError``
-    where a file cannot be written, there is no scene, or the environment's own code fails.
-    """
+
+def draw_charts(settings: Settings, episode: Recording, path: Path) -> None:
+    """The environment's own charts of an episode, if it has any; ``UserError`` where its code fails."""
+    if settings.env.display.charts is None:
+        return
+    with user_code(type(settings.base_env), "what draws an episode"):
+        figure = settings.env.display.charts(*jax.device_get((episode.states, settings.env_params)))
+        if figure is not None:
+            with replacing(path) as draft:
+                figure.savefig(draft)
+
+
+def animate(settings: Settings, episode: Recording, path: Path) -> None:
+    """An episode as GIF or MP4; ``UserError`` where it cannot be written, there is no scene, or the environment's code fails."""
+    from marljax.viz import animation
+
+    with user_code(type(settings.base_env), "what draws an episode"):
+        scenes, _, fps = _scenes(settings, episode)
+        animation.animate(settings.env, scenes, path, fps=fps)
+
+
+def write_page(settings: Settings, episodes: Sequence[Recording], path: Path, whose: str) -> int:
+    """Episodes as a page for a browser; returns how many it holds. The same errors as ``animate``."""
+    from marljax.viz import viewer
+
+    pages = []
+    with user_code(type(settings.base_env), "what draws an episode"):
+        for episode in episodes:
+            scenes, shown, fps = _scenes(settings, episode)
+            steps = jax.device_get(episode.timesteps)
+            actions = np.asarray(episode.actions)
+            page = viewer.Episode(
+                scenes=jax.device_get(scenes),
+                observation=viewer.listed_observation(steps.obs),
+                action=np.concatenate([actions, actions[-1:]]),
+                reward=steps.reward,
+                alive=steps.alive,
+                metrics=steps.metrics,
+                fps=fps,
+            )
+            pages.append(page.at(shown))
+        return viewer.write_page(settings.env, pages, path, settings.label, whose)
+
+
+def _scenes(settings: Settings, episode: Recording) -> tuple[Scene, np.ndarray, float]:
+    """The scenes that an animation shows, their steps, and frames per second."""
     from marljax.viz import animation
 
     env, env_params = settings.env, settings.env_params
-    policy = LearnedPolicy(settings.algorithm, env, settings.config, params)
-    states, metrics = record(env, env_params, policy, policy.initial_carry(), key)
-    with user_code(type(settings.base_env), "what draws an episode"):
-        if charts and env.display.charts:
-            figure = env.display.charts(*jax.device_get((states, env_params)))
-            if figure is not None:
-                with replacing(charts) as draft:
-                    figure.savefig(draft)
-        if path:
-            draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
-            times = jax.jit(lambda *inputs: draw(*inputs).time)(states, env_params)  # the compiler drops the shapes
-            shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
-            states = jax.tree.map(lambda leaf: leaf[shown], states)
-            animation.animate(env, draw(states, env_params), path, fps=fps)
-    return metrics
+    draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
+    times = jax.jit(lambda *inputs: draw(*inputs).time)(episode.states, env_params)  # the compiler drops the shapes
+    shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
+    return draw(jax.tree.map(lambda leaf: leaf[shown], episode.states), env_params), shown, fps

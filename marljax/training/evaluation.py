@@ -6,7 +6,7 @@ Axis letters: S replicas, A agents, T steps.
 import dataclasses
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -155,33 +155,59 @@ def _evaluate_scripted(
     return play(evaluator.env, env_params, policy, carry, key, evaluator.episodes, evaluator.max_steps)
 
 
-def record(
-    env: Environment, env_params: EnvParams, policy: Policy, carry: Any, key: jax.Array, max_steps: int = MAX_STEPS
-) -> tuple[Any, dict[str, float]]:
-    """The states [T + 1, …] of the first episode that ``play`` plays with this key, and its final metrics.
+class Recording(NamedTuple):
+    """An episode of T steps."""
 
-    T is its length, at most ``max_steps``; ``finished`` among the metrics is 0 where that cut it off.
-    """
+    states: Any  # [T + 1, …]
+    timesteps: TimeStep  # [T + 1, …]
+    actions: Any  # [T, A, …]
+    metrics: dict[str, float]  # of the whole episode; ``finished`` is 0 where ``max_steps`` cut it off
+
+
+def record(
+    env: Environment,
+    env_params: EnvParams,
+    policy: Policy,
+    carry: Any,
+    key: jax.Array,
+    max_steps: int = MAX_STEPS,
+    episodes: int = 1,
+) -> list[Recording]:
+    """The first ``episodes`` episodes that ``play`` plays with this key."""
     key_reset, key_steps = jax.random.split(key)
-    vec = vectorize(env, 1)
+    vec = vectorize(env, episodes)
 
     @jax.jit
     def step(key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params: EnvParams) -> tuple:
         key_policy, key_step = jax.random.split(key)
-        env_state, first_timestep = jax.tree.map(lambda leaf: leaf[0], (state.env, timestep))
-        action, carry = policy(jax.random.split(key_policy, 1)[0], env_state, first_timestep, carry)
-        return *vec.step(key_step, state, action[None], env_params), carry
+        action, carry = jax.vmap(policy)(jax.random.split(key_policy, episodes), state.env, timestep, carry)
+        return *vec.step(key_step, state, action, env_params), carry, action
 
     state, timestep = jax.jit(vec.reset)(key_reset, env_params)
-    states = [state]
-    for count in range(max_steps):
-        state, timestep, carry = step(jax.random.fold_in(key_steps, count), state, timestep, carry, env_params)
-        states.append(state)
-        if bool(timestep.last[0]):
-            break
-    stacked = jax.tree.map(lambda *leaves: jnp.stack([leaf[0] for leaf in leaves]), *[state.env for state in states])
-    metrics = timestep.metrics | {"finished": timestep.last}
-    return stacked, {name: float(value[0]) for name, value in metrics.items()}
+    carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (episodes, *leaf.shape)), carry)
+    frames, lengths = [(state.env, timestep)], np.zeros(episodes, int)
+    actions: list[jax.Array] = []
+    while len(actions) < max_steps and not lengths.all():
+        state, timestep, carry, action = step(jax.random.fold_in(key_steps, len(actions)), state, timestep, carry, env_params)
+        frames.append((state.env, timestep))
+        actions.append(action)
+        lengths = np.where((lengths == 0) & np.asarray(timestep.last), len(actions), lengths)
+
+    def stack(*leaves: jax.Array) -> Any:  # on the host: thousands of arrays take long to join on a device
+        if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
+            return jnp.stack(leaves)
+        return np.stack([np.asarray(leaf) for leaf in leaves])
+
+    states, timesteps = jax.tree.map(stack, *frames)
+    taken = stack(*actions)
+
+    def one(index: int, length: int) -> Recording:
+        steps = length or len(actions)
+        own, seen = jax.tree.map(lambda leaf: leaf[: steps + 1, index], (states, timesteps))
+        metrics = {name: float(value[-1]) for name, value in seen.metrics.items()} | {"finished": float(length > 0)}
+        return Recording(own, seen, taken[:steps, index], metrics)
+
+    return [one(index, int(length)) for index, length in enumerate(lengths)]
 
 
 def suite_key(part: int) -> jax.Array:

@@ -68,11 +68,14 @@ def test_replicas_are_evaluated_each_with_their_own_parameters():
 
 
 def test_a_recorded_episode_has_every_state():
-    states, metrics = record(probes.Probe(), MEMORY, oracle, (), jax.random.key(0))
-    assert states.time.tolist() == [0, 1, 2, 3, 4]
-    assert (metrics["return"], metrics["finished"]) == (1.0, 1.0)
-    states, metrics = record(probes.Probe(), MEMORY, oracle, (), jax.random.key(0), max_steps=2)
-    assert (states.time.tolist(), metrics["finished"]) == ([0, 1, 2], 0.0)
+    (whole,) = record(probes.Probe(), MEMORY, oracle, (), jax.random.key(0))
+    assert whole.states.time.tolist() == [0, 1, 2, 3, 4]
+    assert (whole.metrics["return"], whole.metrics["finished"]) == (1.0, 1.0)
+    assert whole.timesteps.last.tolist() == [False] * 4 + [True]
+    assert whole.timesteps.reward.sum(axis=0).mean() == 1.0
+    assert len(whole.actions) == 4
+    (cut,) = record(probes.Probe(), MEMORY, oracle, (), jax.random.key(0), max_steps=2)
+    assert (cut.states.time.tolist(), cut.metrics["finished"]) == ([0, 1, 2], 0.0)
 
 
 def test_fewer_episodes_are_the_first_of_many_and_the_recorded_one_is_the_first_of_all():
@@ -87,5 +90,7 @@ def test_fewer_episodes_are_the_first_of_many_and_the_recorded_one_is_the_first_
         np.testing.assert_array_equal(many["return"][:5], few["return"])
         assert len(np.unique(many["return"])) > 1
         for seed in range(2):
-            first = Evaluator(probes.Probe(), 5).scripted(errs, env_params, jax.random.key(seed))["return"][0]
-            assert record(probes.Probe(), env_params, errs, (), jax.random.key(seed))[1]["return"] == first
+            played = Evaluator(probes.Probe(), 5).scripted(errs, env_params, jax.random.key(seed))["return"]
+            for episodes in (1, 3):
+                recorded = record(probes.Probe(), env_params, errs, (), jax.random.key(seed), episodes=episodes)
+                assert [each.metrics["return"] for each in recorded] == played[:episodes].tolist()
