@@ -45,7 +45,7 @@ def console(*words):
 
 def test_a_finished_run_leaves_pictures_and_the_results_of_its_best_and_last_parameters(folder):
     names = {path.name for path in folder.iterdir()}
-    assert {"config.yaml", "metrics.jsonl", "checkpoints", "results.json", "curve.png", "episode.gif"} <= names
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "results.json", "curve.png", "episode.gif", "episode.html"} <= names
     assert Image.open(folder / "episode.gif").n_frames > 1
     results = json.loads((folder / "results.json").read_text())
     seeds = results["seeds"]
