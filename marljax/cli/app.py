@@ -83,10 +83,14 @@ def run_command(arguments: Sequence[str]) -> int:
         return compile_program(others)
     if command not in ("info", "evaluate", "replay", "plot"):
         raise unknown("command", command, ["train", "info", "evaluate", "replay", "compile", "plot"])
-    from marljax.cli import evaluate, info, plot
-
     find_own_modules()
-    return {"info": info.info, "evaluate": evaluate.evaluate, "replay": evaluate.replay, "plot": plot.plot}[command](others)
+    if command == "info":
+        from marljax.cli.info import info
+
+        return info(others)
+    from marljax.cli import evaluate, plot
+
+    return {"evaluate": evaluate.evaluate, "replay": evaluate.replay, "plot": plot.plot}[command](others)
 
 
 def _train_any(arguments: Sequence[str]) -> int:
