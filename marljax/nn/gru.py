@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from marljax.nn.layers import matmul, orthogonal
+from marljax.nn.layers import layer_dtype, matmul, orthogonal
 
 
 class GRU(nn.Module):
@@ -25,15 +25,24 @@ class GRU(nn.Module):
     @nn.compact
     def __call__(self, carry: jax.Array, x: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[jax.Array, jax.Array]:
         """carry […, H], x [T, …, F], first and alive [T, …] → (carry after the last step, outputs [T, …, H])."""
-        gates = nn.Dense(3 * self.width, dtype=self.dtype, name="input", dot_general=matmul)(x).astype(carry.dtype)
+        gates = nn.Dense(3 * self.width, dtype=layer_dtype(self.dtype), name="input", dot_general=matmul)(x)
         weights = self.param("recurrent", recurrent_init, self.width)
         bias = self.param("bias", nn.initializers.zeros, (self.width,))
-        return gru(weights.astype(self.dtype), bias, carry, gates, first, alive)
+        if self.dtype != "float32":
+            weights, gates = weights.astype(self.dtype), gates.astype(carry.dtype)
+        return gru(weights, bias, carry, gates, first, alive)
 
 
 def recurrent_init(key: jax.Array, width: int) -> jax.Array:
     """[H, 3·H]: an orthogonal matrix for each gate."""
     return jnp.concatenate([orthogonal(1.0)(gate, (width, width)) for gate in jax.random.split(key, 3)], axis=1)
+
+
+def product(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """``x`` times ``weights``, multiplied in 16 bits where those have 16, in the dtype of ``x``."""
+    if weights.dtype == jnp.bfloat16:
+        return matmul(x.astype(weights.dtype), weights).astype(x.dtype)
+    return matmul(x, weights)
 
 
 class Residuals(NamedTuple):
@@ -73,7 +82,7 @@ def _forward(
     def step(carry: jax.Array, inputs: Any) -> tuple[jax.Array, tuple[jax.Array, Residuals]]:
         (reset_input, update_input, candidate_input), first, alive = inputs
         state = jnp.where(first[..., None], 0.0, carry)
-        reset_state, update_state, recurrent = (matmul(state.astype(part.dtype), part).astype(state.dtype) for part in by_gate)
+        reset_state, update_state, recurrent = (product(state, part) for part in by_gate)
         reset, update = jax.nn.sigmoid(reset_input + reset_state), jax.nn.sigmoid(update_input + update_state)
         recurrent = recurrent + bias
         candidate = jnp.tanh(candidate_input + reset * recurrent)
@@ -94,14 +103,15 @@ def _backward(residuals: Any, cotangents: tuple[jax.Array, jax.Array]) -> tuple[
         update = output * (saved.state - saved.candidate) * saved.update * (1 - saved.update)
         reset = candidate * saved.recurrent * saved.reset * (1 - saved.reset)
         through = jnp.concatenate([reset, update, candidate * saved.reset], axis=-1)
-        state = output * saved.update + matmul(through.astype(weights.dtype), weights.T).astype(output.dtype)
+        state = output * saved.update + product(through, weights.T)
         return jnp.where(first[..., None], 0.0, state), (through, candidate)
 
     last, outputs = cotangents
     carry, (through, candidate) = jax.lax.scan(step, last, (outputs, steps, first, alive), reverse=True)
     width = weights.shape[0]
-    flat = through.reshape(-1, 3 * width)
-    weights_grad = steps.state.reshape(-1, width).T.astype(weights.dtype) @ flat.astype(weights.dtype)
+    states, flat = steps.state.reshape(-1, width).T, through.reshape(-1, 3 * width)
+    narrow = weights.dtype == jnp.bfloat16
+    weights_grad = states.astype(weights.dtype) @ flat.astype(weights.dtype) if narrow else states @ flat
     gates_grad = jnp.concatenate([through[..., : 2 * width], candidate], axis=-1)
     return weights_grad, flat[:, 2 * width :].sum(axis=0), carry, gates_grad, None, None
 

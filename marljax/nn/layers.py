@@ -59,6 +59,11 @@ def matmul(x: jax.Array, kernel: jax.Array, *_: Any, **__: Any) -> jax.Array:
     return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
 
 
+def layer_dtype(dtype: str) -> Any:
+    """The ``dtype`` of a flax layer; None leaves it to inputs and parameters, which may have 64 bits with JAX_ENABLE_X64."""
+    return None if dtype == "float32" else jnp.dtype(dtype)
+
+
 def dense(
     width: int,
     scale: float = 2.0**0.5,
@@ -72,7 +77,7 @@ def dense(
     return nn.Dense(
         width,
         use_bias=use_bias,
-        dtype=jnp.dtype(dtype),
+        dtype=layer_dtype(dtype),
         kernel_init=orthogonal(scale),
         bias_init=start,
         name=name,
