@@ -4,10 +4,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marljax.errors import UserError
-from marljax.io import terminal
+from marljax.io import run_folder, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +39,10 @@ def train(algo: str, overrides: Sequence[str], command: Sequence[str] | None = N
         distributed.join(**vars(convert.build(schema.Hosts, "hosts", hosts)))
     elif hosts:
         raise UserError("hosts.* needs distributed=true; add it, or leave them out")
-    if compose.resolve(algo, changes)["devices"] == "auto":
+    devices, resumed = changes.get("devices"), changes.get("resume")
+    if devices is None and resumed is not None:
+        devices = run_folder.read_config(Path(str(resumed))).get("devices")
+    if devices == "auto":  # before anything computes, as composing the settings may
         use_all_cores()
     settings = compose.compose(algo, overrides)
     enable_compilation_cache()

@@ -113,15 +113,14 @@ def _arrays(episode: Episode) -> dict[str, np.ndarray]:
     for kind in ("segments", "boxes", "circles", "labels", "polygons", "trails"):
         record = getattr(scenes, kind)
         arrays |= {f"{kind}.{field}": np.asarray(getattr(record, field)) for field in getattr(record, "_fields", ())}
-    arrays = {name: array for name, array in arrays.items() if array.size}
     if scenes.status:
         arrays["status"] = np.stack([np.asarray(value, float) for value in scenes.status], axis=1)
-    if np.ndim(scenes.agents):
-        arrays["agents"] = np.asarray(scenes.agents)
+    arrays["agents"] = np.asarray(scenes.agents)
     if episode.observation is not None:
         arrays["obs"] = episode.observation
     arrays |= {"action": episode.action.reshape(count, -1), "reward": episode.reward, "alive": episode.alive}
-    return arrays | {f"metrics.{name}": values for name, values in episode.metrics.items()}
+    arrays |= {f"metrics.{name}": values for name, values in episode.metrics.items()}
+    return {name: array for name, array in arrays.items() if array.size}
 
 
 def _pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], bytes]:
