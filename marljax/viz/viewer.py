@@ -74,7 +74,7 @@ def _page(template: str, env: Environment, episodes: Sequence[Episode], title: s
     packed = [_pack(_arrays(episode)) for episode in episodes]
     first, display = episodes[0], env.display
     x_min, x_max, y_min, y_max = (float(bound) for bound in first.scenes.bounds[0])
-    names = [name for name in (*display.metrics, "return", "length") if name in first.metrics]
+    names = [name for name in (*display.metrics, "return", *sorted(first.metrics)) if name in first.metrics]
     meta = {
         "title": title,
         "subtitle": subtitle,
