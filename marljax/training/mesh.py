@@ -1,5 +1,6 @@
 """The device mesh."""
 
+import contextlib
 import math
 import os
 
@@ -22,7 +23,8 @@ def use_all_cores() -> None:
     chosen = "JAX_NUM_CPU_DEVICES" in os.environ or "xla_force_host_platform_device_count" in flags
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not chosen:
-        jax.config.update("jax_num_cpu_devices", cores)
+        with contextlib.suppress(RuntimeError):  # something has been computed: the devices are fixed
+            jax.config.update("jax_num_cpu_devices", cores)
 
 
 def layout(devices: int | None, seed: int | None, data: int | None, replicas: int) -> tuple[int, int]:
