@@ -18,10 +18,10 @@ from marljax.envs.merge import reward as rewards
 from marljax.envs.merge import road, traffic
 from marljax.envs.merge.actions import LEFT, NUM_ACTIONS, RIGHT, command
 from marljax.envs.merge.params import NUM_CAVS, MergeParams
-from marljax.envs.merge.spawn import is_human, ranks
+from marljax.envs.merge.spawn import is_human
 from marljax.envs.merge.traffic import Physics, Pose, Vehicles
 from marljax.utils.batching import batch_last
-from marljax.utils.random import flat
+from marljax.utils.random import flat, ranks
 
 ROOM_OFF_RAMP = 100.0  # m, replaces the distance to the end of the merging lane on other lanes
 TIE_NOISE = 1e-3

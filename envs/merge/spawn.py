@@ -8,7 +8,7 @@ from marljax.envs.merge import road, traffic
 from marljax.envs.merge.params import MAIN_SLOTS, NUM_CAVS, NUM_VEHICLES, PAIR_X, RAMP_SLOTS, MergeParams
 from marljax.envs.merge.traffic import Vehicles
 from marljax.utils.batching import expand_trailing_dims, select
-from marljax.utils.random import flat
+from marljax.utils.random import flat, ranks
 
 
 def is_cav() -> np.ndarray:
@@ -38,7 +38,7 @@ def spawn(key: jax.Array, env_params: MergeParams) -> tuple[Vehicles, jax.Array]
     ramp = number >= main
     taken = jnp.where(is_cav(), 0.0, jnp.where(ramp, cavs - jnp.floor(cavs / 2), jnp.floor(cavs / 2)))
     turn = taken + number - jnp.where(ramp, main, 0.0)
-    rank = jnp.stack([ranks(row) for row in order.reshape(2, -1)])[ramp.astype(jnp.int32)]
+    rank = ranks(order.reshape(2, -1))[ramp.astype(jnp.int32)]
     slots = jnp.where(ramp[:, None], jnp.array(RAMP_SLOTS), jnp.array(MAIN_SLOTS))
     x = jnp.sum(jnp.where(rank == turn[:, None], slots, 0.0), axis=1) + env_params.position_noise * (2 * position - 1)
     speed = env_params.spawn_speed_min + pace * (env_params.spawn_speed_max - env_params.spawn_speed_min)
@@ -59,14 +59,6 @@ def draw_driver(uniform: jax.Array, env_params: MergeParams) -> jax.Array:
     """Driver types (int32) in proportion to ``driver_shares``, from uniform draws in [0, 1) of any shape."""
     shares = jnp.cumsum(jnp.asarray(env_params.driver_shares))
     return jnp.sum(uniform[..., None] * shares[-1] >= shares[:-1], axis=-1).astype(jnp.int32)
-
-
-def ranks(values: jax.Array) -> jax.Array:
-    """Rank of each value in ascending order, [K] int32; a random permutation if the values are random."""
-    index = jnp.arange(values.shape[0])
-    earlier = index[None, :] < index[:, None]
-    below = (values[None, :] < values[:, None]) | ((values[None, :] == values[:, None]) & earlier)
-    return jnp.sum(below, axis=1)
 
 
 def enter(

@@ -176,11 +176,11 @@ class Swarm(Environment):
         goal = self._goal(goals, jnp.zeros(()))
         among = scenarios.is_any(goals.kind, *AMONG_OBSTACLES)
         middle = jnp.where(among, start, jnp.mean(goal, axis=1, keepdims=True))
-        position = middle + env_params.spread * (2.0 * draws.position - 1.0)
+        position = middle + env_params.spread * scenarios.between(-1.0, 1.0, draws.position)
         low, high = jnp.array([-room.half, -room.half, LOWEST_START]), jnp.array([room.half, room.half, room.height])
         position = jnp.clip(position, low[:, None], high[:, None])
         position = position.at[2].set(0.0) if self.dimensions == 2 else position
-        yaw = jnp.pi * (2.0 * draws.yaw - 1.0)
+        yaw = jnp.pi * scenarios.between(-1.0, 1.0, draws.yaw)
         return SwarmState(
             body=quadrotor.level(position, yaw) if self.dynamics == "quadrotor" else Point(position, jnp.zeros_like(position)),
             goal=goal,

@@ -222,7 +222,7 @@ def _offsets(draws: Draws, kind: jax.Array, shapes: int, ranges: Ranges) -> tupl
     size = jnp.where(is_any(kind, *ONE_GOAL), 0.0, between(low, high, draws.size))
     shape = jnp.floor(shapes * draws.shape).astype(jnp.int32)
     shape = jnp.where(is_any(kind, "dynamic_different"), shape, shape[0])
-    order = jnp.where(swap, random.permutation(draws.order), jnp.arange(drones))
+    order = jnp.where(swap, random.ranks(draws.order), jnp.arange(drones))
     halves = [formations(count) for count in ((drones + 1) // 2, drones // 2) if count]
     table = jnp.where(is_any(kind, "swarm_versus_swarm"), np.concatenate(halves, axis=2), formations(drones))
     return jnp.take_along_axis(table[shape], order[:, None], axis=2), size
@@ -261,7 +261,7 @@ def place_obstacles(draws: Draws, env_params: Any, slots: int) -> tuple[jax.Arra
     ranges, density, size = env_params.ranges, env_params.density, env_params.obstacle_size
     density = between(density, jnp.maximum(ranges.density_high, density), draws.density) if slots else 0.0
     size = between(size, jnp.maximum(ranges.size_high, size), draws.obstacle_size)
-    order = random.permutation(draws.cells)
+    order = random.ranks(draws.cells)
     x, y = order % CELLS - 0.5 * (CELLS - 1), order // CELLS - 0.5 * (CELLS - 1)
     number = obstacle_count(density).astype(jnp.int32)
     radius = jnp.where(jnp.arange(slots) < number, 0.5 * size, 0.0)

@@ -106,13 +106,14 @@ def replay(arguments: Sequence[str]) -> int:
     key = evaluation.suite_key(evaluation.fresh_part(options.suite))
     episodes = report.record_episodes(settings, params, key, options.episodes)
     if path.suffix == ".html":
-        held = report.write_page(
-            settings, episodes, path, f"seed {settings.seeds[index]}, fresh episodes of suite {options.suite}"
-        )
+        shown = [(episode, report.film(settings, episode)) for episode in episodes]
+        whose = f"seed {settings.seeds[index]}, fresh episodes of suite {options.suite}"
+        held = report.write_page(settings, shown, path, whose)
         if held < len(episodes):
             print(f"{path} holds {held} of {len(episodes)} episodes: more would be larger than 3 MB")
+        episodes = episodes[:held]
     else:
-        report.animate(settings, episodes[0], path)
+        report.animate(settings, report.film(settings, episodes[0]), path)
     report.draw_charts(settings, episodes[0], path.with_suffix(".png"))
     if loaded.update_of(index, options.which) == 0:
         print(f"warning: seed {settings.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")

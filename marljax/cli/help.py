@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,13 +11,16 @@ from marljax import registry
 from marljax.cli.exit_status import HELP_FLAGS
 from marljax.config import compose, convert, schema, settings
 from marljax.core import fields
+from marljax.core.environment import Display
 from marljax.core.vector import vectorize
+from marljax.errors import UserError
+from marljax.testing.static import user_code
 
 METRICS = {  # that every environment has
     "length": "steps",
     "return": "sum of an agent's rewards, mean over the agents",
     "return_…": "sum of an agent's rewards, mean over the agents of a team",
-    "reward_sum": "sum of an agent's rewards, mean over the agents; return is the task's own",
+    "reward_sum": "sum of an agent's rewards, mean over the agents; here ``return`` is defined by the task",
 }
 HELP_COLUMN = 34  # a longer setting moves its own help to the right
 
@@ -65,18 +68,24 @@ def environment_sections(resolved: settings.Settings) -> list[str]:
     env, name = resolved.base_env, resolved.env_name
     options = {key: convert.to_builtin(getattr(env, key)) for key in convert.names(type(env))}
     declared = {key: _help(field) for key, field, _ in fields.declared_params(resolved.env_params)}
-    display, shapes = env.display, jax.eval_shape(vectorize(env, 1).reset, jax.random.key(0), resolved.env_params)[1]
+    sections = [_section(f"env.* ({name}): options", "env.", options, _helps(type(env)))] if options else []
+    sections.append(_section(f"env.* ({name}): params", "env.", convert.readable_leaves(resolved.env_params), declared))
+    try:
+        with user_code(type(env), "reset"):
+            _, timestep = jax.eval_shape(vectorize(env, 1).reset, jax.random.key(0), resolved.env_params)
+    except UserError:  # the settings can be listed all the same; a training says what is wrong
+        return sections
+    measured = [metric for metric in env.display.metrics if metric in timestep.metrics]
+    measured += sorted({*timestep.metrics} - {*measured})
+    rows = [(metric, _meaning(metric, env.display)) for metric in measured]
+    return [*sections, listed(f"metrics of an episode ({name})", rows)]
+
+
+def _meaning(metric: str, display: Display) -> str:
+    """``m/s: mean over the agents``: a metric's unit and what it measures."""
     meanings = {**METRICS, **display.meanings}
-    measured = [name for name in display.metrics if name in shapes.metrics]
-    measured += sorted({*shapes.metrics} - {*measured})
-    rows = [(metric, meanings.get(re.sub(r"_\d+$", "_…", metric), ""), display.units.get(metric, "")) for metric in measured]
-    lines = [f"  {metric:<{HELP_COLUMN}}  {unit + ': ' if unit else ''}{meaning}".rstrip() for metric, meaning, unit in rows]
-    own = [_section(f"env.* ({name}): options", "env.", options, _helps(type(env)))] if options else []
-    return [
-        *own,
-        _section(f"env.* ({name}): params", "env.", convert.readable_leaves(resolved.env_params), declared),
-        "\n".join([f"metrics of an episode ({name})", *lines]),
-    ]
+    meaning = meanings.get(metric) or meanings.get(re.sub(r"_\d+$", "_…", metric), "")
+    return ": ".join(filter(None, [display.units.get(metric, ""), meaning]))
 
 
 def explained(arguments: Sequence[str], usage: str, meaning: str, options: type, env_key: str = "") -> bool:
@@ -90,8 +99,14 @@ def explained(arguments: Sequence[str], usage: str, meaning: str, options: type,
 
 
 def _section(title: str, prefix: str, values: Mapping[str, Any], helps: Mapping[str, str]) -> str:
-    rows = [(f"{prefix}{name}={convert.format_value(value)}", helps.get(name, "")) for name, value in values.items()]
-    return "\n".join([title, *(f"  {row:<{HELP_COLUMN}}  {text}".rstrip() for row, text in rows)])
+    return listed(
+        title, [(f"{prefix}{name}={convert.format_value(value)}", helps.get(name, "")) for name, value in values.items()]
+    )
+
+
+def listed(title: str, rows: Iterable[tuple[str, str]], column: int = HELP_COLUMN) -> str:
+    """A title and, in two columns, what it is of."""
+    return "\n".join([title, *(f"  {row:<{column}}  {text}".rstrip() for row, text in rows)])
 
 
 def _helps(record: type, prefix: str = "") -> dict[str, str]:

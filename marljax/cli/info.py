@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import jax
 
 from marljax.cli.exit_status import HELP_FLAGS
-from marljax.cli.help import environment_sections
+from marljax.cli.help import environment_sections, listed
 from marljax.config import compose
 from marljax.errors import UserError
 from marljax.reporting.report import scripted_policies
+from marljax.testing.static import user_code
 
 USAGE = """usage: marljax info <environment> [env.<key>=value …]
 
@@ -36,17 +37,18 @@ def description(env_name: str, overrides: Sequence[str] = ()) -> str:
     # Any algorithm will do: without tuned values the environment does not depend on it.
     settings = compose.compose("ippo", [f"env={env_name}", "tuned=none", *overrides])
     env, env_params = settings.base_env, settings.env_params
-    state = jax.eval_shape(env.reset, jax.random.key(0), env_params)[0]
+    with user_code(type(env), "its description"):
+        state = jax.eval_shape(env.reset, jax.random.key(0), env_params)[0]
+        global_state = jax.eval_shape(env.global_state, state, env_params)
     steps, teams = env.max_episode_steps(env_params), len({*env.teams})
     facts = {
         "agents": f"{env.num_agents}" + (f" in {teams} teams" if teams > 1 else ""),
         "action": str(env.action_space),
         "observation": str(env.observation_space),
         "its columns": "; ".join(f"{part.name}: {part.count} × {part.width}" for part in env.obs_layout),
-        "global state": f"{jax.eval_shape(env.global_state, state, env_params).shape[0]} numbers",
+        "global state": f"{global_state.size} numbers",
         "episode": "" if steps is None else f"at most {steps} steps",
         "scripted policies": "; ".join(scripted_policies(settings)),
     }
-    rows = [f"  {name:<{COLUMN}}  {text}" for name, text in facts.items() if text]
-    parts = [env_name, inspect.cleandoc(type(env).__doc__ or ""), "\n".join(["spaces", *rows]), *environment_sections(settings)]
-    return "\n\n".join(parts)
+    spaces = listed("spaces", [(name, text) for name, text in facts.items() if text], COLUMN)
+    return "\n\n".join([env_name, inspect.cleandoc(type(env).__doc__ or ""), spaces, *environment_sections(settings)])

@@ -13,6 +13,7 @@ from marljax.config import convert
 from marljax.config.compose import PATHS, compose, parse
 from marljax.config.sweep import SWEEP
 from marljax.errors import UserError
+from marljax.training.mesh import use_all_cores
 
 FLAGS = ("-m", "--multirun")
 _DOT = "__"  # replaces a dot in Hydra's keys
@@ -56,6 +57,8 @@ def job(config: Any) -> None:
 def _check(algo: str, overrides: Sequence[str]) -> None:
     """Raises ``UserError`` for a value that no run takes: each is tried with the first of all others, before anything starts."""
     values = [_split(override) for override in overrides]
+    if any("devices=auto" in several for several in values):  # before anything computes, as composing the settings may
+        use_all_cores()
     first = [several[0] for several in values]
     given = parse(first)
     if given.get("distributed"):

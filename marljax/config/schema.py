@@ -134,7 +134,7 @@ class RunSettings(Group):
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
     devices: int | str | None = option(
         None,
-        help="number of devices to train on; all; auto: as many (of a CPU, cores) as divide the runs; null: mesh.*, else one",
+        help="devices to train on; all; auto: what divides both them (a CPU's cores) and the runs; null: mesh.*, else one",
     )
     mesh: Mesh = dataclasses.field(default_factory=Mesh)
     distributed: bool = option(False, help="one run of several processes, started with the same command on every machine")

@@ -11,7 +11,7 @@ import numpy as np
 from marljax.core.environment import Environment
 from marljax.core.layout import OWN, Layout, kinds, present, split, validate_layout
 from marljax.errors import UserError
-from marljax.nn.layers import EncoderSizes, Sizes, agent_ids, dense, tower
+from marljax.nn.layers import EncoderSizes, Sizes, agent_ids, dense, tower, widened
 from marljax.nn.running_stats import RunningStats
 
 ObservationStats = RunningStats | dict[str, RunningStats]  # [O]; with attention [width] by kind of entity
@@ -134,7 +134,8 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array, present: jax.Arra
     outputs = []
     for q, k, v in zip(*(jnp.split(part, heads, axis=-1) for part in (query, key, value)), strict=True):
         scores = jnp.einsum("...id,...jd->...ij", q, k) / q.shape[-1] ** 0.5
-        scores = jnp.where(present[..., None, :] > 0.0, scores.astype(jnp.float32), jnp.finfo(jnp.float32).min)
+        scores = widened(scores)
+        scores = jnp.where(present[..., None, :] > 0.0, scores, jnp.finfo(scores.dtype).min)
         outputs.append(jnp.einsum("...ij,...jd->...id", nn.softmax(scores, axis=-1).astype(v.dtype), v))
     return jnp.concatenate(outputs, axis=-1)
 

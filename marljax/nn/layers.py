@@ -64,6 +64,11 @@ def layer_dtype(dtype: str) -> Any:
     return None if dtype == "float32" else jnp.dtype(dtype)
 
 
+def widened(x: jax.Array) -> jax.Array:
+    """``x`` with at least 32 bits."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
 def dense(
     width: int,
     scale: float = 2.0**0.5,

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from marljax.nn.layers import ACTIVATIONS, Sizes, dense, orthogonal, tower
+from marljax.nn.layers import ACTIVATIONS, Sizes, dense, orthogonal, tower, widened
 
 
 class TwoTowers(nn.Module):
@@ -22,7 +22,8 @@ class TwoTowers(nn.Module):
         agents, items = tower(own, self.sizes, "agent"), tower(items, self.sizes, "item")
         embed = functools.partial(dense, self.embedding, 1.0, dtype=self.sizes.dtype)
         embedded = embed("agent_out")(agents), embed("item_out")(items)
-        scores = jnp.einsum("...ad,...md->...am", *embedded, preferred_element_type=jnp.float32) / self.embedding
+        wide = jnp.promote_types(embedded[0].dtype, jnp.float32)
+        scores = jnp.einsum("...ad,...md->...am", *embedded, preferred_element_type=wide) / self.embedding
         return scores + dense(1, 0.01, "item_score")(items)[..., 0][..., None, :], dense(1, 0.01, "noop")(agents)[..., 0]
 
 
@@ -45,7 +46,7 @@ class PairScorer(nn.Module):
         noop = dense(1, 0.01, "noop")(tower(own, self.sizes, "waiting"))[..., 0]
         if not rest:
             weights = self.param("score", orthogonal(0.01), (width, 1))[:, 0]
-            return sum_of_pairs(act, weights, agents.astype(jnp.float32), items.astype(jnp.float32)), noop
+            return sum_of_pairs(act, weights, widened(agents), widened(items)), noop
         x = act(agents[..., :, None, :] + items[..., None, :, :])
         for wide in rest:
             x = act(linear(wide)(x))

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -245,8 +245,9 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
         (episode,) = record_episodes(settings, params, suite_key(FINAL_PART))
         draw_charts(settings, episode, charts)
         if has_scene:
-            animate(settings, episode, path)
-            write_page(settings, [episode], page, f"{whose}, frozen episode 1")
+            shown = film(settings, episode)
+            animate(settings, shown, path)
+            write_page(settings, [(episode, shown)], page, f"{whose}, frozen episode 1")
     except (UserError, jax.errors.JaxRuntimeError) as error:  # must not fail a finished run
         print_line(console, f"no animation: {first_line(error)}")
     if charts.exists():
@@ -289,6 +290,14 @@ def played(folder: Path) -> dict[str, dict[str, float]]:
         return {}
 
 
+class Film(NamedTuple):
+    """Some frames of an episode."""
+
+    scenes: Scene  # [T, …] on the host
+    steps: np.ndarray  # [T] that they show
+    fps: float
+
+
 def record_episodes(settings: Settings, params: Any, key: jax.Array, episodes: int = 1) -> list[Recording]:
     """Greedy episodes of one replica's parameters: the first that ``compare`` plays with this key."""
     policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
@@ -306,44 +315,31 @@ def draw_charts(settings: Settings, episode: Recording, path: Path) -> None:
                 figure.savefig(draft)
 
 
-def animate(settings: Settings, episode: Recording, path: Path) -> None:
-    """An episode as GIF or MP4; ``UserError`` where it cannot be written, there is no scene, or the environment's code fails."""
-    from marljax.viz import animation
-
-    with user_code(type(settings.base_env), "what draws an episode"):
-        scenes, _, fps = _scenes(settings, episode)
-        animation.animate(settings.env, scenes, path, fps=fps)
-
-
-def write_page(settings: Settings, episodes: Sequence[Recording], path: Path, whose: str) -> int:
-    """Episodes as a page for a browser; returns how many it holds. The same errors as ``animate``."""
-    from marljax.viz import viewer
-
-    pages = []
-    with user_code(type(settings.base_env), "what draws an episode"):
-        for episode in episodes:
-            scenes, shown, fps = _scenes(settings, episode)
-            steps = jax.device_get(episode.timesteps)
-            actions = np.asarray(episode.actions)
-            page = viewer.Episode(
-                scenes=jax.device_get(scenes),
-                observation=viewer.listed_observation(steps.obs),
-                action=np.concatenate([actions, actions[-1:]]),
-                reward=steps.reward,
-                alive=steps.alive,
-                metrics=steps.metrics,
-                fps=fps,
-            )
-            pages.append(page.at(shown))
-        return viewer.write_page(settings.env, pages, path, settings.label, whose)
-
-
-def _scenes(settings: Settings, episode: Recording) -> tuple[Scene, np.ndarray, float]:
-    """The scenes that an animation shows, their steps, and frames per second."""
+def film(settings: Settings, episode: Recording) -> Film:
+    """The frames that animations and pages show of an episode; ``UserError`` where there is no scene, or its code fails."""
     from marljax.viz import animation
 
     env, env_params = settings.env, settings.env_params
-    draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
-    times = jax.jit(lambda *inputs: draw(*inputs).time)(episode.states, env_params)  # the compiler drops the shapes
-    shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
-    return draw(jax.tree.map(lambda leaf: leaf[shown], episode.states), env_params), shown, fps
+    with user_code(type(settings.base_env), "what draws an episode"):
+        draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
+        times = jax.jit(lambda *inputs: draw(*inputs).time)(episode.states, env_params)  # the compiler drops the shapes
+        shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
+        scenes = draw(jax.tree.map(lambda leaf: leaf[shown], episode.states), env_params)
+        return Film(jax.device_get(scenes), shown, fps)
+
+
+def animate(settings: Settings, shown: Film, path: Path) -> None:
+    """An episode as GIF or MP4; ``UserError`` where it cannot be written."""
+    from marljax.viz import animation
+
+    with user_code(type(settings.base_env), "what draws an episode"):
+        animation.animate(settings.env, shown.scenes, path, fps=shown.fps)
+
+
+def write_page(settings: Settings, episodes: Sequence[tuple[Recording, Film]], path: Path, whose: str) -> int:
+    """Episodes as a page for a browser; returns how many it holds. The same errors as ``animate``."""
+    from marljax.viz import viewer
+
+    with user_code(type(settings.base_env), "what draws an episode"):
+        pages = [viewer.Episode.of(*shown, jax.device_get(episode.timesteps), episode.actions) for episode, shown in episodes]
+        return viewer.write_page(settings.env, pages, path, settings.label, whose)

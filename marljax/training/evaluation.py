@@ -18,7 +18,7 @@ from marljax.core.environment import Environment, Policy, without_padding
 from marljax.core.environment import ScriptedPolicy as ScriptedPolicy
 from marljax.core.spaces import Discrete, MultiDiscrete
 from marljax.core.types import EnvParams, TimeStep
-from marljax.core.vector import VecState, vectorize
+from marljax.core.vector import VecEnv, VecState, vectorize
 from marljax.nn.distributions import BLOCKED_ABOVE, Categorical, distribution
 from marljax.utils.random import flat
 
@@ -91,15 +91,22 @@ def play(
 
     def step(loop: tuple) -> tuple:
         count, state, timestep, carry, unfinished, metrics = loop
-        key_policy, key_step = jax.random.split(jax.random.fold_in(key_steps, count))
-        keys = jax.random.split(key_policy, vec.num_envs)
-        action, carry = jax.vmap(policy)(keys, state.env, timestep, carry)
-        state, timestep = vec.step(key_step, state, action, env_params)
+        key = jax.random.fold_in(key_steps, count)
+        state, timestep, carry, _ = _step(vec, policy, key, state, timestep, carry, env_params)
         metrics = jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), timestep.metrics, metrics)
         return count + 1, state, timestep, carry, unfinished & ~timestep.last, metrics
 
     _, _, _, _, unfinished, metrics = jax.lax.while_loop(running, step, start)
     return metrics | {"finished": (~unfinished).astype(jnp.float32)}
+
+
+def _step(
+    vec: VecEnv, policy: Policy, key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params: EnvParams
+) -> tuple[VecState, TimeStep, Any, jax.Array]:
+    """A step of every environment under a policy of one: the next state, timestep and carry, and the actions taken."""
+    key_policy, key_step = jax.random.split(key)
+    action, carry = jax.vmap(policy)(jax.random.split(key_policy, vec.num_envs), state.env, timestep, carry)
+    return *vec.step(key_step, state, action, env_params), carry, action
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,12 +184,7 @@ def record(
     key_reset, key_steps = jax.random.split(key)
     vec = vectorize(env, episodes)
 
-    @jax.jit
-    def step(key: jax.Array, state: VecState, timestep: TimeStep, carry: Any, env_params: EnvParams) -> tuple:
-        key_policy, key_step = jax.random.split(key)
-        action, carry = jax.vmap(policy)(jax.random.split(key_policy, episodes), state.env, timestep, carry)
-        return *vec.step(key_step, state, action, env_params), carry, action
-
+    step = jax.jit(functools.partial(_step, vec, policy))
     state, timestep = jax.jit(vec.reset)(key_reset, env_params)
     carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (episodes, *leaf.shape)), carry)
     frames, lengths = [(state.env, timestep)], np.zeros(episodes, int)

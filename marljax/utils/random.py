@@ -35,12 +35,12 @@ def normal(uniform: jax.Array) -> jax.Array:
     return math.sqrt(2.0) * jax.lax.erf_inv(symmetric)
 
 
-def permutation(uniform: jax.Array) -> jax.Array:
-    """int32 [..., K] permutations of 0 to K − 1: the ranks of uniform numbers, which need no sort; for a K of a few dozen."""
-    lower = uniform[..., None, :] < uniform[..., None]
-    index = jnp.arange(uniform.shape[-1])
-    tied = (uniform[..., None, :] == uniform[..., None]) & (index < index[:, None])
-    return jnp.sum(lower | tied, axis=-1, dtype=jnp.int32)
+def ranks(values: jax.Array) -> jax.Array:
+    """int32 [..., K] rank of each value in ascending order, a random permutation if they are random; for a K of a few dozen."""
+    index = jnp.arange(values.shape[-1])
+    below = values[..., None, :] < values[..., None]
+    earlier = (values[..., None, :] == values[..., None]) & (index < index[:, None])
+    return jnp.sum(below | earlier, axis=-1, dtype=jnp.int32)
 
 
 def batch_last(draw: Callable[[jax.Array], Any], data: jax.Array, impl: Any) -> Any:

@@ -38,11 +38,7 @@ class Stage:
 
         self._bounds: tuple[float, ...] = ()
         self._background: Any = None
-        x_min, x_max, y_min, y_max = map(float, scenes.bounds[0])
-        width, height = x_max - x_min, abs(y_max - y_min)
-        if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
-            bounds = f"({x_min:g}, {x_max:g}, {y_min:g}, {y_max:g})"
-            raise UserError(f"the scene's bounds {bounds} are not a view; give finite x_min < x_max, y_min < y_max")
+        width, height = view_size(scenes)
         rows = panels(width, height)
         window = width / rows
         scale = min((WIDTH - 2 * MARGIN) / window, (MAX_HEIGHT - HEADER) / rows / height)
@@ -91,6 +87,16 @@ class Stage:
         from PIL import Image
 
         return Image.fromarray(np.asarray(self._canvas.buffer_rgba())[..., :3])
+
+
+def view_size(scenes: Scene) -> tuple[float, float]:
+    """Width and height of the first view; ``UserError`` if it is none."""
+    x_min, x_max, y_min, y_max = map(float, scenes.bounds[0])
+    width, height = x_max - x_min, abs(y_max - y_min)
+    if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
+        bounds = f"({x_min:g}, {x_max:g}, {y_min:g}, {y_max:g})"
+        raise UserError(f"the scene's bounds {bounds} are not a view; give finite x_min < x_max, y_min < y_max")
+    return width, height
 
 
 def panels(width: float, height: float) -> int:

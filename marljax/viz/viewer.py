@@ -1,23 +1,23 @@
 """Episodes as one self-contained page for a browser. Axis letters: T frames, A agents, K shapes of a kind."""
 
 import base64
-import dataclasses
 import importlib.resources
 import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marljax.core.environment import Environment
 from marljax.core.layout import OWN
 from marljax.core.scene import Scene
+from marljax.core.types import TimeStep
 from marljax.errors import UserError
 from marljax.io.files import replacing
-from marljax.viz.stage import needed_entries, panels
+from marljax.viz.stage import needed_entries, panels, view_size
 
 LARGEST = 3_000_000  # bytes of a page
 LEVELS = 2**16 - 1  # of a quantised array, between its least and its greatest value
@@ -26,29 +26,32 @@ MOST_NUMBERS = 600_000  # of observations in an episode; more are not listed
 EXACT = ("action", "reward", "obs", "metrics.", "time", "status")
 
 
-@dataclasses.dataclass(frozen=True)
-class Episode:
-    """An episode's frames, the leaves on the host."""
+class Episode(NamedTuple):
+    """The frames of an episode, on the host."""
 
     scenes: Scene  # [T, …]
+    fps: float
     observation: np.ndarray | None  # [T, A, O]; None: not listed
     action: np.ndarray  # [T, A, …], of the last frame any
-    reward: np.ndarray  # [T, A]
+    reward: np.ndarray  # [T, A], of all steps since the frame before
     alive: np.ndarray  # [T, A]
     metrics: Mapping[str, np.ndarray]  # [T] each
-    fps: float
 
-    def at(self, steps: np.ndarray) -> "Episode":
-        """With the frames of these steps, of which the scenes are; rewards are those of all steps since the frame before."""
-        total = np.cumsum(self.reward, axis=0, dtype=np.float64)[steps]
-        listed = self.observation is not None and self.observation[steps].size <= MOST_NUMBERS
-        return dataclasses.replace(
-            self,
-            observation=self.observation[steps] if self.observation is not None and listed else None,
-            action=self.action[steps],
+    @classmethod
+    def of(cls, scenes: Scene, steps: np.ndarray, fps: float, timesteps: TimeStep, actions: np.ndarray) -> "Episode":
+        """The frames at ``steps`` [T], of which ``scenes`` are, of a whole episode's timesteps and actions."""
+        obs = timesteps.obs
+        flat = np.asarray(obs[OWN]) if isinstance(obs, Mapping) and OWN in obs else obs
+        listed = isinstance(flat, np.ndarray) and flat.ndim == 3 and flat[steps].size <= MOST_NUMBERS
+        total = np.cumsum(timesteps.reward, axis=0, dtype=np.float64)[steps]
+        return cls(
+            scenes=scenes,
+            fps=fps,
+            observation=flat[steps] if listed else None,
+            action=actions[np.minimum(steps, len(actions) - 1)],
             reward=np.diff(total, axis=0, prepend=0.0),
-            alive=self.alive[steps],
-            metrics={name: values[steps] for name, values in self.metrics.items()},
+            alive=np.asarray(timesteps.alive)[steps],
+            metrics={name: np.asarray(values)[steps] for name, values in timesteps.metrics.items()},
         )
 
 
@@ -59,8 +62,12 @@ def write_page(env: Environment, episodes: Sequence[Episode], path: str | os.Pat
         UserError: where a single episode is too large, or the file cannot be written.
     """
     template = importlib.resources.files("marljax.viz").joinpath("viewer.html").read_text(encoding="utf-8")
+    packed = [_pack(_arrays(episode)) for episode in episodes]
     for count in range(len(episodes), 0, -1):
-        page = _page(template, env, episodes[:count], title, subtitle)
+        headers, blobs = zip(*packed[:count], strict=True)
+        meta = _meta(env, episodes[:count]) | {"title": title, "subtitle": subtitle, "arrays": headers}
+        text = json.dumps(meta, ensure_ascii=False).replace("<", "\\u003c")
+        page = template.replace("__META__", text).replace("__BLOB__", "\n".join(blobs)).encode()
         if len(page) <= LARGEST:
             break
     else:
@@ -70,31 +77,24 @@ def write_page(env: Environment, episodes: Sequence[Episode], path: str | os.Pat
     return count
 
 
-def _page(template: str, env: Environment, episodes: Sequence[Episode], title: str, subtitle: str) -> bytes:
-    packed = [_pack(_arrays(episode)) for episode in episodes]
+def _meta(env: Environment, episodes: Sequence[Episode]) -> dict[str, Any]:
+    """What the page needs to know of the environment and the episodes."""
     first, display = episodes[0], env.display
-    x_min, x_max, y_min, y_max = (float(bound) for bound in first.scenes.bounds[0])
     names = [name for name in (*display.metrics, "return", *sorted(first.metrics)) if name in first.metrics]
-    meta = {
-        "title": title,
-        "subtitle": subtitle,
+    needed = [needed_entries(display.legend, episode.scenes) for episode in episodes]
+    observed = next((episode.observation for episode in episodes if episode.observation is not None), None)
+    return {
         "agents": env.num_agents,
-        "rows": panels(x_max - x_min, abs(y_max - y_min)),
+        "rows": panels(*view_size(first.scenes)),
         "units": dict(display.units),
         "actions": list(display.actions),
         "whole": bool(np.all(first.scenes.time == np.round(first.scenes.time))),
         "status": [name.replace("_", " ") for name in getattr(first.scenes.status, "_fields", ())],
-        "legend": [(name, list(colour)) for name, colour in needed_entries(display.legend, first.scenes)],
+        "legend": [entry for entry in display.legend if any(entry in entries for entries in needed)],
         "metrics": [(name, display.meanings.get(name, "")) for name in dict.fromkeys(names)][:STRIPS],
-        "columns": [] if first.observation is None else column_names(env, first.observation.shape[-1]),
-        "episodes": [
-            {"frames": len(episode.scenes.time), "fps": episode.fps, "arrays": header}
-            for episode, (header, _) in zip(episodes, packed, strict=True)
-        ],
+        "columns": [] if observed is None else column_names(env, observed.shape[-1]),
+        "episodes": [{"frames": len(episode.scenes.time), "fps": episode.fps} for episode in episodes],
     }
-    blob = base64.b64encode(zlib.compress(b"".join(data for _, data in packed), 9)).decode()
-    text = json.dumps(meta, ensure_ascii=False).replace("<", "\\u003c")
-    return template.replace("__META__", text).replace("__BLOB__", blob).encode()
 
 
 def column_names(env: Environment, width: int) -> list[str]:
@@ -123,8 +123,8 @@ def _arrays(episode: Episode) -> dict[str, np.ndarray]:
     return {name: array for name, array in arrays.items() if array.size}
 
 
-def _pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], bytes]:
-    """What the page needs to know of each array, and all of them in 16-bit words.
+def _pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], str]:
+    """What the page needs to know of each array, and all of them in 16-bit words, compressed.
 
     What is drawn is quantised, as differences from frame to frame; numbers that are read keep all their bits, the upper halves
     first.
@@ -143,10 +143,4 @@ def _pack(arrays: Mapping[str, np.ndarray]) -> tuple[list[dict[str, Any]], bytes
             entry |= {"low": low, "step": step}
         parts.append(words.astype("<u2").tobytes())
         header.append(entry)
-    return header, b"".join(parts)
-
-
-def listed_observation(obs: Any) -> np.ndarray | None:
-    """[T, A, O]: the observation where it is flat, the agents' own part where some is shared; None for any other."""
-    flat = np.asarray(obs[OWN]) if isinstance(obs, Mapping) and OWN in obs else obs
-    return flat if isinstance(flat, np.ndarray) and flat.ndim == 3 else None
+    return header, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from marljax.utils.random import flat, named, normal, permutation
+from marljax.utils.random import flat, named, normal, ranks
 
 
 @pytest.mark.parametrize("draw", [jax.random.uniform, jax.random.gumbel])
@@ -35,11 +35,11 @@ def test_normal_numbers_are_those_of_jax():
     assert np.isfinite(normal(jnp.array([0.0, 1.0 - 2.0**-23]))).all()
 
 
-def test_permutations_are_ranks_and_ties_keep_their_order():
+def test_ranks_of_random_numbers_are_permutations_and_ties_keep_their_order():
     uniform = jax.random.uniform(jax.random.key(0), (2_000, 4))
-    found = np.asarray(permutation(uniform))
+    found = np.asarray(ranks(uniform))
     np.testing.assert_array_equal(found, np.argsort(np.argsort(uniform, axis=1), axis=1))
     counts = np.unique(found, axis=0, return_counts=True)[1]
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > 0.01
-    np.testing.assert_array_equal(permutation(jnp.array([0.5, 0.2, 0.5, 0.2])), [2, 0, 3, 1])
+    np.testing.assert_array_equal(ranks(jnp.array([0.5, 0.2, 0.5, 0.2])), [2, 0, 3, 1])

@@ -47,6 +47,10 @@ ready.then(() => {
 """
 
 
+def filmed(settings, episodes):
+    return [(episode, report.film(settings, episode)) for episode in episodes]
+
+
 def settings_of(env, *overrides):
     return compose.compose("ippo", [f"env={env}", "tuned=none", *overrides])
 
@@ -58,7 +62,7 @@ def merge(tmp_path_factory):
     policy = report.scripted_policies(settings)["random"]
     episodes = record(policy.env, policy.env_params, policy.policy, policy.carry, suite_key(1), episodes=2)
     path = tmp_path_factory.mktemp("page") / "merge.html"
-    assert report.write_page(settings, episodes, path, "random </script> drivers") == 2
+    assert report.write_page(settings, filmed(settings, episodes), path, "random </script> drivers") == 2
     return episodes, path
 
 
@@ -116,9 +120,9 @@ def test_every_environment_has_a_page_with_agents_to_point_at(words, tmp_path):
     policy = next(iter(report.scripted_policies(settings).values()))
     episodes = record(policy.env, policy.env_params, policy.policy, policy.carry, suite_key(1), max_steps=60)
     path = tmp_path / "page.html"
-    assert report.write_page(settings, episodes, path, "scripted") == 1
+    assert report.write_page(settings, filmed(settings, episodes), path, "scripted") == 1
     meta, _ = words_of(path.read_text(encoding="utf-8"))
-    names = {array["name"]: array["shape"] for array in meta["episodes"][0]["arrays"]}
+    names = {array["name"]: array["shape"] for array in meta["arrays"][0]}
     assert names["agents"][1] >= settings.env.num_agents
     assert names["obs"][2] == len(meta["columns"]) > 0
 
@@ -126,6 +130,7 @@ def test_every_environment_has_a_page_with_agents_to_point_at(words, tmp_path):
 def test_what_does_not_fit_is_left_out_or_refused(merge, tmp_path, monkeypatch):
     episodes, _ = merge
     settings = settings_of("merge", "env.density=easy", "env.duration=12")
+    episodes = filmed(settings, episodes)
     report.write_page(settings, episodes[:1], tmp_path / "one.html", "random")
     monkeypatch.setattr(viewer, "LARGEST", (tmp_path / "one.html").stat().st_size)
     assert report.write_page(settings, episodes, tmp_path / "one.html", "random") == 1
