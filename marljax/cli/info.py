@@ -45,7 +45,10 @@ def description(env_name: str, overrides: Sequence[str] = ()) -> str:
         "agents": f"{env.num_agents}" + (f" in {teams} teams" if teams > 1 else ""),
         "action": str(env.action_space),
         "observation": str(env.observation_space),
-        "its columns": "; ".join(f"{part.name}: {part.count} × {part.width}" for part in env.obs_layout),
+        "its columns": "; ".join(
+            f"{part.name}: {part.count} × {part.width}" + (f" ({', '.join(part.columns)})" if part.columns else "")
+            for part in env.obs_layout
+        ),
         "global state": f"{global_state.size} numbers",
         "episode": "" if steps is None else f"at most {steps} steps",
         "scripted policies": "; ".join(scripted_policies(settings)),

@@ -98,11 +98,16 @@ def _meta(env: Environment, episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def column_names(env: Environment, width: int) -> list[str]:
-    """A name for each column of a flat observation, from the environment's layout: ``own 3``, ``neighbours 2.5``."""
+    """A name for each column of a flat observation, from the environment's layout: ``own vx``, ``neighbours 2 x``.
+
+    Of an observation in parts only ``own`` is listed.
+    """
+    layout = [part for part in env.obs_layout if part.name == OWN or not isinstance(env.observation_space, Mapping)]
     names = []
-    for part in env.obs_layout:
-        own = part.name == OWN or part.count == 1
-        names += [f"{part.name} {c}" if own else f"{part.name} {k}.{c}" for k in range(part.count) for c in range(part.width)]
+    for part in layout:
+        columns = part.columns or range(part.width)
+        entities = [part.name] if part.count == 1 else [f"{part.name} {number}" for number in range(part.count)]
+        names += [f"{entity} {column}" for entity in entities for column in columns]
     return names if len(names) == width else [str(column) for column in range(width)]
 
 
