@@ -384,6 +384,6 @@ def explain(
     observe = jax.vmap(functools.partial(get_inputs, env, config, env_params))
     inputs = jax.tree.map(lambda x: x[:, 0], observe(env_state, timestep))
     carry, networks = initial_carry(env, config, timestep.first.shape[1]), make_networks(env, config)
-    (_, pi), (_, value) = (network(params, inputs, carry) for network in (networks.policy, networks.value))
+    pi, value = networks.policy(params, inputs, carry)[1], networks.value(params, inputs, carry)[1]
     value = params.value_stats.denormalize(value) if config.normalize_values else value
     return pi.parameters() | {"value": value / config.reward_scale}

@@ -1,4 +1,4 @@
-"""The commands ``marljax evaluate`` and ``marljax replay``."""
+"""The command ``marljax evaluate``, and what all commands on run folders share."""
 
 import dataclasses
 import sys
@@ -45,16 +45,7 @@ class EvaluateOptions(PolicyOptions):
     episodes: int = option(320, low=1, high=evaluation.PARTS_PER_SUITE, help="for every seed of the run")
 
 
-@dataclasses.dataclass(frozen=True)
-class ReplayOptions(PolicyOptions):
-    """Options of ``marljax replay``, which plays the first episodes of a suite."""
-
-    out: str | None = option(None, help="file to write: .html for a browser, .gif or .mp4; null: replay.html in the run folder")
-    episodes: int = option(1, low=1, high=20, help="in a page; it holds 3 MB, and later ones are left out")
-    seed: int | None = option(None, help="of the run; null: the one with the best evaluation")
-
-
-Options = TypeVar("Options", PlotOptions, EvaluateOptions, ReplayOptions)
+Options = TypeVar("Options", bound=PlotOptions)
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -68,7 +59,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     from marljax.training.best import best_updates
     from marljax.training.progress import print_line
 
-    loaded = _load(folder, options, changes)
+    loaded = load_run(folder, options, changes)
     settings, screen = loaded.settings, terminal.screen()
     part = evaluation.fresh_part(options.suite)
     rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
@@ -79,51 +70,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     return 0
 
 
-def replay(arguments: Sequence[str]) -> int:
-    """Writes episodes of the trained policy as a page for a browser, or one as an animation."""
-    meaning = (
-        "Writes the first episodes of a suite, played by the trained policy, as a page for a browser, or one as an animation."
-    )
-    if explained(arguments, "replay <run folder> [key=value …]", meaning, ReplayOptions, "env.<key>=…"):
-        return 0
-    folder, options, changes = folder_and_options(arguments, ReplayOptions)
-    path = Path(options.out or folder / "replay.html")
-    if path.suffix not in (".html", ".gif", ".mp4"):
-        raise UserError(f"out={path} has no known format; write an .html, a .gif or an .mp4 file")
-    if path.suffix != ".html" and options.episodes > 1:
-        raise UserError(f"a {path.suffix} file shows one episode; leave out episodes, or write an .html file")
-    if path.suffix == ".mp4":
-        from marljax.viz import animation
-
-        animation.check_ffmpeg()
-    import jax
-
-    from marljax.reporting import report
-
-    loaded = _load(folder, options, changes)
-    settings, index = loaded.settings, loaded.index_of(options.seed, folder)
-    params = jax.tree.map(lambda leaf: leaf[index], loaded.params)
-    key = evaluation.suite_key(evaluation.fresh_part(options.suite))
-    episodes = report.record_episodes(settings, params, key, options.episodes)
-    if path.suffix == ".html":
-        shown = [(episode, report.film(settings, episode)) for episode in episodes]
-        whose = f"seed {settings.seeds[index]}, fresh episodes of suite {options.suite}"
-        held = report.write_page(settings, shown, path, whose)
-        if held < len(episodes):
-            print(f"{path} holds {held} of {len(episodes)} episodes: more would be larger than 3 MB")
-        episodes = episodes[:held]
-    else:
-        report.animate(settings, report.film(settings, episodes[0]), path)
-    report.draw_charts(settings, episodes[0], path.with_suffix(".png"))
-    if loaded.update_of(index, options.which) == 0:
-        print(f"warning: seed {settings.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
-    for number, episode in enumerate(episodes, 1):
-        which = f" episode {number}" if len(episodes) > 1 else ""
-        print(f"{path}{which}: " + "  ".join(f"{name} {value:.3g}" for name, value in episode.metrics.items()))
-    return 0
-
-
-def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[str, Any]) -> Loaded:
+def load_run(folder: Path, options: PolicyOptions, changes: dict[str, Any]) -> Loaded:
     """The trained policies of a run, with changes to its environment."""
     enable_compilation_cache()
     loaded = load.load_replicas(folder, options.which, options.trial, options.trust, changes)

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,10 +26,13 @@ from marljax.io.metrics_log import Row, read_rows
 from marljax.reporting.tables import comparison, pooled
 from marljax.testing.static import scene_error, scripted_policies_of, user_code
 from marljax.training.best import best_or_last, best_updates, same_parameters
-from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, Recording, record, suite_key
+from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, Recording, record, score_of, suite_key
 from marljax.training.progress import caveat, print_line
 from marljax.training.runner import Run, play_suite
 from marljax.utils import distributed
+
+if TYPE_CHECKING:
+    from marljax.viz.viewer import Player
 
 Metrics = dict[str, np.ndarray]
 Rows = list[tuple[str, Metrics]]  # (policy, metrics [S, episodes] or [episodes])
@@ -235,6 +238,8 @@ def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
 
 def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
     """An episode in a run folder as animation and page, and its charts; the start of the run has said if there is no scene."""
+    from marljax.viz import viewer
+
     path, page, charts = (folder / name for name in (run_folder.EPISODE, run_folder.PAGE, run_folder.CHARTS))
     has_scene = not scene_error(settings.base_env, settings.env_params)
     if has_scene:
@@ -242,12 +247,12 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
     elif settings.base_env.display.charts is None:
         return
     try:
-        (episode,) = record_episodes(settings, params, suite_key(FINAL_PART))
+        (episode,) = record_episodes(settings, params, FINAL_PART, [0])
         draw_charts(settings, episode, charts)
         if has_scene:
             shown = film(settings, episode)
             animate(settings, shown, path)
-            write_page(settings, [(episode, shown)], page, f"{whose}, frozen episode 1")
+            viewer.write_page([player(settings, f"{whose}, frozen episode 1", [(episode, shown)])], page, settings.label)
     except (UserError, jax.errors.JaxRuntimeError) as error:  # must not fail a finished run
         print_line(console, f"no animation: {first_line(error)}")
     if charts.exists():
@@ -298,10 +303,22 @@ class Film(NamedTuple):
     fps: float
 
 
-def record_episodes(settings: Settings, params: Any, key: jax.Array, episodes: int = 1) -> list[Recording]:
-    """Greedy episodes of one replica's parameters: the first that ``compare`` plays with this key."""
-    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
-    return record(settings.env, settings.env_params, policy, policy.initial_carry(), key, episodes=episodes)
+def record_episodes(settings: Settings, params: Any, part: int, indices: Sequence[int]) -> list[Recording]:
+    """Greedy episodes of one replica's parameters, by their index among those that ``compare`` plays from ``part`` on."""
+    policy, env_params = LearnedPolicy(settings.algorithm, settings.env, settings.config, params), settings.env_params
+    found: dict[int, Recording] = {}
+    for offset in sorted({index // PART_EPISODES for index in indices}):
+        own = [index for index in indices if index // PART_EPISODES == offset]
+        key, within = suite_key(part + offset), [index % PART_EPISODES for index in own]
+        recorded = record(settings.env, env_params, policy, policy.initial_carry(), key, episodes=within)
+        found |= dict(zip(own, recorded, strict=True))
+    return [found[index] for index in indices]
+
+
+def worst_episodes(settings: Settings, params: Any, part: int, episodes: int, count: int) -> list[int]:
+    """Indices of the ``count`` episodes of lowest return among ``episodes`` from ``part`` on, the worst first."""
+    score = score_of(learned(settings, jax.tree.map(lambda leaf: leaf[None], params), part, episodes))[0]
+    return np.argsort(score, kind="stable")[:count].tolist()
 
 
 def draw_charts(settings: Settings, episode: Recording, path: Path) -> None:
@@ -336,10 +353,9 @@ def animate(settings: Settings, shown: Film, path: Path) -> None:
         animation.animate(settings.env, shown.scenes, path, fps=shown.fps)
 
 
-def write_page(settings: Settings, episodes: Sequence[tuple[Recording, Film]], path: Path, whose: str) -> int:
-    """Episodes as a page for a browser; returns how many it holds. The same errors as ``animate``."""
+def player(settings: Settings, name: str, episodes: Sequence[tuple[Recording, Film]]) -> Player:
+    """A policy with its episodes, for ``viewer.write_page``; ``UserError`` where the code of the environment fails."""
     from marljax.viz import viewer
 
     with user_code(type(settings.base_env), "what draws an episode"):
-        pages = [viewer.Episode.of(*shown, jax.device_get(episode.timesteps), episode.actions) for episode, shown in episodes]
-        return viewer.write_page(settings.env, pages, path, settings.label, whose)
+        return viewer.Player(name, settings.env, [viewer.Episode.of(*shown, episode) for episode, shown in episodes])
