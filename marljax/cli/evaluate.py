@@ -16,7 +16,7 @@ from marljax.core.fields import option
 from marljax.errors import UserError, unknown
 from marljax.io import run_folder, terminal
 from marljax.io.run_folder import Which
-from marljax.training import evaluation, load
+from marljax.training import evaluation, load, policy_file
 from marljax.training.load import Loaded
 
 ALGO_TARGET = "algo.target"
@@ -99,5 +99,6 @@ def folder_and_options(arguments: Sequence[str], kind: type[Options]) -> tuple[P
         else:
             raise unknown("option", key, [*names, "env.target" if kind is PlotOptions else "env.<key>"])
     options = convert.build(kind, "", values)
-    run_folder.read_config(Path(folder))  # an error if it is none, before the heavy imports
+    if not policy_file.is_policy_file(Path(folder)):
+        run_folder.read_config(Path(folder))  # an error if it is none, before the heavy imports
     return Path(folder), options, changes

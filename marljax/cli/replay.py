@@ -12,6 +12,7 @@ from marljax.config.settings import Settings
 from marljax.core.fields import option
 from marljax.errors import UserError
 from marljax.training import evaluation
+from marljax.training.policy_file import is_policy_file
 
 FORMATS = (".html", ".gif", ".mp4")
 WORST_OF = 320  # episodes among which the worst are found
@@ -22,7 +23,7 @@ SIDE_BY_SIDE = 2  # runs that a page shows
 class ReplayOptions(PolicyOptions):
     """Options of ``marljax replay``, which plays episodes of a suite."""
 
-    out: str | None = option(None, help="file to write: .html for a browser, .gif or .mp4; null: replay.html in the run folder")
+    out: str | None = option(None, help="file to write: .html for a browser, .gif or .mp4; null: replay.html, in the run folder")
     episodes: int = option(1, low=1, high=20, help="the first of the suite; a page holds 3 MB, and later ones are left out")
     worst: int | None = option(None, low=1, high=20, help=f"instead those of lowest return among the first {WORST_OF}")
     seed: int | None = option(None, help="of the run; null: the one with the best evaluation")
@@ -47,7 +48,7 @@ def replay(arguments: Sequence[str]) -> int:
     words = arguments[len(folders) :]
     parsed = [folder_and_options([folder, *words], ReplayOptions) for folder in folders]
     folder, options, changes = parsed[0]
-    path = Path(options.out or folder / "replay.html")
+    path = Path(options.out or (f"{folder.stem}.html" if is_policy_file(folder) else folder / "replay.html"))
     _check_output(path, options, folders)
     from marljax.reporting import report
 
@@ -111,7 +112,7 @@ def _load(folder: Path, options: ReplayOptions, changes: Mapping[str, Any]) -> R
 def _name(run: Replayed, folders: Sequence[str]) -> str:
     """Of a policy on the page: the algorithm and the run where there are several."""
     seed = f"seed {run.seed}"
-    return seed if len(folders) == 1 else f"{run.settings.algo} {run.folder.resolve().name}, {seed}"
+    return seed if len(folders) == 1 else f"{run.settings.algo} {run.folder.resolve().stem}, {seed}"
 
 
 def _check_same_environment(one: Replayed, other: Replayed) -> None:

@@ -1,9 +1,11 @@
 """Trained policies from run folders. Axis letter: S replicas."""
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ from marljax.core.types import EnvParams
 from marljax.errors import UserError, short_repr
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
+from marljax.training import policy_file
 from marljax.training.best import Best, best_or_last, best_updates
 from marljax.training.evaluation import LearnedPolicy
 from marljax.training.mesh import make_mesh
@@ -34,15 +37,25 @@ class TrainedPolicy(LearnedPolicy):
     seed: int
     update: int  # after which these parameters were taken
     score: float  # mean evaluation return then; NaN where it was not evaluated
+    settings: Settings  # of the run, for its setting alone
+    card: Mapping[str, Any]  # of a policy file: how it was trained, and its result; else empty
+
+    def save(self, path: str | os.PathLike, card: Mapping[str, Any] | None = None) -> None:
+        """Writes the policy as a file that ``load`` reads, without the rest of its run: ``policy.save("merge.npz")``.
+
+        ``card`` replaces what the file says of the policy, in JSON's types. Raises ``UserError`` where it cannot be written.
+        """
+        policy_file.write(path, self.settings, self.params, self.seed, self.update, self.card if card is None else card)
 
 
 def load(
     run: str | Path, seed: int | None = None, which: Which = "best", trial: int | None = None, trust: bool = False
 ) -> TrainedPolicy:
-    """The policy of a run folder: ``policy = marljax.load("runs/mappo_merge/…")``.
+    """The policy of a run folder, ``policy = marljax.load("runs/mappo_merge/…")``, or of a file.
 
     Args:
-        run: the folder.
+        run: the folder, a file that ``policy.save`` wrote, or a policy that comes with marljax, such as
+            ``"pretrained/merge-hard-mappo"``.
         seed: of the run; by default the one with the best evaluation.
         which: ``"best"``, the evaluated parameters with the highest return, or ``"last"``, those of the newest checkpoint.
         trial: number of a setting of a sweep; by default the best.
@@ -75,6 +88,8 @@ def load(
         seed=chosen.seeds[index],
         update=update,
         score=float(score) if which == "best" and np.isfinite(score) else float("nan"),
+        settings=chosen,
+        card=replicas.card,
     )
 
 
@@ -86,6 +101,7 @@ class Loaded(NamedTuple):
     best: Best
     update: int  # of the newest checkpoint
     warnings: tuple[str, ...] = ()  # of damaged checkpoints and changed env_params
+    card: Mapping[str, Any] = MappingProxyType({})  # of a policy file
 
     def index_of(self, seed: int | None, folder: Path) -> int:
         """Index of the replica with the seed; for None of the one with the best evaluation."""
@@ -109,6 +125,10 @@ def load_replicas(
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
+    if policy_file.is_policy_file(folder):
+        chosen, params, about = policy_file.read(folder, trust, repeated)
+        best = Best(params, np.full(1, np.nan, np.float32), np.full(1, about["update"], np.int32))
+        return Loaded(chosen, params, best, about["update"], card=about["card"])
     whole = settings.from_tree(trusting.read_config(folder, repeated or {}, trust))
     trial = _choose_trial(folder, whole, trial)
     search, parts = whole.run.search, [(folder, whole)]
