@@ -47,9 +47,9 @@ def write(path: str | os.PathLike, settings: Settings, params: Any, seed: int, u
     """Writes the parameters of one replica; ``card`` holds further JSON values that describe the policy."""
     tree = {name: settings.tree[name] for name in ("algo_name", "env_name", "algo", "env")} | {"seed": seed}
     about = {"format": FORMAT, "marljax": __version__, "env_version": settings.env.version, "update": update, "config": tree}
-    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(params)}
+    arrays: dict[str, Any] = {name: np.asarray(leaf) for name, leaf in named_leaves(params)}
     with replacing(path, (SUFFIX,)) as draft:
-        np.savez_compressed(draft, **arrays, **{CARD: np.array(json.dumps(about | {"card": dict(card)}))})
+        np.savez_compressed(draft, **arrays | {CARD: np.array(json.dumps(about | {"card": dict(card)}))})
 
 
 def read(path: Path, trust: bool = False, repeated: Mapping[str, Any] | None = None) -> tuple[Settings, Any, dict[str, Any]]:
