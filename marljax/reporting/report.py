@@ -353,7 +353,7 @@ def animate(settings: Settings, shown: Film, path: Path) -> None:
         animation.animate(settings.env, shown.scenes, path, fps=shown.fps)
 
 
-def player(settings: Settings, name: str, episodes: Sequence[tuple[Recording, Film]]) -> Player:
+def player(settings: Settings, name: str, episodes: Sequence[tuple[Recording, Film]]) -> "Player":
     """A policy with its episodes, for ``viewer.write_page``; ``UserError`` where the code of the environment fails."""
     from marljax.viz import viewer
 
