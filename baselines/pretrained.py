@@ -27,7 +27,7 @@ COMMANDS = {
     **{f"merge-{density}-mappo": f"mappo env=merge env.density={density}" for density in ("easy", "medium", "hard")},
     **{f"smax-{scenario}-mappo": f"mappo env=smax env.scenario={scenario}" for scenario in ("3m", "2s3z")},
     "ride_dispatch-ospo": "ospo env=ride_dispatch env.preset=manhattan-300 tuned=ahead",
-    "swarm-hover-ippo": "ippo env=swarm env.preset=static_same_goal env.drones=1",
+    "swarm-hover-ippo": "ippo env=swarm env.preset=static_same env.drones=1",
     "swarm-coverage-ippo": "ippo env=swarm env.preset=coverage tuned=coverage",
 }
 

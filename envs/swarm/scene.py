@@ -403,5 +403,5 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
         trails=Trails(heads.T, jnp.full(count, 1.6), jnp.full(count, TRAIL), _faded(own, 0.8)),
         agents=heads.T,
         axis=jnp.array(False),
-        space=() if landmarks else spaces.draw(body, size, _marked(own, marks), goal, own, obstacles, (aside, up), room, STYLE),
+        space=() if landmarks else spaces.draw(body, size, _marked(own, marks), goal, own, obstacles, (aside, up), STYLE),
     )

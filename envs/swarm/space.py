@@ -23,7 +23,6 @@ def draw(
     goal_colour: jax.Array,
     obstacles: Any,
     view: tuple[jax.Array, jax.Array],
-    room: Any,
     style: tuple[Colour, Colour, Colour],
 ) -> Space:
     """The drones in their room.
@@ -36,8 +35,7 @@ def draw(
         goal_colour: [N, 4].
         obstacles: None without any.
         view: half width and height in m of the part of the room in view.
-        room: its half width and height in m.
-        style: colours of the grid, the room's edges and the obstacles.
+        style: colours of the grid, the floor's edge and the obstacles.
     """
     goals = goal.T
     position = body.position.T
@@ -61,7 +59,7 @@ def draw(
         present = (obstacles.radius > 0)[:, None]
         foot, height = jnp.stack([obstacles.x, obstacles.y], axis=1), jnp.full(obstacles.x.shape, view[1])
         columns = Columns3D(foot, obstacles.radius, height, jnp.where(present, jnp.array(style[2]), 0.0))
-    parts = (_room(room, view[0], style), arms, *stems)
+    parts = (_floor(view[0], style), arms, *stems)
     return Space(
         size=jnp.stack(view),
         agents=position,
@@ -73,19 +71,15 @@ def draw(
     )
 
 
-def _room(room: Any, aside: jax.Array, style: tuple[Colour, Colour, Colour]) -> Lines3D:
-    """The floor's grid of 1 m within the view, and the edges of the room."""
-    half = jnp.minimum(room.half, aside)
+def _floor(half: jax.Array, style: tuple[Colour, Colour, Colour]) -> Lines3D:
+    """The floor's grid of 1 m within ``half`` m either way, and its edge."""
     number = np.arange(-LINES, LINES + 1.0)
     edge, zero = jnp.zeros(len(number)) + half, jnp.zeros(len(number))
     along = jnp.stack([-edge, number + zero, zero], 1), jnp.stack([edge, number + zero, zero], 1)
-    across = (points[:, np.array([1, 0, 2])] for points in along)
-    corners = np.array([(x, y) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))], float)
-    low = jnp.concatenate([room.half * corners, jnp.zeros((4, 1))], axis=1)
-    high = low + jnp.stack([0.0 * room.half, 0.0 * room.half, room.height])
-    after = np.array([1, 2, 3, 0])
+    across = tuple(points[:, np.array([1, 0, 2])] for points in along)
+    corners = half * np.array([(-1, -1, 0), (1, -1, 0), (1, 1, 0), (-1, 1, 0)], float)
     start, end = (
-        jnp.concatenate(points) for points in zip(along, across, (low, low[after]), (high, high[after]), (low, high), strict=True)
+        jnp.concatenate(points) for points in zip(along, across, (corners, corners[np.array([1, 2, 3, 0])]), strict=True)
     )
     grid = jnp.where((jnp.abs(number) <= half)[:, None], jnp.array(style[0]), 0.0)
-    return Lines3D(start, end, jnp.concatenate([grid, grid, jnp.tile(jnp.array([style[1]]), (12, 1))]))
+    return Lines3D(start, end, jnp.concatenate([grid, grid, jnp.tile(jnp.array([style[1]]), (4, 1))]))
