@@ -48,7 +48,7 @@ ready.then(() => {
 
 
 def filmed(settings, episodes):
-    return [(episode, report.film(settings, episode)) for episode in episodes]
+    return [(episode, report.film(settings.env, settings.env_params, episode)) for episode in episodes]
 
 
 def settings_of(env, *overrides):
@@ -59,10 +59,10 @@ def settings_of(env, *overrides):
 def merge(tmp_path_factory):
     """Two episodes of merge and their page."""
     settings = settings_of("merge", "env.density=easy", "env.duration=12")
-    policy = report.scripted_policies(settings)["random"]
+    policy = report.scripted_policies(settings.base_env, settings.env_params)["random"]
     episodes = record(policy.env, policy.env_params, policy.policy, policy.carry, suite_key(1), episodes=2)
     path = tmp_path_factory.mktemp("page") / "merge.html"
-    assert report.write_page(settings, filmed(settings, episodes), path, "random </script> drivers") == 2
+    assert report.write_page(settings.env, filmed(settings, episodes), path, settings.label, "random </script> drivers") == 2
     return episodes, path
 
 
@@ -117,10 +117,10 @@ def test_a_browser_plays_scrubs_and_shows_what_the_environment_gave(merge, tmp_p
 def test_every_environment_has_a_page_with_agents_to_point_at(words, tmp_path):
     env, *overrides = words.split()
     settings = settings_of(env, *overrides)
-    policy = next(iter(report.scripted_policies(settings).values()))
+    policy = next(iter(report.scripted_policies(settings.base_env, settings.env_params).values()))
     episodes = record(policy.env, policy.env_params, policy.policy, policy.carry, suite_key(1), max_steps=60)
     path = tmp_path / "page.html"
-    assert report.write_page(settings, filmed(settings, episodes), path, "scripted") == 1
+    assert report.write_page(settings.env, filmed(settings, episodes), path, settings.label, "scripted") == 1
     meta, _ = words_of(path.read_text(encoding="utf-8"))
     names = {array["name"]: array["shape"] for array in meta["arrays"][0]}
     assert names["agents"][1] >= settings.env.num_agents
@@ -131,10 +131,10 @@ def test_what_does_not_fit_is_left_out_or_refused(merge, tmp_path, monkeypatch):
     episodes, _ = merge
     settings = settings_of("merge", "env.density=easy", "env.duration=12")
     episodes = filmed(settings, episodes)
-    report.write_page(settings, episodes[:1], tmp_path / "one.html", "random")
+    report.write_page(settings.env, episodes[:1], tmp_path / "one.html", settings.label, "random")
     monkeypatch.setattr(viewer, "LARGEST", (tmp_path / "one.html").stat().st_size)
-    assert report.write_page(settings, episodes, tmp_path / "one.html", "random") == 1
+    assert report.write_page(settings.env, episodes, tmp_path / "one.html", settings.label, "random") == 1
     monkeypatch.setattr(viewer, "LARGEST", 1000)
     with pytest.raises(UserError, match=r"write a \.gif instead"):
-        report.write_page(settings, episodes, tmp_path / "none.html", "random")
+        report.write_page(settings.env, episodes, tmp_path / "none.html", settings.label, "random")
     assert not (tmp_path / "none.html").exists()
