@@ -87,11 +87,12 @@ class Played:
         which = "an episode" if count == 1 else f"{count} episodes"
         return f"<{which} of {self.title}: {headline(means, display.metrics, display.units, 3)}; .save('episode.html') to watch>"
 
-    def _repr_html_(self) -> str | None:
-        if scene_error(self.env, self.env_params):
-            return None  # the notebook shows the text instead
+    def _repr_html_(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
-            page = self.save(Path(folder) / "episode.html").read_text(encoding="utf-8")
+            try:
+                page = self.save(Path(folder) / "episode.html").read_text(encoding="utf-8")
+            except UserError as error:  # a notebook would print a traceback
+                return f"<p>{html.escape(repr(self))}</p><p>no page: {html.escape(str(error))}</p>"
         style = f"width: 100%; height: {HEIGHT}px; border: none"
         return f'<iframe srcdoc="{html.escape(page)}" style="{style}" title="{html.escape(self.title)}"></iframe>'
 

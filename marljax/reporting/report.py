@@ -22,7 +22,7 @@ from marljax.errors import UserError, first_line
 from marljax.io import cache, provenance, run_folder
 from marljax.io.metrics_log import Row, read_rows
 from marljax.reporting.episodes import animate, draw_charts, film, scripted_policies, write_page
-from marljax.reporting.tables import comparison, pooled, write
+from marljax.reporting.tables import comparison, pooled, write_comparison
 from marljax.testing.static import scene_error, user_code
 from marljax.training.best import best_or_last, best_updates, same_parameters
 from marljax.training.evaluation import Evaluator, LearnedPolicy, Recording, record, suite_key
@@ -86,9 +86,9 @@ def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) 
 
 
 def write_table(settings: Settings, rows: Rows, episodes: int, kind: str, path: Path) -> None:
-    """The rows of ``compare`` as a .csv, .json or .tex file; see ``tables.write``."""
+    """The rows of ``compare`` as a .csv, .json or .tex file; see ``write_comparison``."""
     title = f"{settings.label}, {settings.scenario}: {pooled(episodes, kind, len(settings.replicas))}"
-    write(rows, path, title, settings.seeds, settings.env.display.metrics, settings.env.display.units)
+    write_comparison(rows, path, title, settings.seeds, settings.env.display.metrics, settings.env.display.units)
 
 
 def describe_best(settings: Settings, updates: np.ndarray) -> list[str]:

@@ -130,7 +130,7 @@ def _texts(estimate: Estimate, share: bool, unit: str, dash: str) -> tuple[str, 
     return f"{100 * value:.1f}", interval
 
 
-def write(
+def write_comparison(
     rows: Rows,
     path: str | os.PathLike,
     title: str,

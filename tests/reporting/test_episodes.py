@@ -70,7 +70,7 @@ def test_a_notebook_shows_the_page_and_files_hold_the_episodes(walked, tmp_path)
 
 def test_without_a_scene_there_are_numbers():
     played = marljax.play(Points(), lambda key, state, timestep, carry: (jnp.zeros((2, 2)), carry))
-    assert played._repr_html_() is None
+    assert re.match("<p>&lt;an episode of .*return .*no page: Points has no scene", played._repr_html_())
     with pytest.raises(UserError, match="Points has no scene"):
         played.save("episode.html")
     with pytest.raises(UserError, match="Points has no scene"):

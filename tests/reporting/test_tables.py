@@ -121,7 +121,7 @@ def test_a_file_holds_the_intervals_of_policies_and_seeds(tmp_path):
     title, units = "320 fresh episodes, 95 %", {"speed": "m/s", "crashed_cavs": "%"}
     paths = [tmp_path / f"table.{kind}" for kind in ("csv", "json", "tex")]
     for path in paths:
-        tables.write(rows, path, title, [4, 5, 6], ["speed", "crash"], units)
+        tables.write_comparison(rows, path, title, [4, 5, 6], ["speed", "crash"], units)
     with paths[0].open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert list(lines[0])[3:6] == ["speed", "speed_low", "speed_high"]
