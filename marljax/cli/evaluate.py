@@ -20,17 +20,25 @@ from marljax.training import evaluation, load, policy_file
 from marljax.training.load import Loaded
 
 ALGO_TARGET = "algo.target"
+TABLES = (".csv", ".json", ".tex")  # formats
 
 
 @dataclasses.dataclass(frozen=True)
-class PlotOptions(Group):
-    """Options of ``marljax plot``."""
+class RunOptions(Group):
+    """Options of every command that reads a run folder."""
 
     trust: bool = option(False, help="import env.target of a run that was not trained here: it may run any code")
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyOptions(PlotOptions):
+class PlotOptions(RunOptions):
+    """Options of ``marljax plot``."""
+
+    out: str | None = option(None, help="file for the curve: .png, .svg or .pdf; null: curve.png in the run folder")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyOptions(RunOptions):
     """Options of the commands that play episodes."""
 
     suite: int = option(0, low=0, high=evaluation.SUITES - 1, help="set of episodes; no two have one in common")
@@ -43,9 +51,10 @@ class EvaluateOptions(PolicyOptions):
     """Options of ``marljax evaluate``."""
 
     episodes: int = option(320, low=1, high=evaluation.PARTS_PER_SUITE, help="for every seed of the run")
+    out: str | None = option(None, help="file to write the table to: .csv or .json, also of each seed, or .tex; null: none")
 
 
-Options = TypeVar("Options", bound=PlotOptions)
+Options = TypeVar("Options", bound=RunOptions)
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -54,6 +63,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     if explained(arguments, "evaluate <run folder> [key=value …]", meaning, EvaluateOptions, "env.<key>=…"):
         return 0
     folder, options, changes = folder_and_options(arguments, EvaluateOptions)
+    out = output_file(options.out, TABLES)
 
     from marljax.reporting import report
     from marljax.training.best import best_updates
@@ -64,6 +74,9 @@ def evaluate(arguments: Sequence[str]) -> int:
     part = evaluation.fresh_part(options.suite)
     rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
     screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))
+    if out is not None:
+        report.write_table(settings, rows, options.episodes, "fresh", out)
+        print_line(screen, f"table: {out}")
     if options.which == "best":
         for line in report.describe_best(settings, best_updates(loaded.best, loaded.update)):
             print_line(screen, line)
@@ -80,6 +93,18 @@ def load_run(folder: Path, options: PolicyOptions, changes: dict[str, Any]) -> L
     if env_changes.get("target") == loaded.settings.tree["env"].get("target"):
         env_changes.pop("target", None)  # repeated to allow its import, not changed
     return loaded._replace(settings=load.with_env(loaded.settings, env_changes))
+
+
+def output_file(out: str | None, suffixes: tuple[str, ...]) -> Path | None:
+    """The file of an option ``out``; ``UserError`` for one that cannot be written, before anything is computed for it."""
+    if out is None:
+        return None
+    path, known = Path(out), f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f"out={out} has no known format; its name has to end in {known}")
+    if not path.parent.is_dir():
+        raise UserError(f"out={out}: there is no folder {path.parent}; create it, or choose another")
+    return path
 
 
 def folder_and_options(arguments: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:

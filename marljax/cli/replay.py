@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marljax.cli.evaluate import PolicyOptions, folder_and_options, load_run
+from marljax.cli.evaluate import PolicyOptions, folder_and_options, load_run, output_file
 from marljax.cli.help import explained
 from marljax.config.settings import Settings
 from marljax.core.fields import option
 from marljax.errors import UserError
 from marljax.training import evaluation
+from marljax.training.evaluation import Recording
 from marljax.training.policy_file import is_policy_file
 
 FORMATS = (".html", ".gif", ".mp4")
@@ -50,44 +51,50 @@ def replay(arguments: Sequence[str]) -> int:
     folder, options, changes = parsed[0]
     path = Path(options.out or (f"{folder.stem}.html" if is_policy_file(folder) else folder / "replay.html"))
     _check_output(path, options, folders)
-    from marljax.reporting import report
+    from marljax.reporting import episodes, report
 
     runs = [_load(each, options, changes) for each, _, _ in parsed]
     for other in runs[1:]:
         _check_same_environment(runs[0], other)
-    part, count, first = evaluation.fresh_part(options.suite), options.worst or options.episodes, runs[0]
+    part, count, first = evaluation.fresh_part(options.suite), options.worst or options.episodes, runs[0].settings
     indices = list(range(count))
     if options.worst:
-        print(f"looking for the {count} worst of {WORST_OF} episodes of {_name(first, folders)}")
-        indices = report.worst_episodes(first.settings, first.params, part, WORST_OF, count)
+        print(f"looking for the {count} worst of {WORST_OF} episodes of seed {runs[0].seed}")
+        indices = report.worst_episodes(first, runs[0].params, part, WORST_OF, count)
     recorded = [report.record_episodes(run.settings, run.params, part, indices) for run in runs]
+    names = [_name(run, len(runs)) for run in runs]
     if path.suffix == ".html":
-        from marljax.viz import viewer
-
-        players = []
-        for run, own in zip(runs, recorded, strict=True):
-            shown = [(episode, report.film(run.settings, episode)) for episode in own]
-            players.append(report.player(run.settings, _name(run, folders), shown))
-        algos = " and ".join(dict.fromkeys(run.settings.algo for run in runs))
-        count = viewer.write_page(players, path, f"{algos} on {first.settings.env_name}")
+        count = _write_page(runs, names, recorded, path)
         if count < len(indices):
             print(f"{path} holds {count} of {len(indices)} episodes: more would be larger than 3 MB")
     else:
-        report.animate(first.settings, report.film(first.settings, recorded[0][0]), path)
-    report.draw_charts(first.settings, recorded[0][0], path.with_suffix(".png"))
-    for run, own in zip(runs, recorded, strict=True):
+        episodes.animate(first.env, episodes.film(first.env, first.env_params, recorded[0][0]), path)
+    episodes.draw_charts(first.env, first.env_params, recorded[0][0], path.with_suffix(".png"))
+    for run, name, own in zip(runs, names, recorded, strict=True):
         if run.untrained:
-            print(f"warning: {_name(run, folders)}: the untrained network's parameters; which=last plays the trained ones")
+            print(f"warning: {name}: the untrained network's parameters; which=last plays the trained ones")
         for index, episode in zip(indices[:count], own[:count], strict=True):
-            metrics = "  ".join(f"{name} {value:.3g}" for name, value in episode.metrics.items())
-            print(f"{path}, {_name(run, folders)}, episode {index + 1}: {metrics}")
+            metrics = "  ".join(f"{metric} {value:.3g}" for metric, value in episode.metrics.items())
+            print(f"{path}, {name}, episode {index + 1}: {metrics}")
     return 0
+
+
+def _write_page(runs: Sequence[Replayed], names: Sequence[str], recorded: Sequence[Sequence[Recording]], path: Path) -> int:
+    """All episodes of all runs as a page; returns the number of episodes that it holds of each."""
+    from marljax.reporting import episodes
+    from marljax.viz import viewer
+
+    players = []
+    for run, name, own in zip(runs, names, recorded, strict=True):
+        env, env_params = run.settings.env, run.settings.env_params
+        players.append(episodes.player(env, name, [(episode, episodes.film(env, env_params, episode)) for episode in own]))
+    algos = " and ".join(dict.fromkeys(run.settings.algo for run in runs))
+    return viewer.write_page(players, path, f"{algos} on {runs[0].settings.env_name}")
 
 
 def _check_output(path: Path, options: ReplayOptions, folders: Sequence[str]) -> None:
     """Refuses what cannot be written before anything is loaded."""
-    if path.suffix not in FORMATS:
-        raise UserError(f"out={path} has no known format; write an .html, a .gif or an .mp4 file")
+    output_file(str(path), FORMATS)
     if len(folders) > SIDE_BY_SIDE:
         raise UserError(f"a page shows {SIDE_BY_SIDE} runs side by side; leave out {' '.join(folders[SIDE_BY_SIDE:])}")
     if path.suffix != ".html" and (max(options.episodes, options.worst or 1) > 1 or len(folders) > 1):
@@ -109,10 +116,10 @@ def _load(folder: Path, options: ReplayOptions, changes: Mapping[str, Any]) -> R
     return Replayed(folder, loaded.settings, params, loaded.settings.seeds[index], loaded.update_of(index, options.which) == 0)
 
 
-def _name(run: Replayed, folders: Sequence[str]) -> str:
+def _name(run: Replayed, runs: int) -> str:
     """Of a policy on the page: the algorithm and the run where there are several."""
     seed = f"seed {run.seed}"
-    return seed if len(folders) == 1 else f"{run.settings.algo} {run.folder.resolve().stem}, {seed}"
+    return seed if runs == 1 else f"{run.settings.algo} {run.folder.resolve().stem}, {seed}"
 
 
 def _check_same_environment(one: Replayed, other: Replayed) -> None:

@@ -54,8 +54,14 @@ class RandomPolicy:
 class LearnedPolicy:
     """A learned policy with the interface of scripted ones; its parameters may be traced.
 
-    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment; ``state`` is ignored, and ``carry``
-    starts as ``policy.initial_carry()``.
+    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment; ``state`` is ignored and may be
+    None, and ``carry`` starts as ``policy.initial_carry()``. It is a pure function: ``jax.jit`` and, for many environments,
+    ``jax.vmap`` it.
+
+    Example:
+        state, timestep = env.reset(key, env_params)
+        action, carry = jax.jit(policy)(key, state, timestep, policy.initial_carry())
+        state, timestep = env.step(key, state, action, env_params)
     """
 
     algorithm: ModuleType
@@ -63,6 +69,7 @@ class LearnedPolicy:
     config: Any
     params: Any
     greedy: bool = True
+    env_params: EnvParams | None = None  # that it was trained with, if known; acting does not use them
 
     def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any = ()) -> tuple[jax.Array, Any]:
         del state
@@ -77,6 +84,26 @@ class LearnedPolicy:
         each action and ``value`` [T, E, A]; empty for an algorithm without ``explain``."""
         explain = getattr(self.algorithm, "explain", None)
         return explain(self.env, self.config, self.params, env_params, state, timestep) if explain else {}
+
+
+def misfit(policy: LearnedPolicy, env: Environment, env_params: EnvParams) -> str:
+    """Why a policy cannot act in another environment than its own; empty if it can. Its parameters may be shapes."""
+    shapes = [str(jax.tree.map(lambda box: box.shape, each.observation_space)) for each in (policy.env, env)]
+    actions = [str(each.action_space) for each in (policy.env, env)]
+    for name, (before, after) in {"observation's shape": shapes, "action space": actions}.items():
+        if before != after:
+            return f"the {name} was {before} and becomes {after}"
+
+    def act(key: jax.Array, params: Any) -> Any:  # the global state may differ: acting does not use it
+        own = dataclasses.replace(policy, env=env, params=params)
+        state, timestep = env.reset(key, env_params)
+        return own(key, state, timestep, own.initial_carry())
+
+    try:
+        jax.eval_shape(act, jax.random.key(0), policy.params)
+    except Exception:  # networks raise many kinds for sizes that do not fit
+        return "its networks have other sizes"
+    return ""
 
 
 def play(

@@ -16,13 +16,12 @@ from marljax.config import convert, settings
 from marljax.config import trust as trusting
 from marljax.config.overrides import ENV, apply_overrides
 from marljax.config.settings import Settings
-from marljax.core.types import EnvParams
 from marljax.errors import UserError, short_repr
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
 from marljax.training import policy_file
 from marljax.training.best import Best, best_or_last, best_updates
-from marljax.training.evaluation import LearnedPolicy
+from marljax.training.evaluation import LearnedPolicy, misfit
 from marljax.training.mesh import make_mesh
 from marljax.training.resume import ENV_PARAMS, changed_settings, edited_params, lost_progress, purpose_of, saved_shapes
 from marljax.training.trainer import Trainer
@@ -31,9 +30,8 @@ from marljax.utils.validation import is_integer
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrainedPolicy(LearnedPolicy):
-    """A greedy policy with the environment and the configuration that it was trained with."""
+    """A greedy policy with the environment and the configuration that it was trained with; see ``LearnedPolicy`` for a call."""
 
-    env_params: EnvParams
     seed: int
     update: int  # after which these parameters were taken
     score: float  # mean evaluation return then; NaN where it was not evaluated
@@ -207,22 +205,13 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
     env = settings.adapt_env(trained.algorithm, base_env)
     texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
     refusal = f"the run's policies do not fit {' '.join(f'env.{key}={text}' for key, text in texts.items())}"
-    shapes = [str(jax.tree.map(lambda box: box.shape, each.observation_space)) for each in (trained.env, env)]
-    actions = [str(each.action_space) for each in (trained.env, env)]
-    for name, (before, after) in {"observation's shape": shapes, "action space": actions}.items():
-        if before != after:
-            raise UserError(f"{refusal}: the {name} was {before} and becomes {after}; leave it out")
 
-    def act(key: jax.Array) -> Any:  # the global state may differ: acting does not use it
-        learner = trained.algorithm.init(trained.env, trained.env_params, trained.config, key).learner
-        policy = LearnedPolicy(trained.algorithm, env, trained.config, learner.params)
-        state, timestep = env.reset(key, env_params)
-        return policy(key, state, timestep, policy.initial_carry())
+    def init(key: jax.Array) -> Any:
+        return trained.algorithm.init(trained.env, trained.env_params, trained.config, key).learner.params
 
-    try:
-        everywhere = PartitionSpec()
-        sharded = jax.shard_map(act, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-        jax.eval_shape(sharded, jax.random.key(0))
-    except Exception as error:  # networks raise many kinds for sizes that do not fit
-        raise UserError(f"{refusal}: their networks have other sizes; leave it out") from error
+    everywhere = PartitionSpec()
+    sharded = jax.shard_map(init, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    params = jax.eval_shape(sharded, jax.random.key(0))
+    if reason := misfit(LearnedPolicy(trained.algorithm, trained.env, trained.config, params), env, env_params):
+        raise UserError(f"{refusal}: {reason}; leave it out")
     return dataclasses.replace(trained, env=env, base_env=base_env, env_params=env_params, tree=trained.tree | {"env": tree})

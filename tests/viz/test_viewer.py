@@ -12,7 +12,7 @@ import pytest
 
 from marljax.config import compose
 from marljax.errors import UserError
-from marljax.reporting import report
+from marljax.reporting.episodes import film, player, scripted_policies
 from marljax.training.evaluation import LearnedPolicy, record, suite_key
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
@@ -88,7 +88,7 @@ def recorded(settings, policy, **options):
     function, carry = (policy, policy.initial_carry()) if learned else (policy.policy, policy.carry)
     env_params = settings.env_params if learned else policy.env_params
     episodes = record(policy.env, env_params, function, carry, suite_key(1), **options)
-    return [(episode, report.film(settings, episode)) for episode in episodes]
+    return [(episode, film(policy.env, env_params, episode)) for episode in episodes]
 
 
 def untrained(settings):
@@ -105,9 +105,9 @@ def settings_of(env, *overrides, algo="ippo"):
 def merge():
     """Two episodes of merge, played at random and by a network, as players of a page."""
     settings = settings_of("merge", "env.density=easy", "env.duration=12", "algo.hidden=[8]")
-    random, network = report.scripted_policies(settings)["random"], untrained(settings)
+    random, network = scripted_policies(settings.base_env, settings.env_params)["random"], untrained(settings)
     each = {"random </script> drivers": random, "network": network}
-    return [report.player(settings, name, recorded(settings, policy, episodes=2)) for name, policy in each.items()]
+    return [player(settings.env, name, recorded(settings, policy, episodes=2)) for name, policy in each.items()]
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +189,10 @@ def test_a_browser_shows_what_environment_and_networks_gave(merge, tmp_path):
 def test_every_environment_plays_in_a_browser_with_agents_to_point_at(words, tmp_path):
     env, *overrides = words.split()
     settings = settings_of(env, *overrides)
-    policy = next(iter(report.scripted_policies(settings).values()))
+    policy = next(iter(scripted_policies(settings.base_env, settings.env_params).values()))
     path = tmp_path / "page.html"
-    player = report.player(settings, "scripted", recorded(settings, policy, max_steps=60))
-    assert viewer.write_page([player], path, words) == 1
+    scripted = player(settings.env, "scripted", recorded(settings, policy, max_steps=60))
+    assert viewer.write_page([scripted], path, words) == 1
     meta, _ = words_of(path.read_text(encoding="utf-8"))
     names = {array["name"]: array["shape"] for array in meta["players"][0]["arrays"][0]}
     assert names["obs"][2] == len(meta["players"][0]["columns"]) > 0
