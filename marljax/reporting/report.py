@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 from rich.console import Console
@@ -294,8 +295,14 @@ class Film(NamedTuple):
     """Some frames of an episode."""
 
     scenes: Scene  # [T, …] on the host
-    steps: np.ndarray  # [T] that they show
+    steps: np.ndarray  # [T] that they show; a step is repeated for the frames between it and the next
     fps: float
+
+    def decisions(self) -> "Film":
+        """Without the frames between steps."""
+        steps, first = np.unique(self.steps, return_index=True)
+        scenes = jax.tree.map(lambda leaf: leaf[first], self.scenes)
+        return Film(scenes, steps, self.fps / np.max(np.diff(first), initial=1))
 
 
 def record_episodes(settings: Settings, params: Any, key: jax.Array, episodes: int = 1) -> list[Recording]:
@@ -323,9 +330,30 @@ def film(settings: Settings, episode: Recording) -> Film:
     with user_code(type(settings.base_env), "what draws an episode"):
         draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
         times = jax.jit(lambda *inputs: draw(*inputs).time)(episode.states, env_params)  # the compiler drops the shapes
-        shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
-        scenes = draw(jax.tree.map(lambda leaf: leaf[shown], episode.states), env_params)
-        return Film(jax.device_get(scenes), shown, fps)
+        shown, fps = animation.frames(np.asarray(times), env.display)
+        states = jax.tree.map(lambda leaf: leaf[shown], episode.states)
+        each = animation.frames_between(len(shown), fps, env.display)
+        if each > 1:
+            states = _with_states_between(states, env.display.between, each)
+        steps = np.append(np.repeat(shown[:-1], each), shown[-1:])
+        return Film(jax.device_get(draw(states, env_params)), steps, fps * each)
+
+
+def _with_states_between(states: Any, between: Any, each: int) -> Any:
+    """States [T, …] and, from each to the next, ``each`` − 1 states between them: [(T − 1) · each + 1, …]."""
+    length = len(jax.tree.leaves(states)[0])
+
+    frame = np.arange((length - 1) * each + 1)
+    step, share = frame // each, frame % each / each
+    before = jax.tree.map(lambda leaf: leaf[step], states)
+    after = jax.tree.map(lambda leaf: leaf[np.minimum(step + 1, length - 1)], states)
+
+    @jax.vmap
+    def at(before: Any, after: Any, share: jax.Array) -> Any:
+        moved = between(before, after, share)
+        return jax.tree.map(lambda own, moved: jnp.where(share > 0, moved, own), before, moved)
+
+    return jax.jit(at)(before, after, share)
 
 
 def animate(settings: Settings, shown: Film, path: Path) -> None:
@@ -341,5 +369,8 @@ def write_page(settings: Settings, episodes: Sequence[tuple[Recording, Film]], p
     from marljax.viz import viewer
 
     with user_code(type(settings.base_env), "what draws an episode"):
-        pages = [viewer.Episode.of(*shown, jax.device_get(episode.timesteps), episode.actions) for episode, shown in episodes]
+        pages = [
+            viewer.Episode.of(*shown.decisions(), jax.device_get(episode.timesteps), episode.actions)
+            for episode, shown in episodes
+        ]
         return viewer.write_page(settings.env, pages, path, settings.label, whose)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from marljax.core.environment import Environment
+from marljax.core.environment import Display, Environment
 from marljax.core.scene import Scene, Segments, kinds
 from marljax.errors import UserError
 from marljax.io.files import replacing
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import PIL.Image
 
 PAUSE = 1.5  # seconds that the last frame stays
-FPS = 10.0  # frames per second where the environment gives none
+SMOOTH = 20.0  # frames per second of an animation with frames between decisions
 MAX_FRAMES = 1000  # a longer episode is shown in larger steps
 MAX_FRAMES_REAL_TIME = 300  # of an animation in real time; a longer episode is shown in larger steps, at fewer frames per second
 UNCHANGED = 255  # palette index of a GIF's pixels that are the same as in the frame before
@@ -42,7 +42,7 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
         raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
     if fps is None:
-        shown, fps = frames(np.asarray(scenes.time), env.display.frames_per_second)
+        shown, fps = frames(np.asarray(scenes.time), env.display)
         scenes = jax.tree.map(lambda leaf: leaf[shown], scenes)
     with replacing(path, (".gif", ".mp4")) as draft:
         write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
@@ -60,13 +60,14 @@ def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
     return Path(path)
 
 
-def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, float]:
+def frames(times: np.ndarray, display: Display) -> tuple[np.ndarray, float]:
     """Indices of the scenes that an animation shows, the last one included, and its frames per second.
 
     Args:
         times: [T] of the scenes.
-        frames_per_second: of an animation in real time; 0 for a frame per scene, unless they are too many.
+        display: of the environment; not in real time there is a frame per scene, unless they are too many.
     """
+    frames_per_second = display.frames_per_second
     steps = len(times) - 1
     seconds = float(times[-1] - times[0]) / max(steps, 1)
     real_time = frames_per_second > 0 and seconds > 0
@@ -74,7 +75,15 @@ def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, flo
     if real_time:
         stride = max(stride, round(1 / (frames_per_second * seconds)))
     stride = max(stride, 1)
-    return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if real_time else FPS
+    fps = 1 / (stride * seconds) if real_time else display.decisions_per_second
+    return np.append(np.arange(0, steps, stride), steps), fps
+
+
+def frames_between(shown: int, fps: float, display: Display) -> int:
+    """How many frames an animation of ``shown`` scenes has from each to the next, that scene itself included."""
+    if display.between is None or shown > MAX_FRAMES_REAL_TIME:
+        return 1
+    return max(1, min(round(SMOOTH / fps), MAX_FRAMES // shown))
 
 
 def trail_lines(scenes: Scene, index: int) -> Segments | None:

@@ -113,9 +113,12 @@ def needed_entries(legend: tuple, scenes: Scene) -> tuple:
 
 
 def status_texts(status: Any) -> list[str]:
-    """``["cars 3", "on the ramp 1"]`` for a status of those fields."""
-    names = getattr(status, "_fields", ())
-    return [f"{name.replace('_', ' ')} {float(value):g}" for name, value in zip(names, status, strict=True)]
+    """``["cars 3", "on the ramp 1"]`` for a status of those fields; of bools the names of the true ones."""
+    texts = []
+    for field, value in zip(getattr(status, "_fields", ()), status, strict=True):
+        name, is_bool = field.replace("_", " "), np.asarray(value).dtype == bool
+        texts += [name] * bool(value) if is_bool else [f"{name} {float(value):g}"]
+    return texts
 
 
 class _Panel:

@@ -45,10 +45,14 @@ class Wrapper(Environment):
 
     @property
     def display(self) -> Display:
-        inner = self.env.display
-        if (draw := inner.charts) is None:
-            return inner
-        return dataclasses.replace(inner, charts=lambda states, env_params: draw(states.env, self.inner_params(env_params)))
+        display = self.env.display
+        if (draw := display.charts) is not None:
+            charts = lambda states, env_params: draw(states.env, self.inner_params(env_params))  # noqa: E731
+            display = dataclasses.replace(display, charts=charts)
+        if (between := display.between) is not None:
+            inner = lambda state, after, share: state.replace(env=between(state.env, after.env, share))  # noqa: E731
+            display = dataclasses.replace(display, between=inner)
+        return display
 
     @property
     def default_params(self) -> Any:
