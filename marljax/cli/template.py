@@ -1,6 +1,7 @@
 """Agents on a grid that have to cover pads: an environment to start from.
 
-Observations, rewards and dynamics are written for one instance; ``jax.vmap`` steps thousands of them.
+Everything is written for one instance; ``jax.vmap`` steps thousands of them. ``marljax.Environment`` documents what else may be
+defined: scripted policies to compare with, presets, teams, agents that come and go.
 """
 
 import dataclasses
@@ -42,7 +43,7 @@ class Pads(Environment):
     Observation: the agent's own cell and the offsets of all pads and agents from it, over the grid's size.
     """
 
-    agents: int = option(3, low=1, help="A, also the number of pads")  # options shape the program
+    agents: int = option(3, low=1, high=9, help="A, also the number of pads")  # options shape the program
     size: int = option(5, low=3, help="cells along each side of the grid")
 
     @property

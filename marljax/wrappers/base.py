@@ -45,14 +45,13 @@ class Wrapper(Environment):
 
     @property
     def display(self) -> Display:
-        display = self.env.display
-        if (draw := display.charts) is not None:
-            charts = lambda states, env_params: draw(states.env, self.inner_params(env_params))  # noqa: E731
-            display = dataclasses.replace(display, charts=charts)
-        if (between := display.between) is not None:
-            inner = lambda state, after, share: state.replace(env=between(state.env, after.env, share))  # noqa: E731
-            display = dataclasses.replace(display, between=inner)
-        return display
+        inner = self.env.display
+        changes: dict[str, Any] = {}
+        if (draw := inner.charts) is not None:
+            changes["charts"] = lambda states, env_params: draw(states.env, self.inner_params(env_params))
+        if (between := inner.between) is not None:
+            changes["between"] = lambda state, after, share: state.replace(env=between(state.env, after.env, share))
+        return dataclasses.replace(inner, **changes)
 
     @property
     def default_params(self) -> Any:
