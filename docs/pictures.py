@@ -23,13 +23,12 @@ from marljax.config import compose
 from marljax.io import program_cache, run_folder
 from marljax.reporting import report
 from marljax.training.evaluation import Recording, record, suite_key
-from marljax.viz.animation import PAUSE, trail_lines
-from marljax.viz.stage import HEADER, Stage
+from marljax.viz.animation import PAUSE, UNCHANGED, palette, trail_lines
+from marljax.viz.stage import AXIS, HEADER, Stage
 
 ASSETS = Path(__file__).parent / "assets"
-TRAINING = ["env=merge", "seeds=5", "algo.total_steps=1e6"]
-FRAMES = 90  # of an animation at most
-COLOURS = 48
+TRAINING = ["env=merge", "seeds=5", "algo.total_steps=6e5"]
+WIDTH = 300  # pixels of a small animation
 EPISODES = 8  # to choose from
 
 
@@ -39,14 +38,19 @@ class Picture(NamedTuple):
     overrides: tuple[str, ...]  # of the environment
     policy: str  # that plays, a scripted one
     metric: str  # by which the best of some episodes is chosen
-    width: int  # pixels
+    frames: int  # at most
 
 
 PICTURES = {
-    "smax": Picture(("env=smax", "env.scenario=2s3z"), "script (closest target)", "won", 300),
-    "swarm": Picture(("env=swarm", "env.preset=obstacles"), "PD, with repulsion", "success", 300),
-    "collective": Picture(("env=collective", "env.agents=300"), "align with neighbours", "polarisation", 300),
-    "ride_dispatch": Picture(("env=ride_dispatch", "env.preset=demo"), "nearest pickup", "reward", 300),
+    "smax": Picture(("env=smax", "env.scenario=2s3z"), "script (closest target)", "won", 150),
+    "swarm": Picture(("env=swarm", "env.preset=swarm_versus_swarm"), "PD, with repulsion", "success", 150),
+    "collective": Picture(
+        ("env=collective", "env.agents=50", "env.control=replace", "env.noise=1.5", "env.duration=120"),
+        "align with neighbours",
+        "polarisation",
+        60,
+    ),
+    "ride_dispatch": Picture(("env=ride_dispatch", "env.preset=demo"), "nearest pickup", "reward", 150),
 }
 
 
@@ -59,23 +63,24 @@ def scripted(picture: Picture) -> tuple[Any, Recording]:
     return settings, max(episodes, key=lambda episode: episode.metrics[picture.metric])
 
 
-def draw(settings: Any, episode: Recording, path: Path, width: int) -> None:
-    """A small animation of an episode, without the lines above the world."""
+def draw(settings: Any, episode: Recording, path: Path, width: int, frames: int) -> None:
+    """A small animation of an episode, without what is written above and below the world."""
     film = report.film(settings, episode)
-    stage, count = Stage(film.scenes, settings.env.display), len(film.steps)
-    stride = -(-count // FRAMES)
+    stage, count = Stage(film.scenes, settings.env.display, 2 * width), len(film.steps)
+    stride = -(-count // frames)
     images = []
     for index in np.append(np.arange(0, count - 1, stride), count - 1):
         stage.show(jax.tree.map(lambda leaf, index=index: leaf[index], film.scenes), trail_lines(film.scenes, index))
         image = stage.image()
-        world = image.crop((0, HEADER, *image.size))
+        world = image.crop((0, HEADER, image.width, image.height - AXIS))
         images.append(world.resize((width, round(width * world.height / world.width)), Image.Resampling.LANCZOS))
     sample = Image.fromarray(np.concatenate([np.asarray(image) for image in images[:: len(images) // 6]]))
-    palette = sample.quantize(COLOURS, dither=Image.Dither.NONE)
-    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    colours = palette(film.scenes, sample)
+    first, *others = (image.quantize(palette=colours, dither=Image.Dither.NONE) for image in images)
     tick = max(20, 10 * round(100 * stride / film.fps))
-    durations = [tick] * (len(frames) - 1) + [round(1000 * PAUSE)]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True)
+    durations = [tick] * len(others) + [round(1000 * PAUSE)]
+    style = {"save_all": True, "duration": durations, "loop": 0, "optimize": True, "transparency": UNCHANGED, "disposal": 1}
+    first.save(path, append_images=others, **style)
 
 
 @contextlib.contextmanager
@@ -97,7 +102,7 @@ def main(names: list[str]) -> None:
     program_cache.enable()
     ASSETS.mkdir(exist_ok=True)
     for name in set(names) & set(PICTURES):
-        draw(*scripted(PICTURES[name]), ASSETS / f"{name}.gif", PICTURES[name].width)
+        draw(*scripted(PICTURES[name]), ASSETS / f"{name}.gif", WIDTH, PICTURES[name].frames)
     if "merge" in names:
         with trained() as (folder, console):
             shutil.copy(folder / run_folder.CURVE, ASSETS / "learning_curve.png")
@@ -107,7 +112,7 @@ def main(names: list[str]) -> None:
                 policy.env, policy.env_params, policy, policy.initial_carry(), suite_key(report.FINAL_PART), episodes=EPISODES
             )
             best = max(episodes, key=lambda episode: episode.metrics["return"])
-            draw(compose.compose("mappo", TRAINING), best, ASSETS / "merge.gif", 600)
+            draw(compose.compose("mappo", TRAINING), best, ASSETS / "merge.gif", 2 * WIDTH, 100)
     for path in sorted(ASSETS.iterdir()):
         print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

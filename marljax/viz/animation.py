@@ -115,8 +115,8 @@ def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
 
     count = len(scenes.time)
     samples = [np.asarray(image) for image in images(np.unique(np.linspace(0, count - 1, 6).astype(int)))]
-    palette = _palette(scenes, Image.fromarray(np.concatenate(samples)))
-    drawn = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images(range(count)))
+    colours = palette(scenes, Image.fromarray(np.concatenate(samples)))
+    drawn = (image.quantize(palette=colours, dither=Image.Dither.NONE) for image in images(range(count)))
     tick = max(20, 10 * round(100 / fps))  # ms; the format has hundredths of a second, and viewers slow down less than 2
     durations = [tick] * (count - 1) + [round(1000 * PAUSE)]
     # ``optimize`` and ``transparency``: each frame holds only the pixels that change.
@@ -124,17 +124,17 @@ def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
     next(drawn).save(path, format="GIF", append_images=drawn, **style)
 
 
-def _palette(scenes: Scene, samples: "PIL.Image.Image") -> "PIL.Image.Image":
+def palette(scenes: Scene, samples: "PIL.Image.Image") -> "PIL.Image.Image":
     """A palette for all frames: the shapes' own colours, so that rare ones (a crash) are kept, and the samples' other colours."""
     from PIL import Image
 
     own = _shape_colours(scenes)
     strip = samples.quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
     mixed = np.array(strip.getpalette(), np.uint8).reshape(-1, 3)
-    palette = np.concatenate([own, mixed])[:UNCHANGED]
-    palette[palette.min(1) >= 246] = 255  # Pillow looks colours up in steps of 4 and would take these for a white background
-    palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)
-    strip.putpalette(palette.ravel().tolist())
+    colours = np.concatenate([own, mixed])[:UNCHANGED]
+    colours[colours.min(1) >= 246] = 255  # Pillow looks colours up in steps of 4 and would take these for a white background
+    colours = np.append(colours, np.tile(colours[:1], (UNCHANGED + 1 - len(colours), 1)), axis=0)
+    strip.putpalette(colours.ravel().tolist())
     return strip
 
 
