@@ -17,6 +17,7 @@ USAGE = """usage:
   marljax replay <run folder> [key=value …]            write episodes as a page for a browser, or one as GIF or MP4
   marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
+  marljax new env | algo <name>                        write a file to start an environment or algorithm of your own from
   marljax <command> --help                             list the settings of a command
 """
 TRAIN_HELP = """usage: {command} env=<name> [key=value …]
@@ -81,8 +82,12 @@ def run_command(arguments: Sequence[str]) -> int:
             start()
         find_own_modules()
         return compile_program(others)
+    if command == "new":
+        from marljax.cli.new import new
+
+        return new(others)
     if command not in ("info", "evaluate", "replay", "plot"):
-        raise unknown("command", command, ["train", "info", "evaluate", "replay", "compile", "plot"])
+        raise unknown("command", command, ["train", "info", "evaluate", "replay", "compile", "plot", "new"])
     find_own_modules()
     if command == "info":
         from marljax.cli.info import info

@@ -325,6 +325,7 @@ def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
         (["evaluate", "-h"], "  episodes=320  "),
         (["replay", "-h"], "  env.<key>=…  "),
         (["plot", "-h"], "  trust=false  "),
+        (["new", "--help"], "from=mappo"),
     ],
 )
 def test_every_command_explains_itself(words, option, capsys):
