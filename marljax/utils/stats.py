@@ -123,7 +123,9 @@ def _bootstrap_bounds(
 ) -> np.ndarray:
     """[2, …]: the lower and the upper bound of a statistic."""
     indices = [[rng.integers(0, len(array), array.shape) for array in arrays] for _ in range(samples)]
-    drawn = [np.take_along_axis(array[None], np.stack(rows), 1) for array, rows in zip(arrays, zip(*indices), strict=True)]
+    drawn = [
+        np.take_along_axis(array[None], np.stack(rows), 1) for array, rows in zip(arrays, zip(*indices, strict=True), strict=True)
+    ]
     return np.quantile(statistic(*drawn), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0)
 
 
