@@ -153,7 +153,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def find(root: Path) -> list[Path]:
-    """The run folders below a folder, or the folder itself where it is one; batches are parts of their run. Links are not followed."""
+    """The run folders below a folder, or that folder itself; batches are parts of their run, and links are not followed."""
     found = []
     for folder, inner, names in os.walk(root):
         if CONFIG in names:

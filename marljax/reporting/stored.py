@@ -22,7 +22,7 @@ class Display(NamedTuple):
     """How to present an environment's metrics: see ``marljax.core.environment.Display``."""
 
     metrics: tuple[str, ...] = ()
-    units: Mapping[str, str] = {}  # noqa: RUF012
+    units: Mapping[str, str] = {}
     lowest: tuple[str, ...] = ()
 
 

@@ -114,7 +114,7 @@ def _panel(axes: "Axes", rows: list[Row], name: str, unit: str, references: Mapp
     for key, colour, label in ((name, BLUE, "training"), (EVALUATED + name, ORANGE, "greedy evaluation")):
         positions, values = curve(rows, key)
         if len(positions):
-            _series(axes, positions, scale * values, colour, label)
+            draw_seeds(axes, positions, scale * values, colour, label)
     for index, (policy, metrics) in enumerate(references.items()):
         if name in metrics:
             colour = REFERENCES[index % len(REFERENCES)]
@@ -127,7 +127,7 @@ def _panel(axes: "Axes", rows: list[Row], name: str, unit: str, references: Mapp
         axes.set_ylim(max(low - room, lowest), min(high + room, highest))
 
 
-def _series(axes: "Axes", positions: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+def draw_seeds(axes: "Axes", positions: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
     """The seeds, their mean, and of many its interval; missing values of a seed are ignored."""
     dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(positions) < 40 else {}
     many = len(values) >= BAND_SEEDS
