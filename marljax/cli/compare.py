@@ -15,8 +15,8 @@ from marljax.errors import unknown
 from marljax.io import terminal
 from marljax.io.run_folder import Which
 
-MEANING = """Compares runs on one task, by the final evaluation of every seed: a table, and compare.md, .csv, .png and .svg. Takes run
-folders, folders of them, and patterns. Seeds with equal settings are one group; every setting of a sweep is a group of its own."""
+MEANING = """Compares runs on one task by the final evaluation of every seed: a table, and compare.md, .csv, .png and .svg. Takes
+run folders, folders of them, and patterns. Seeds with equal settings are a group, and so is every setting of a sweep."""
 
 
 @dataclasses.dataclass(frozen=True)

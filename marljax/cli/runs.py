@@ -43,7 +43,7 @@ def runs(arguments: Sequence[str]) -> int:
         return 0
     screen.print(run_list.table(chosen[: options.limit], root))
     if len(chosen) > options.limit:
-        print(f"{len(chosen) - options.limit} older ones: limit={len(chosen)} lists all")
+        print(f"older runs: {len(chosen) - options.limit}; limit={len(chosen)} lists all")
     return 0
 
 

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from marljax.config.convert import format_value, pluralize
+from marljax.config.convert import format_value
 from marljax.errors import UserError, unknown
 from marljax.io.files import replacing
 from marljax.io.run_folder import Which
@@ -26,11 +26,17 @@ from marljax.viz import learning_curve
 from marljax.viz.learning_curve import EVALUATED
 
 NO_INTERVAL = (float("nan"), float("nan"))
-METHOD = f"""Scores are a seed's mean over the frozen episodes that end every run. *mean*: with Student's t interval over seeds. *IQM*: the mean
-without the lowest and the highest quarter of the seeds, with a percentile bootstrap over seeds ({stats.SAMPLES:,} samples).
-*Probability of improvement* P(X > Y): how likely a seed of X is better than one of Y, ties count half; the same bootstrap in both
-groups. *Performance profile*: the share of seeds that are better than τ. All as in Agarwal et al., 2021, *Deep Reinforcement Learning at
-the Edge of the Statistical Precipice*, and as `rliable` computes them; all intervals are 95 %.
+MATRIX = 12  # groups up to which each is compared with each; of more, each with the first
+METHOD = f"""Scores are a seed's mean over the frozen episodes that end every run; all intervals are 95 %.
+
+- *mean*: with Student's t interval over seeds.
+- *IQM*: the mean without the lowest and the highest quarter of the seeds, with a bootstrap interval over seeds
+  (percentiles of {stats.SAMPLES:,} samples).
+- *Probability of improvement*, P(X > Y): how likely a seed of X is better than one of Y; ties count half. Seeds of both groups
+  are drawn for its interval.
+- *Performance profile*: the share of seeds that are better than τ.
+
+All but the mean are those of Agarwal et al. 2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*.
 """
 
 
@@ -102,9 +108,9 @@ def compare(groups: Sequence[Group], metric: Metric, which: Which, task: str) ->
     """The statistics of all groups; raises ``UserError`` for scores that are not finite."""
     lines = [_line(group, metric) for group in groups]
     sign = -1.0 if metric.lowest else 1.0
-    better = {}
+    better: dict[tuple[int, int], Estimate] = {}
     for i, ours in enumerate(lines):
-        for j, theirs in enumerate(lines[:i]):
+        for j, theirs in enumerate(lines[: i if len(lines) <= MATRIX else min(i, 1)]):
             chance = _improvement(sign * ours.scores, sign * theirs.scores)
             better |= {(i, j): chance, (j, i): Estimate(1 - chance.value, 1 - chance.high, 1 - chance.low)}
     episodes = groups[0].seeds[0].run.tree["eval"]["final_episodes"]
@@ -134,6 +140,9 @@ def _improvement(ours: np.ndarray, theirs: np.ndarray) -> Estimate:
 def _notes(groups: Sequence[Group]) -> list[str]:
     """Lines on what limits the comparison."""
     notes = []
+    same = [[group.seeds[0].run.tree["algo_name"], dict(group.settings)] for group in groups]
+    if repeated := [group.label for group, own in zip(groups, same, strict=True) if same.count(own) > 1]:
+        notes.append(f"equal settings and seeds, each run on its own: {', '.join(repeated)}")
     if few := [group.label for group in groups if len(group.seeds) < FEWEST_SEEDS]:
         notes.append(f"fewer than {FEWEST_SEEDS} seeds are few for an interval: {', '.join(few)}")
     for group in groups:
@@ -169,11 +178,12 @@ def _devices(groups: Sequence[Group]) -> dict[str, str]:
 
 def table(compared: Comparison) -> Table:
     """A row per group: mean, interquartile mean, probability of improvement over the first group."""
-    result = Table(title=_title(compared), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, min_width=len(_title(compared)))
+    title = _title(compared)
+    result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, min_width=len(title))
     result.caption, result.caption_justify = escape("\n".join(compared.notes)) or None, "left"
     result.add_column("group", overflow="fold")
     for name in _columns(compared):
-        result.add_column(escape(name), justify="right")
+        result.add_column(name, justify="right", no_wrap=True)
     for cells in _rows(compared):
         result.add_row(*map(escape, cells))
     return result
@@ -185,7 +195,7 @@ def _title(compared: Comparison) -> str:
 
 
 def _columns(compared: Comparison) -> list[str]:
-    versus = [f"P(better than {compared.lines[0].group.label})"] if len(compared.lines) > 1 else []
+    versus = ["P(better than 1st)"] if len(compared.lines) > 1 else []
     return ["seeds", "mean", "IQM", *versus]
 
 
@@ -232,11 +242,11 @@ def _csv(compared: Comparison) -> str:
     """Every metric of every seed, in long form."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["group", "run", "seed", "metric", "score"])
+    writer.writerow(["group", "seed", "run", "metric", "score"])
     for line in compared.lines:
         for seed in line.group.seeds:
             writer.writerows(
-                [line.group.label, seed.run.folder, seed.seed, name, value] for name, value in sorted(seed.metrics.items())
+                [line.group.label, seed.seed, seed.run.folder, name, value] for name, value in sorted(seed.metrics.items())
             )
     return text.getvalue()
 
@@ -244,17 +254,20 @@ def _csv(compared: Comparison) -> str:
 def _markdown(compared: Comparison, command: str, figure: str) -> str:
     labels = [line.group.label for line in compared.lines]
     versions = {f"{name} {version}" for line in compared.lines for name, version in _versions(line.group)}
+    metric = compared.metric
     sections = [
-        f"# {compared.metric.title} on {compared.task}: {', '.join(labels)}",
+        f"# {metric.title} on {compared.task}: {', '.join(labels)}",
         f"```bash\n{command}\n```\nmarljax {__version__}; the runs: {', '.join(sorted(versions)) or 'of unknown versions'}.",
-        f"The {compared.which} parameters of every seed on the same {compared.episodes} frozen episodes; {compared.metric.direction}.",
+        f"The {compared.which} parameters of every seed on the same {compared.episodes} frozen episodes; {metric.direction}.",
         _markdown_table(["group", *_columns(compared)], _rows(compared)),
         *[f"- {note}" for note in compared.notes],
         f"![Learning curves, performance profile, mean and interquartile mean]({figure})",
     ]
-    if len(labels) > 1:
+    if 1 < len(labels) <= MATRIX:
         numbers = [f"{index + 1}" for index in range(len(labels))]
-        rows = [[f"{number}: {label}", *_chances(compared, int(number) - 1)] for number, label in zip(numbers, labels, strict=True)]
+        rows = [
+            [f"{number}: {label}", *_chances(compared, int(number) - 1)] for number, label in zip(numbers, labels, strict=True)
+        ]
         sections += ["## Probability that a seed of the row is better than one of the column"]
         sections += [_markdown_table(["", *numbers], rows)]
     settings = [line.group.settings for line in compared.lines]
@@ -300,7 +313,9 @@ def _shown(compared: Comparison, line: Line) -> picture.Shown:
         for seed in line.group.seeds
     ]
     seconds, at_seconds = _over_time([np.array(points, float).T for points in timed if points])
-    return picture.Shown(line.group.label, line.scores, line.mean, line.iqm, (steps, scale * values), (seconds, scale * at_seconds))
+    return picture.Shown(
+        line.group.label, line.scores, line.mean, line.iqm, (steps, scale * values), (seconds, scale * at_seconds)
+    )
 
 
 def _over_time(seeds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

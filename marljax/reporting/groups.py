@@ -29,32 +29,18 @@ class StoredRun:
     folder: Path
     tree: dict[str, Any]  # the resolved configuration
     results: stored.Results
-    env_version: str | None  # None without checkpoints
-
-    @property
-    def task(self) -> dict[str, Any]:
-        """By name everything that has to agree between runs whose scores are compared."""
-        tree = self.tree
-        env = {key: value for key, value in tree["env"].items() if key not in tree["env_params"]}
-        return {
-            "env": tree["env_name"],
-            **{ENV + key: value for key, value in (env | tree["env_params"]).items() if value is not None},
-            VERSION: self.env_version,
-            "eval.final_episodes": tree["eval"]["final_episodes"],
-        }
-
-    def settings(self, values: Mapping[str, float]) -> dict[str, Any]:
-        """By key the settings that may explain a difference in scores, with ``values`` of a sweep."""
-        tree, replay = self.tree, self.tree["failure_replay"]
-        own = {"algo": tree["algo"], "failure_replay": replay if replay["failures"] else {}}
-        evaluation = {key: tree["eval"][key] for key in ("every", "episodes")}  # by which the best parameters are chosen
-        swept = {name if name.startswith(ENV) else f"algo.{name}": value for name, value in values.items()}
-        return flatten(own | {"eval": evaluation}) | swept
+    task: dict[str, Any]  # by name everything that has to agree between runs whose scores are compared
+    settings: dict[str, Any]  # by key those that may explain a difference in scores
 
     @property
     def session(self) -> dict[str, Any]:
         """The session that ended the run, from ``run.json``; empty without one."""
         return next(iter(run_folder.read_sessions(self.folder)[-1:]), {})
+
+    @property
+    def swept(self) -> list[str]:
+        """The names of a sweep's settings."""
+        return list(self.results.seeds[0].values)
 
 
 class Seed(NamedTuple):
@@ -101,7 +87,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[StoredRun], list[str]]:
     for folder in folders:
         try:
             tree = run_folder.read_config(folder)
-            runs.append(StoredRun(folder, tree, _results(folder, tree), _env_version(stored.parts(folder, tree))))
+            runs.append(StoredRun(folder, tree, _results(folder, tree), _task(folder, tree), _settings(tree)))
         except UserError as error:
             lines.append(f"left out: {error}")
         except (LookupError, TypeError, AttributeError):
@@ -120,8 +106,22 @@ def _results(folder: Path, tree: Mapping[str, Any]) -> stored.Results:
     raise UserError(f"{folder} has no final evaluation ({how}, {done}); {advice}")
 
 
+def _task(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    params = tree["env_params"]
+    options = {key: value for key, value in tree["env"].items() if key not in params and value is not None}
+    numbers = {ENV + key: value for key, value in (options | params).items()}
+    version, episodes = _env_version(stored.parts(folder, tree)), tree["eval"]["final_episodes"]
+    return {"env": tree["env_name"], **numbers, VERSION: version, "eval.final_episodes": episodes}
+
+
+def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    replay = tree["failure_replay"] if tree["failure_replay"]["failures"] else {}
+    evaluation = {key: tree["eval"][key] for key in ("every", "episodes")}  # by which the best parameters are chosen
+    return flatten({"algo": tree["algo"], "failure_replay": replay, "eval": evaluation})
+
+
 def _env_version(folders: Sequence[Path]) -> str | None:
-    """That of the newest checkpoint whose manifest is intact."""
+    """That of the newest checkpoint whose manifest is intact; None without one."""
     for path in (path for folder in folders for path in checkpoint.checkpoints(folder / run_folder.CHECKPOINTS)):
         try:
             return str(checkpoint.read_manifest(path)["purpose"]["env_version"])
@@ -132,7 +132,7 @@ def _env_version(folders: Sequence[Path]) -> str | None:
 
 def _rows(run: StoredRun) -> dict[tuple, list[Row]]:
     """The rows of each replica by its seed and its values of a sweep, with the ``seconds`` of training that they came after."""
-    names = [stored.SWEEP + name for name in run.results.seeds[0].values]
+    names = [stored.SWEEP + name for name in run.swept]
     found: dict[tuple, list[Row]] = {}
     for part in stored.parts(run.folder, run.tree):
         rows = [row for row in read_rows(part) if "env_steps" in row]
@@ -167,12 +167,12 @@ def check_comparable(runs: Sequence[StoredRun]) -> None:
     """Raises ``UserError`` for runs whose scores are of different tasks or episodes, and names what differs."""
     first, *others = runs
     for run in runs:
-        if run.tree["search"]["judge"] == "own" and any(name.startswith(ENV) for name in run.results.seeds[0].values):
+        if run.tree.get("search", {}).get("judge") == "own" and any(name.startswith(ENV) for name in run.swept):
             raise UserError(f"{run.folder} evaluated each setting in its own environment (search.judge=own); leave it out")
     for run in others:
         one, other = first.task, run.task
         names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
-        if None in (first.env_version, run.env_version) and VERSION in names:
+        if VERSION in names and None in (one[VERSION], other[VERSION]):
             names.remove(VERSION)
         if not names:
             continue
@@ -194,15 +194,17 @@ def grouped(runs: Sequence[StoredRun], which: Which) -> list[Group]:
 
     Runs that differ in seeds only are one group; where they share a seed, each is its own.
     """
-    swept = {name for run in runs for name in run.results.seeds[0].values if name.startswith(ENV)}
+    swept = [name for run in runs for name in run.swept if name.startswith(ENV)]
     found: dict[str, tuple[str, dict[str, Any], list[Seed]]] = {}
     for run in runs:
-        rows, params = _rows(run), run.tree["env_params"]
+        rows, params = _rows(run), {name: run.tree["env_params"].get(name.removeprefix(ENV)) for name in swept}
         for result in run.results.seeds:
-            settings = {name: params.get(name.removeprefix(ENV)) for name in swept} | run.settings(result.values)
-            algo, own = stored.algorithm(run.tree), rows.get((result.seed, *result.values.values()), [])
+            own = {name if name.startswith(ENV) else f"algo.{name}": value for name, value in result.values.items()}
+            settings = params | run.settings | own
+            algo = stored.algorithm(run.tree)
             key = json.dumps([algo, {name: _as_float(value) for name, value in settings.items()}], sort_keys=True, default=str)
-            seed = Seed(run, result.seed, result.best if which == "best" else result.last, own)
+            metrics = result.best if which == "best" else result.last
+            seed = Seed(run, result.seed, metrics, rows.get((result.seed, *result.values.values()), []))
             found.setdefault(key, (algo, settings, []))[2].append(seed)
     separate = [(algo, settings, part) for algo, settings, seeds in found.values() for part in _without_repeats(seeds)]
     labels = _labels(separate)

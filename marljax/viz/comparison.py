@@ -4,9 +4,8 @@ Axis letters: R seeds, X points along the horizontal axis.
 """
 
 import os
-import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from marljax.viz.learning_curve import draw_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = (BLUE, ORANGE, *REFERENCES)  # of the groups; there are as many in a picture
 THRESHOLDS = 401  # of a performance profile
-LABEL_WIDTH = 26  # characters of a group's label in a line
 MARGIN = 0.05  # of the range of scores, to each side of a performance profile
 
 
@@ -38,7 +37,7 @@ class Shown(NamedTuple):
 
 def comparison_picture(
     groups: Sequence[Shown], paths: Sequence[str | os.PathLike], *, metric: str, lowest: bool, title: str
-) -> None:
+) -> "Figure":
     """Draws the best groups, as many as there are colours, in their order.
 
     Args:
@@ -47,6 +46,9 @@ def comparison_picture(
         metric: name of the score, with its unit.
         lowest: whether less is better.
         title: above the figure.
+
+    Returns:
+        The figure that was written.
     """
     from matplotlib.ticker import EngFormatter
 
@@ -54,36 +56,37 @@ def comparison_picture(
     shown = [group for group in groups if any(group is each for each in ranked)]
     if len(shown) < len(groups):
         title = f"{title}; the best {len(shown)} of {len(groups)} groups"
-    lines = sum(len(_wrapped(group.label).splitlines()) + 1 for group in shown)
-    heights = [2.6, max(2.2, 0.2 * lines)]
-    figure = blank(sum(heights) + 1.4)
-    grid = figure.add_gridspec(2, 2, height_ratios=heights)
-    steps, seconds, profile, intervals = (figure.add_subplot(grid[index // 2, index % 2]) for index in range(4))
-    for colour, group in zip(COLOURS, shown, strict=False):
-        for axes, (positions, values) in ((steps, group.by_steps), (seconds, group.by_seconds)):
+    columns = int(np.clip(WIDTH // (0.5 + 0.065 * max(len(group.label) for group in shown)), 1, len(shown)))
+    rows = 2 if any(len(group.by_steps[0]) for group in shown) else 1
+    figure = blank(0.4 + 3.0 * rows + 0.2 * -(-len(shown) // columns))
+    *curves, profile, intervals = figure.subplots(rows, 2).flat
+    for axes, name in zip(curves, ("by_steps", "by_seconds"), strict=False):
+        for colour, group in zip(COLOURS, shown, strict=False):
+            positions, values = getattr(group, name)
             if len(positions):
                 draw_seeds(axes, positions, values, colour, group.label)
-    steps.xaxis.set_major_formatter(EngFormatter(sep=""))
     _profiles(profile, shown, lowest)
     _intervals(intervals, shown)
     texts = [
-        (steps, "against steps", "env steps", metric),
-        (seconds, "against training time", "seconds, all seeds of a run at once", metric),
-        (profile, "performance profile", f"τ, {metric}", f"share of seeds {'below' if lowest else 'above'} τ"),
-        (intervals, "mean and interquartile mean, 95 %", metric, ""),
-    ]
-    for axes, heading, horizontal, vertical in texts:
+        ("against steps", "env steps", metric),
+        ("against training time", "seconds, all seeds of a run at once", metric),
+        ("performance profile", f"τ, {metric}", f"share of seeds {'below' if lowest else 'above'} τ"),
+        ("scores, 95 %", metric, ""),
+    ][-2 * rows :]
+    for axes, (heading, horizontal, vertical) in zip((*curves, profile, intervals), texts, strict=True):
         plain(axes)
         axes.set_title(heading, fontsize=10, loc="left", color=INK)
         axes.set_xlabel(horizontal, fontsize=8, color=INK)
         axes.set_ylabel(vertical, fontsize=8, color=INK)
+    for axes in curves[:1]:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
-    handles, labels = profile.get_legend_handles_labels()
-    columns = int(np.clip(WIDTH // (0.5 + 0.065 * max(map(len, labels))), 1, len(labels)))
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False, fontsize=8, labelcolor=INK)
+    style: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
+    figure.legend(*profile.get_legend_handles_labels(), loc="outside lower left", **style)
     for path in paths:
         with replacing(path, (".png", ".svg", ".pdf")) as draft:
             figure.savefig(draft)
+    return figure
 
 
 def _profiles(axes: "Axes", groups: Sequence[Shown], lowest: bool) -> None:
@@ -94,13 +97,13 @@ def _profiles(axes: "Axes", groups: Sequence[Shown], lowest: bool) -> None:
     for colour, group in zip(COLOURS, groups, strict=False):
         profile = stats.performance_profile(sign * group.scores, sign * thresholds, np.random.default_rng(0))
         if len(group.scores) > 1:
-            axes.fill_between(thresholds, profile.low, profile.high, color=colour, alpha=0.12, linewidth=0)
+            axes.fill_between(thresholds, profile.low, profile.high, color=colour, alpha=0.1, linewidth=0)
         axes.plot(thresholds, profile.share, color=colour, linewidth=1.8, label=group.label)
     axes.set_ylim(-0.03, 1.03)
 
 
 def _intervals(axes: "Axes", groups: Sequence[Shown]) -> None:
-    """A row per group: each seed, the interquartile mean and below it the mean, with their intervals."""
+    """A row per group, in the order of the legend: each seed, the interquartile mean and the mean, with their intervals."""
     for row, (colour, group) in enumerate(zip(COLOURS, groups, strict=False)):
         axes.plot(group.scores, [row] * len(group.scores), "o", color=FAINT, markersize=3.5, zorder=1)
         for offset, estimate, marker, width in ((-0.14, group.iqm, "o", 3.0), (0.14, group.mean, "D", 1.3)):
@@ -108,13 +111,13 @@ def _intervals(axes: "Axes", groups: Sequence[Shown]) -> None:
                 ends = [estimate.low, estimate.high]
                 axes.plot(ends, [row + offset] * 2, color=colour, linewidth=width, solid_capstyle="butt", zorder=2)
             axes.plot(estimate.value, row + offset, marker, color=colour, markersize=4.5, markeredgecolor="white", zorder=3)
-    axes.set_yticks(range(len(groups)), [_wrapped(group.label) for group in groups])
+    axes.set_yticks([])
     axes.set_ylim(len(groups) - 0.5, -0.5)
-    for marker, name, size in (("o", "interquartile mean", 4.5), ("D", "mean", 4.0)):
-        axes.plot([], [], marker, color=INK, markersize=size, label=name)
-    axes.plot([], [], "o", color=FAINT, markersize=3.5, label="a seed")
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, -0.45), ncols=3, frameon=False, fontsize=7, labelcolor=INK)
-
-
-def _wrapped(label: str) -> str:
-    return textwrap.fill(label, LABEL_WIDTH)
+    for name, marker, colour, width in (
+        ("interquartile mean", "o", INK, 3.0),
+        ("mean", "D", INK, 1.3),
+        ("a seed", "o", FAINT, 0.0),
+    ):
+        axes.plot([], [], marker=marker, color=colour, linewidth=width, markersize=4.0, markeredgecolor="white", label=name)
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.98), "borderaxespad": 0.0}
+    axes.legend(ncols=3, columnspacing=1.0, handlelength=1.6, frameon=False, fontsize=7, labelcolor=INK, **place)
