@@ -16,7 +16,8 @@ from marljax.errors import UserError, unknown
 from marljax.io.files import replacing
 from marljax.io.run_folder import Which
 from marljax.reporting.groups import Group, StoredRun, differing
-from marljax.reporting.stored import RETURNS, Display
+from marljax.reporting.stored import RETURNS, Display, main_metric
+from marljax.reporting.tables import decimals_for
 from marljax.training.progress import FEWEST_SEEDS
 from marljax.utils import stats
 from marljax.utils.stats import Estimate
@@ -26,6 +27,7 @@ from marljax.viz import learning_curve
 from marljax.viz.learning_curve import EVALUATED
 
 NO_INTERVAL = (float("nan"), float("nan"))
+NAMED = 4  # groups up to which the title of a page lists them
 MATRIX = 12  # groups up to which each is compared with each; of more, each with the first
 METHOD = f"""Scores are a seed's mean over the frozen episodes that end every run; all intervals are 95 %.
 
@@ -35,8 +37,10 @@ METHOD = f"""Scores are a seed's mean over the frozen episodes that end every ru
 - *Probability of improvement*, P(X > Y): how likely a seed of X is better than one of Y; ties count half. Seeds of both groups
   are drawn for its interval.
 - *Performance profile*: the share of seeds that are better than τ.
+- *Time*: seconds of training, compilation included, of the program that trains all seeds of a run at once; without the pauses
+  of a run that was stopped and resumed. A group's curve ends with the first of its runs.
 
-All but the mean are those of Agarwal et al. 2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*.
+All but mean and time are those of Agarwal et al. 2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*.
 """
 
 
@@ -100,7 +104,7 @@ def choose_metric(runs: Sequence[StoredRun], name: str | None, lowest: bool | No
         raise unknown("metric, one that all of these runs have,", name, known)
     if name is None and RETURNS[0] not in known and RETURNS[1] in known:
         raise UserError(f"self-play returns are zero-sum; choose a metric with metric=<name>: {', '.join(known)}")
-    chosen = name or next((each for each in (*display.metrics, *RETURNS) if each in known), known[0])
+    chosen = name or main_metric(known, display)
     return Metric(chosen, display.units.get(chosen, ""), chosen in display.lowest if lowest is None else lowest), lines
 
 
@@ -142,9 +146,9 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     notes = []
     same = [[group.seeds[0].run.tree["algo_name"], dict(group.settings)] for group in groups]
     if repeated := [group.label for group, own in zip(groups, same, strict=True) if same.count(own) > 1]:
-        notes.append(f"equal settings and seeds, each run on its own: {', '.join(repeated)}")
+        notes.append(f"the same settings and seeds in several runs, each of which is a group: {', '.join(repeated)}")
     if few := [group.label for group in groups if len(group.seeds) < FEWEST_SEEDS]:
-        notes.append(f"fewer than {FEWEST_SEEDS} seeds are few for an interval: {', '.join(few)}")
+        notes.append(f"fewer than {FEWEST_SEEDS} seeds, few for an interval: {', '.join(few)}")
     for group in groups:
         ends: dict[Path, int] = {}
         for seed in group.seeds:
@@ -156,7 +160,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     for name, values in {"env steps": _steps(groups), "devices": _devices(groups)}.items():
         if len({*values.values()}) > 1:
             consequence = "; seconds cannot be compared" if name == "devices" else ""
-            notes.append(f"other {name}: {', '.join(f'{label} {value}' for label, value in values.items())}{consequence}")
+            notes.append(f"different {name}: {', '.join(f'{label} {value}' for label, value in values.items())}{consequence}")
     return notes
 
 
@@ -169,7 +173,8 @@ def _devices(groups: Sequence[Group]) -> dict[str, str]:
     for group in groups:
         devices = [seed.run.session.get("device") for seed in group.seeds]
         names = dict.fromkeys(f"{device.get('kind')} × {device.get('count')}" for device in devices if isinstance(device, dict))
-        found[group.label] = ", ".join(names)
+        if names:
+            found[group.label] = ", ".join(names)
     return found
 
 
@@ -178,7 +183,7 @@ def _devices(groups: Sequence[Group]) -> dict[str, str]:
 
 def table(compared: Comparison) -> Table:
     """A row per group: mean, interquartile mean, probability of improvement over the first group."""
-    title = _title(compared)
+    title = escape(_title(compared))
     result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, min_width=len(title))
     result.caption, result.caption_justify = escape("\n".join(compared.notes)) or None, "left"
     result.add_column("group", overflow="fold")
@@ -200,21 +205,13 @@ def _columns(compared: Comparison) -> list[str]:
 
 
 def _rows(compared: Comparison) -> list[list[str]]:
-    rows, show = [], _format(compared)
+    rows, show = [], decimals_for((line.mean.high - line.mean.low) / 2 for line in compared.lines)
     for index, line in enumerate(compared.lines):
         cells = [line.group.label, str(len(line.scores)), _interval(line.mean, show), _interval(line.iqm, show)]
         if len(compared.lines) > 1:
             cells.append(_interval(compared.better[index, 0], "{:.2f}".format) if index else "")
         rows.append(cells)
     return rows
-
-
-def _format(compared: Comparison) -> Callable[[float], str]:
-    """Numbers with as many decimals as the narrowest interval is known to, two digits of its half width."""
-    widths = [line.mean.high - line.mean.low for line in compared.lines]
-    finite = [width / 2 for width in widths if np.isfinite(width) and width > 0]
-    decimals = int(np.clip(1 - np.floor(np.log10(min(finite))), 0, 6)) if finite else 3
-    return lambda value: f"{value:,.{decimals}f}"
 
 
 def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
@@ -229,12 +226,17 @@ def write(compared: Comparison, stem: Path, command: str) -> None:
     for kind, text in (("csv", _csv(compared)), ("md", _markdown(compared, command, paths["png"].name))):
         with replacing(paths[kind]) as draft:
             draft.write_text(text, encoding="utf-8")
+    metric = compared.metric
+    every_row = [seed.rows for line in compared.lines for seed in line.group.seeds if seed.rows]
+    evaluated = all(any(EVALUATED + metric.name in row for row in rows) for rows in every_row)
+    key = EVALUATED + metric.name if evaluated else metric.name
     picture.comparison_picture(
-        [_shown(compared, line) for line in compared.lines],
+        [_shown(line, key, metric.scale) for line in compared.lines],
         [paths["png"], paths["svg"]],
-        metric=compared.metric.title,
-        lowest=compared.metric.lowest,
-        title=f"{compared.metric.title} on {compared.task}, {compared.metric.direction}",
+        metric=metric.title,
+        lowest=metric.lowest,
+        curves="greedy evaluation" if evaluated else "training",
+        title=f"{metric.title} on {compared.task}, {metric.direction}",
     )
 
 
@@ -256,11 +258,11 @@ def _markdown(compared: Comparison, command: str, figure: str) -> str:
     versions = {f"{name} {version}" for line in compared.lines for name, version in _versions(line.group)}
     metric = compared.metric
     sections = [
-        f"# {metric.title} on {compared.task}: {', '.join(labels)}",
+        f"# {metric.title} on {compared.task}: {', '.join(labels) if len(labels) <= NAMED else f'{len(labels)} groups'}",
         f"```bash\n{command}\n```\nmarljax {__version__}; the runs: {', '.join(sorted(versions)) or 'of unknown versions'}.",
         f"The {compared.which} parameters of every seed on the same {compared.episodes} frozen episodes; {metric.direction}.",
         _markdown_table(["group", *_columns(compared)], _rows(compared)),
-        *[f"- {note}" for note in compared.notes],
+        *["\n".join(f"- {note}" for note in compared.notes)] * bool(compared.notes),
         f"![Learning curves, performance profile, mean and interquartile mean]({figure})",
     ]
     if 1 < len(labels) <= MATRIX:
@@ -301,12 +303,9 @@ def _folders(group: Group) -> Mapping[str, str]:
     return {folder: ", ".join(numbers) for folder, numbers in seeds.items()}
 
 
-def _shown(compared: Comparison, line: Line) -> picture.Shown:
-    """A group for the picture; its curves are of the greedy evaluations, or of training where there were none."""
-    name, scale = compared.metric.name, compared.metric.scale
+def _shown(line: Line, key: str, scale: float) -> picture.Shown:
+    """A group for the picture, with the curves of one column of its rows."""
     rows = [row | {"seed": index} for index, seed in enumerate(line.group.seeds) for row in seed.rows]
-    evaluated = any(EVALUATED + name in row for row in rows)
-    key = EVALUATED + name if evaluated else name
     steps, values = learning_curve.curve(rows, key)
     timed = [
         [(row["seconds"], row[key]) for row in seed.rows if "seconds" in row and row.get(key) is not None]

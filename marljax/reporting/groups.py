@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import functools
 import glob
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ class StoredRun:
     task: dict[str, Any]  # by name everything that has to agree between runs whose scores are compared
     settings: dict[str, Any]  # by key those that may explain a difference in scores
 
-    @property
+    @functools.cached_property
     def session(self) -> dict[str, Any]:
         """The session that ended the run, from ``run.json``; empty without one."""
         return next(iter(run_folder.read_sessions(self.folder)[-1:]), {})
@@ -109,9 +110,9 @@ def _results(folder: Path, tree: Mapping[str, Any]) -> stored.Results:
 def _task(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
     params = tree["env_params"]
     options = {key: value for key, value in tree["env"].items() if key not in params and value is not None}
-    numbers = {ENV + key: value for key, value in (options | params).items()}
+    env = {ENV + key: value for key, value in (options | params).items()}
     version, episodes = _env_version(stored.parts(folder, tree)), tree["eval"]["final_episodes"]
-    return {"env": tree["env_name"], **numbers, VERSION: version, "eval.final_episodes": episodes}
+    return {"env": tree["env_name"], **env, VERSION: version, "eval.final_episodes": episodes}
 
 
 def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The table of ``marljax runs``. Reads JSON and YAML only: dozens of runs take less than a second."""
 
+import contextlib
 import datetime
 import os
 import time
@@ -15,6 +16,7 @@ from rich.table import Table
 from marljax.errors import UserError
 from marljax.io import run_folder
 from marljax.reporting import stored
+from marljax.reporting.tables import decimals_for
 from marljax.training.progress import short
 from marljax.utils import stats
 
@@ -41,7 +43,9 @@ def _started(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> float:
     try:
         return datetime.datetime.fromisoformat(sessions[-1]["started"]).timestamp()
     except (LookupError, TypeError, ValueError, OverflowError):
-        return os.stat(folder / run_folder.CONFIG, follow_symlinks=False).st_mtime
+        with contextlib.suppress(OSError):
+            return os.stat(folder / run_folder.CONFIG, follow_symlinks=False).st_mtime
+    return 0.0
 
 
 def matches(run: Found, algo: str | None, env: str | None) -> bool:
@@ -67,16 +71,17 @@ def table(runs: Sequence[Found], root: Path) -> Table:
     result.add_column("age", justify="right", no_wrap=True)
     for run in runs:
         name = run.folder.relative_to(root).as_posix() if run.folder != root else root.as_posix()
-        result.add_row(*map(escape, (name, *_cells(run), age(time.time() - run.started))))
+        try:
+            cells = _cells(run)
+        except (UserError, LookupError, TypeError, ValueError, AttributeError):
+            cells = ("–", "–", "–", "–", f"{run_folder.CONFIG} is damaged")
+        result.add_row(*map(escape, (name, *cells, age(time.time() - run.started))))
     return result
 
 
 def _cells(run: Found) -> tuple[str, str, str, str, str]:
-    """Algorithm, environment, steps, seeds, result."""
-    try:
-        tree = run_folder.read_config(run.folder)
-    except UserError:
-        return "–", "–", "–", "–", f"{run_folder.CONFIG} is damaged"
+    """Algorithm, environment, steps, seeds, result; raises whatever an edited configuration leads to."""
+    tree = run_folder.read_config(run.folder)
     search, total = tree.get("search", {}), tree["algo"].get("total_steps")
     done = stored.steps_done(stored.parts(run.folder, tree))
     finished = isinstance(total, int | float) and done >= total
@@ -95,8 +100,9 @@ def _cells(run: Found) -> tuple[str, str, str, str, str]:
 def describe(results: stored.Results, search: Mapping[str, Any]) -> str:
     """``return 63.1 ± 2.3``: the mean over seeds of the environment's first metric and its 95 % interval; of a sweep, those of
     its best setting."""
-    display, metric = results.display or stored.Display(), results.metric
+    display = results.display or stored.Display()
     seeds = [each for each in results.seeds if each.trial == results.best_trial]
+    metric = stored.main_metric(seeds[0].best, display)
     if len({each.trial for each in results.seeds}) > 1 and search.get("metric") in seeds[0].best:
         metric = search["metric"]  # by which the settings were ranked
     values = np.array([each.best[metric] for each in seeds])
@@ -104,9 +110,10 @@ def describe(results: stored.Results, search: Mapping[str, Any]) -> str:
         return f"{metric} is not finite"
     scale, unit = (100.0, "%") if display.units.get(metric) == "%" else (1.0, display.units.get(metric, ""))
     mean = stats.mean(scale * values)
-    half = f" ± {mean.high - mean.value:.2g}" if len(values) > 1 else ""
+    show = decimals_for([mean.high - mean.value])
+    half = f" ± {show(mean.high - mean.value)}" if len(values) > 1 else ""
     best = f", best of {len(search['tried'])}" if search.get("tried") else ""
-    return f"{metric} {mean.value:.4g}{half} {unit}".rstrip() + best
+    return f"{metric} {show(mean.value)}{half} {unit}".rstrip() + best
 
 
 def age(seconds: float) -> str:

@@ -43,11 +43,11 @@ class Results(NamedTuple):
     best_trial: int  # of a sweep, as it was ranked
     display: Display | None  # None of a run of an older version, which did not record it
 
-    @property
-    def metric(self) -> str:
-        """The environment's first metric; its return where it lists none."""
-        known = self.seeds[0].best
-        return next((name for name in (*(self.display or Display()).metrics, *RETURNS) if name in known), next(iter(known)))
+
+def main_metric(known: Iterable[str], display: Display) -> str:
+    """The environment's first metric among those ``known``; its return where it lists none."""
+    names = list(known)
+    return next((name for name in (*display.metrics, *RETURNS) if name in names), names[0])
 
 
 def read_results(folder: Path) -> Results:

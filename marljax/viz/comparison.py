@@ -36,7 +36,7 @@ class Shown(NamedTuple):
 
 
 def comparison_picture(
-    groups: Sequence[Shown], paths: Sequence[str | os.PathLike], *, metric: str, lowest: bool, title: str
+    groups: Sequence[Shown], paths: Sequence[str | os.PathLike], *, metric: str, lowest: bool, curves: str, title: str
 ) -> "Figure":
     """Draws the best groups, as many as there are colours, in their order.
 
@@ -45,6 +45,7 @@ def comparison_picture(
         paths: files to write, .png, .svg or .pdf; each is complete or, after an error, absent.
         metric: name of the score, with its unit.
         lowest: whether less is better.
+        curves: the episodes of the learning curves.
         title: above the figure.
 
     Returns:
@@ -59,8 +60,8 @@ def comparison_picture(
     columns = int(np.clip(WIDTH // (0.5 + 0.065 * max(len(group.label) for group in shown)), 1, len(shown)))
     rows = 2 if any(len(group.by_steps[0]) for group in shown) else 1
     figure = blank(0.4 + 3.0 * rows + 0.2 * -(-len(shown) // columns))
-    *curves, profile, intervals = figure.subplots(rows, 2).flat
-    for axes, name in zip(curves, ("by_steps", "by_seconds"), strict=False):
+    *upper, profile, intervals = figure.subplots(rows, 2).flat
+    for axes, name in zip(upper, ("by_steps", "by_seconds"), strict=False):
         for colour, group in zip(COLOURS, shown, strict=False):
             positions, values = getattr(group, name)
             if len(positions):
@@ -68,17 +69,17 @@ def comparison_picture(
     _profiles(profile, shown, lowest)
     _intervals(intervals, shown)
     texts = [
-        ("against steps", "env steps", metric),
-        ("against training time", "seconds, all seeds of a run at once", metric),
+        (f"{curves} over steps", "env steps", metric),
+        (f"{curves} over time", "seconds, all seeds of a run at once", metric),
         ("performance profile", f"τ, {metric}", f"share of seeds {'below' if lowest else 'above'} τ"),
         ("scores, 95 %", metric, ""),
     ][-2 * rows :]
-    for axes, (heading, horizontal, vertical) in zip((*curves, profile, intervals), texts, strict=True):
+    for axes, (heading, horizontal, vertical) in zip((*upper, profile, intervals), texts, strict=True):
         plain(axes)
         axes.set_title(heading, fontsize=10, loc="left", color=INK)
         axes.set_xlabel(horizontal, fontsize=8, color=INK)
         axes.set_ylabel(vertical, fontsize=8, color=INK)
-    for axes in curves[:1]:
+    for axes in upper[:1]:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     style: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}

@@ -118,6 +118,17 @@ def test_plot_draws_again_from_the_rows(folder, capsys):
     assert (folder / "curve.png").read_bytes() == drawn
 
 
+def test_a_finished_run_is_listed_and_compared_by_its_results(folder, tmp_path, capsys):
+    assert console("runs", folder.parents[1]) == 0
+    assert re.search(r"tiny_corridor/first +tiny +corridor .*200 +2 return ", capsys.readouterr().out)
+    seeds = json.loads((folder / "results.json").read_text())["seeds"]
+    for which in ("best", "last"):
+        assert console("compare", folder, f"which={which}", f"out={tmp_path}") == 0
+        scores = [seeds[seed] if which == "best" else seeds[seed]["last"] for seed in "01"]
+        lines = (tmp_path / "compare.csv").read_text().splitlines()
+        assert [float(line.split(",")[-1]) for line in lines if ",return," in line] == [score["return"] for score in scores]
+
+
 def test_no_two_suites_share_a_part():
     most = PARTS_PER_SUITE
     first, second, last = (evaluation.fresh_part(suite) for suite in (0, 1, SUITES - 1))
@@ -310,6 +321,8 @@ def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
         (["evaluate", "-h"], "  episodes=320  "),
         (["replay", "-h"], "  env.<key>=…  "),
         (["plot", "-h"], "  trust=false  "),
+        (["runs", "-h"], "  limit=20  "),
+        (["compare", "-h"], "  which=best  "),
     ],
 )
 def test_every_command_explains_itself(words, option, capsys):

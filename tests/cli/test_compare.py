@@ -229,9 +229,9 @@ def test_a_diverged_seed_and_other_steps_are_noted(make):
     found = grouped(folder, make("short", [1.0], algo__total_steps=200))
     notes = comparison.compare(found, comparison.Metric("return", "", False), "best", "merge").notes
     assert [note.partition(":")[0] for note in notes] == [
-        "fewer than 3 seeds are few for an interval",
+        "fewer than 3 seeds, few for an interval",
         "mappo total_steps=400",
-        "other env steps",
+        "different env steps",
     ]
     assert "seed 1" in notes[1]
 
@@ -245,7 +245,7 @@ def test_the_picture_shows_the_best_groups_and_their_profiles(tmp_path):
 
     many = [shown(f"group {index}", [index, index + 1.0, index + 2.0]) for index in range(9)]
     path = tmp_path / "picture.png"
-    figure = comparison_picture(many, [path], metric="return", lowest=False, title="title")
+    figure = comparison_picture(many, [path], metric="return", lowest=False, curves="training", title="title")
     assert figure.get_suptitle() == "title; the best 7 of 9 groups"
     steps, _, profile, _ = figure.axes
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"group {index}" for index in range(2, 9)]
@@ -256,7 +256,7 @@ def test_the_picture_shows_the_best_groups_and_their_profiles(tmp_path):
     bare = [
         group._replace(by_steps=(np.zeros(0), np.zeros((0, 0))), by_seconds=(np.zeros(0), np.zeros((0, 0)))) for group in many
     ]
-    assert len(comparison_picture(bare, [path], metric="return", lowest=True, title="").axes) == 2
+    assert len(comparison_picture(bare, [path], metric="return", lowest=True, curves="", title="").axes) == 2
 
 
 def test_runs_lists_what_there_is_newest_first(make, tmp_path, capsys):
@@ -277,7 +277,7 @@ def test_runs_lists_what_there_is_newest_first(make, tmp_path, capsys):
         ["ippo_smax/stopped", "ippo", "smax", "easy", "200/400", "1", "interrupted"],
         ["ippo_smax/killed", "ippo", "smax", "easy", "300/400", "1", "killed"],
         ["mappo_merge/sweep", "mappo", "merge", "easy", "400", "2", "×", "4", "return", "6", "±", "13,", "best", "of", "2"],
-        ["mappo_merge/old", "mappo", "merge", "easy", "400", "3", "return", "62", "±", "5"],
+        ["mappo_merge/old", "mappo", "merge", "easy", "400", "3", "return", "62.0", "±", "5.0"],
     ]
     assert console("runs", tmp_path / "runs", "env=smax", "limit=2") == 0
     shown = capsys.readouterr().out
