@@ -72,13 +72,13 @@ def test_same_figures_as_rliable(rliable):
     assert stats.iqm(OURS) == pytest.approx(metrics.aggregate_iqm(OURS))
     assert stats.probability_of_improvement(OURS, THEIRS) == pytest.approx(metrics.probability_of_improvement(OURS, THEIRS))
     both = {"iqm": OURS}
-    _, bounds = library.get_interval_estimates(both, lambda scores: np.array([metrics.aggregate_iqm(scores)]), reps=4000)
-    mine = stats.iqm_interval(OURS, np.random.default_rng(0), samples=4000)
+    _, bounds = library.get_interval_estimates(both, lambda scores: np.array([metrics.aggregate_iqm(scores)]), reps=2000)
+    mine = stats.iqm_interval(OURS, np.random.default_rng(0), samples=2000)
     np.testing.assert_allclose(mine[1:], bounds["iqm"][:, 0], atol=0.03)
     pair = {"pair": (OURS, THEIRS)}
-    _, bounds = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=2000)
+    _, bounds = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=300)
     mine = stats.improvement_interval(OURS, THEIRS, np.random.default_rng(0))
-    np.testing.assert_allclose(mine[1:], np.ravel(bounds["pair"]), atol=0.03)
+    np.testing.assert_allclose(mine[1:], np.ravel(bounds["pair"]), atol=0.05)
     thresholds = np.append(np.linspace(-1.0, 3.0, 9), OURS[0, 0])  # also exactly at a score
     share, bounds = library.create_performance_profile({"ours": OURS}, thresholds)
     mine = stats.performance_profile(OURS, thresholds, np.random.default_rng(0))
