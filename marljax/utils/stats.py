@@ -16,6 +16,7 @@ from marljax.errors import UserError
 
 LEVEL = 0.95  # coverage of intervals
 SAMPLES = 2000  # bootstrap samples, as in Agarwal et al. 2021
+AT_ONCE = 200  # of them that are computed together: all would take much memory for hundreds of runs
 
 
 class Estimate(NamedTuple):
@@ -83,12 +84,12 @@ def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
     return float(_improvement(*_paired(ours, theirs)))
 
 
-def improvement_interval(ours: ArrayLike, theirs: ArrayLike, rng: Generator, samples: int = SAMPLES) -> Estimate:
+def improvement_interval(ours: ArrayLike, theirs: ArrayLike, rng: Generator) -> Estimate:
     """The probability of improvement with a stratified bootstrap interval."""
-    return stratified_bootstrap(_improvement, _paired(ours, theirs), rng, samples)
+    return stratified_bootstrap(_improvement, _paired(ours, theirs), rng)
 
 
-def performance_profile(scores: ArrayLike, thresholds: ArrayLike, rng: Generator, samples: int = SAMPLES) -> Profile:
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike, rng: Generator) -> Profile:
     """The share of runs × tasks with a score above each threshold [T], with a stratified bootstrap band (Agarwal et al. 2021)."""
     levels = np.asarray(thresholds, float)
 
@@ -97,7 +98,7 @@ def performance_profile(scores: ArrayLike, thresholds: ArrayLike, rng: Generator
         return np.stack([(scores > level).mean((-2, -1)) for level in levels], axis=-1)
 
     runs = _scores(scores)
-    return Profile(profile(runs), *_bootstrap_bounds(profile, [runs], rng, samples))
+    return Profile(profile(runs), *_bootstrap_bounds(profile, [runs], rng, SAMPLES))
 
 
 def stratified_bootstrap(
@@ -122,11 +123,15 @@ def _bootstrap_bounds(
     statistic: Callable[..., np.ndarray], arrays: Sequence[np.ndarray], rng: Generator, samples: int
 ) -> np.ndarray:
     """[2, …]: the lower and the upper bound of a statistic."""
-    indices = [[rng.integers(0, len(array), array.shape) for array in arrays] for _ in range(samples)]
-    drawn = [
-        np.take_along_axis(array[None], np.stack(rows), 1) for array, rows in zip(arrays, zip(*indices, strict=True), strict=True)
-    ]
-    return np.quantile(statistic(*drawn), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0)
+
+    def resampled(array: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(array, rng.integers(0, len(array), array.shape), axis=0)
+
+    values = []
+    for start in range(0, samples, AT_ONCE):
+        drawn = [[resampled(array) for array in arrays] for _ in range(start, min(start + AT_ONCE, samples))]
+        values.append(statistic(*map(np.stack, zip(*drawn, strict=True))))
+    return np.quantile(np.concatenate(values), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0)
 
 
 def _iqm(scores: np.ndarray) -> np.ndarray:
