@@ -115,11 +115,9 @@ def parts(folder: Path, tree: Mapping[str, Any]) -> list[Path]:
 
 
 def status(folder: Path, sessions: Iterable[Mapping[str, Any]]) -> str:
-    """``running``, ``killed``, ``interrupted``, ``failed``, ``diverged`` or ``finished``; ``unknown`` without sessions."""
-    last = [str(session.get("status")) for session in sessions][-1:]
-    if last == ["running"]:
-        return "running" if run_folder.is_locked(folder) else "killed"
-    return last[0] if last else "unknown"
+    """``running``, ``killed``, ``interrupted``, ``failed``, ``diverged`` or ``finished``."""
+    last = ["running", *(str(session.get("status")) for session in sessions)][-1]  # without a session it is about to start
+    return "killed" if last == "running" and not run_folder.is_locked(folder) else last
 
 
 def steps_done(folders: Iterable[Path]) -> float:
