@@ -38,17 +38,15 @@ def compare(arguments: Sequence[str]) -> int:
     from marljax.reporting import comparison, groups, stored
     from marljax.training.progress import print_line
 
-    screen = terminal.screen()
     runs, left_out = groups.read_runs(groups.find_runs(names))
-    for line in left_out:
-        print_line(screen, f"warning: {line}")
     groups.check_comparable(runs)
-    metric, lines = comparison.choose_metric(runs, options.metric, options.lowest)
-    for line in lines:
-        print_line(screen, f"warning: {line}")
-    found = groups.grouped(runs, options.which)
-    compared = comparison.compare(found, metric, options.which, stored.scenario(runs[0].tree))
+    metric, unrecorded = comparison.choose_metric(runs, options.metric, options.lowest)
+    found, task = groups.grouped(runs, options.which), stored.scenario(runs[0].tree)
+    compared = comparison.compare(found, metric, options.which, task, [*left_out, *unrecorded])
+    screen = terminal.screen()
     screen.print(comparison.table(compared))
+    for line in compared.notes:
+        print_line(screen, f"note: {line}")
     out = Path(options.out)
     stem = out / "compare" if out.is_dir() else out
     comparison.write(compared, stem, shlex.join(["marljax", "compare", *arguments]))

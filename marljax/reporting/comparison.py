@@ -86,7 +86,7 @@ class Comparison:
     episodes: int  # of the final evaluation
     lines: list[Line]
     better: dict[tuple[int, int], Estimate]  # (i, j): probability that a seed of group i is better than one of group j
-    notes: list[str]
+    notes: list[str]  # lines on what limits the comparison
 
 
 def choose_metric(runs: Sequence[StoredRun], name: str | None, lowest: bool | None) -> tuple[Metric, list[str]]:
@@ -108,7 +108,7 @@ def choose_metric(runs: Sequence[StoredRun], name: str | None, lowest: bool | No
     return Metric(chosen, display.units.get(chosen, ""), chosen in display.lowest if lowest is None else lowest), lines
 
 
-def compare(groups: Sequence[Group], metric: Metric, which: Which, task: str) -> Comparison:
+def compare(groups: Sequence[Group], metric: Metric, which: Which, task: str, notes: Sequence[str] = ()) -> Comparison:
     """The statistics of all groups; raises ``UserError`` for scores that are not finite."""
     lines = [_line(group, metric) for group in groups]
     sign = -1.0 if metric.lowest else 1.0
@@ -118,7 +118,7 @@ def compare(groups: Sequence[Group], metric: Metric, which: Which, task: str) ->
             chance = _improvement(sign * ours.scores, sign * theirs.scores)
             better |= {(i, j): chance, (j, i): Estimate(1 - chance.value, 1 - chance.high, 1 - chance.low)}
     episodes = groups[0].seeds[0].run.tree["eval"]["final_episodes"]
-    return Comparison(metric, task, which, episodes, lines, better, _notes(groups))
+    return Comparison(metric, task, which, episodes, lines, better, [*notes, *_notes(groups)])
 
 
 def _line(group: Group, metric: Metric) -> Line:
@@ -185,7 +185,6 @@ def table(compared: Comparison) -> Table:
     """A row per group: mean, interquartile mean, probability of improvement over the first group."""
     title = escape(_title(compared))
     result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, min_width=len(title))
-    result.caption, result.caption_justify = escape("\n".join(compared.notes)) or None, "left"
     result.add_column("group", overflow="fold")
     for name in _columns(compared):
         result.add_column(name, justify="right", no_wrap=True)
