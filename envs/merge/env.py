@@ -183,6 +183,7 @@ class Merge(Environment):
         return Display(
             metrics=("return", "crash", "crashed_cavs", "speed", "throughput", "merged"),
             meanings=rewards.MEANINGS,
+            lowest=("crash", "crashed_cavs", "intervened"),
             actions=NAMES,
             units=dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%")
             | {"speed": "m/s", "throughput": "1/s", "min_ttc": "s", "time": "s", "distance": "m"},

@@ -294,6 +294,7 @@ class RideDispatch(Environment):
         return Display(
             metrics=("reward", "service", "pickup", "delivery", "detour", "confirmation"),
             meanings=MEANINGS,
+            lowest=("pickup", "delivery", "detour", "confirmation", "lost", "cancelled"),
             warnings={"overflow": "the table of orders was full; raise env.orders"},
             units={"service": "%", "distance": "km"} | minutes,
             legend=scenes.LEGEND,

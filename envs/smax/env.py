@@ -174,6 +174,7 @@ class Smax(Environment):
         return Display(
             metrics=("won", "return", "lost", "allies_dead", "enemies_dead"),
             meanings=MEANINGS,
+            lowest=("lost", "allies_dead"),
             actions=(*actions.NAMES, *(f"shoot {k}" for k in range(self._num_actions - len(actions.NAMES)))),
             units=dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {"time": "decisions"},
             legend=smax_scene.LEGEND,

@@ -332,6 +332,7 @@ class Swarm(Environment):
         return Display(
             metrics=("success", "return", "distance", "collision", "crash", "deadlock"),
             meanings=statistics.meanings(self.task),
+            lowest=("distance", "collision", "crash", "deadlock"),
             units=rates | {"distance": "m", "floor": "s", "time": "s"},
             legend=scenes.LEGEND,
             frames_per_second=20.0,

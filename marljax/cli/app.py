@@ -17,6 +17,8 @@ USAGE = """usage:
   marljax replay <run folder> [key=value …]            write episodes as a page for a browser, or one as GIF or MP4
   marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
+  marljax runs [folder] [key=value …]                  list runs: algorithm, environment, steps, result, age
+  marljax compare <run folder> … [key=value …]         compare runs: intervals, probability of improvement, curves
   marljax new env | algo <name>                        write a file to start an environment or algorithm of your own from
   marljax <command> --help                             list the settings of a command
 """
@@ -86,8 +88,17 @@ def run_command(arguments: Sequence[str]) -> int:
         from marljax.cli.new import new
 
         return new(others)
+    if command == "runs":
+        from marljax.cli.runs import runs
+
+        return runs(others)
+    if command == "compare":
+        from marljax.cli.compare import compare
+
+        return compare(others)
     if command not in ("info", "evaluate", "replay", "plot"):
-        raise unknown("command", command, ["train", "info", "evaluate", "replay", "compile", "plot", "new"])
+        known = ["train", "info", "evaluate", "replay", "compile", "plot", "runs", "compare", "new"]
+        raise unknown("command", command, known)
     find_own_modules()
     if command == "info":
         from marljax.cli.info import info

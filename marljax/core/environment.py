@@ -31,6 +31,7 @@ class Display:
 
     metrics: tuple[str, ...] = ()  # metrics that tables show first, most informative first
     meanings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it measures, in a line
+    lowest: tuple[str, ...] = ()  # metrics of which less is better
     actions: tuple[str, ...] = ()  # names of discrete actions
     warnings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it means if it is not 0
     # of metrics, and of a scene's "time" and "distance"; "%": a rate
