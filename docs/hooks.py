@@ -8,9 +8,11 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
 from marljax import registry
@@ -50,6 +52,19 @@ def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
     return MARKER.sub(replacement, markdown)
 
 
+def on_page_content(html: str, page: Any, **others: Any) -> str:
+    """Equations as MathML, which browsers show without a script."""
+
+    def replacement(equation: re.Match) -> str:
+        tag, tex = equation[1], unescape(equation[2][2:-2])
+        mathml = convert(tex, display="block" if tag == "div" else "inline")
+        if "\\" in mathml:  # a command that is not known
+            raise PluginError(f"{page.file.src_uri}: cannot convert {tex}")
+        return f'<{tag} class="equation">{mathml}</{tag}>'
+
+    return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', replacement, html, flags=re.DOTALL)
+
+
 def marked(text: str) -> str:
     """The Markdown for what stands between the braces of a marker."""
     call = CALL.fullmatch(text)
@@ -71,7 +86,7 @@ def about(name: str) -> str:
 
 def facts(name: str, *overrides: str) -> str:
     """An environment's agents, spaces and scripted policies."""
-    return table(("", ""), info.facts(settings(name, *overrides)).items())
+    return table(("property", "value"), info.facts(settings(name, *overrides)).items())
 
 
 def options(name: str) -> str:
