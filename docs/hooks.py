@@ -141,7 +141,12 @@ MARKERS: dict[str, Callable[..., str]] = {
 
 
 def _settings_table(head: Sequence[str], rows: Iterable[help.Setting]) -> str:
-    return table(head, ((f"`{row.key}`", f"`{row.value}`", row.takes, row.meaning) for row in rows))
+    return table(head, ((f"`{row.key}`", f"`{_shortened(row.value)}`", row.takes, row.meaning) for row in rows))
+
+
+def _shortened(value: str) -> str:
+    """A value without the checksum that stands for a long array's entries."""
+    return value.partition(", SHA-256")[0]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import importlib.util
 import itertools
+import math
 import multiprocessing
 import re
 import shlex
@@ -26,7 +27,14 @@ UNTESTED = {
     r"marljax compile": "needs compilers for accelerators; tests/aot compiles where they are installed",
     r"python baselines/(?!.* --help)|rm -r baselines": "takes hours, or measures; tests/baselines computes small tables",
 }
-RUN = {"eval.episodes": "2", "eval.final_episodes": "2", "eval.every": "0", "checkpoint.every": "0", "render": "false"}
+RUN = {
+    "eval.episodes": "2",
+    "eval.final_episodes": "2",
+    "eval.every": "0",
+    "checkpoint.every": "0",
+    "render": "false",
+    "search.batches": "1",
+}
 LEARNER = {"algo.total_steps": "128", "algo.num_envs": "8", "algo.rollout_length": "8"}
 LEARNERS = {
     "qmix": {"algo.batch_size": "8", "algo.buffer_size": "128", "algo.learning_starts": "0", "algo.gradient_steps": "1"},
@@ -40,13 +48,13 @@ ENVIRONMENTS = {
     "ride_dispatch": {"env.duration": "8", "env.vehicles": "8", "env.orders": "16", "env.demand_scale": "0.02"},
     "collective": {"env.duration": "8", "env.agents": "10"},
 }
-RUNS = {"mappo_merge": "env=merge", "ippo_smax": "env=smax seeds=4"}  # that examples load
+RUNS = {"mappo_merge": ("env=merge",), "ippo_smax": ("env=smax", "seeds=4")}  # that examples load
 TRIPS = "tpep_pickup_datetime,PULocationID,DOLocationID\n" + "2024-01-02 19:05:00,4,12\n2024-01-03 19:10:00,12,4\n" * 50
 
 
 def commands(text):
     """The commands of a page's fenced blocks, as lists of words."""
-    for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             for command in re.split(r" && ", line):
                 yield from filter(None, [tuple(shlex.split(command, comments=True))])
@@ -54,7 +62,7 @@ def commands(text):
 
 def code(text):
     """(file name or empty, source) of a page's blocks of Python."""
-    return re.findall(r'```python(?: title="(.*?)")?\n(.*?)```', text, re.DOTALL)
+    return re.findall(r'^```python(?: title="(.*?)")?\n(.*?)^```', text, re.DOTALL | re.MULTILINE)
 
 
 COMMANDS = list(dict.fromkeys(itertools.chain(*map(commands, PAGES.values()))))
@@ -89,6 +97,10 @@ def small(command):
     changes = RUN | LEARNER | LEARNERS.get(algo, {}) | ENVIRONMENTS.get(env, {})
     if any(word.startswith("search.method=") for word in settings):
         changes["search.trials"] = "2"
+    if any(word.startswith("seeds=") for word in settings):  # so that sweeps share a program of four runs
+        lists = [word.count(",") + 1 for word in settings if re.match(r"sweep\..*=\[", word)]
+        tried = math.prod(lists) if lists else int(changes.get("search.trials", 1))
+        changes["seeds"] = DEVICES if any(word.startswith("devices=") for word in settings) else str(4 // tried)
     if "wandb.mode=online" in settings:
         changes["wandb.mode"] = "offline"
     kept = [word for word in words if word.partition("=")[0] not in changes]
@@ -122,7 +134,7 @@ def folder(process, tmp_path_factory):
     (folder / "times.csv").write_text("from_zone,to_zone,minutes\n" + "".join(f"{a},{b},{abs(a - b)}\n" for a, b in pairs))
     for name, words in RUNS.items():
         algo = name.partition("_")[0]
-        status, shown = process(run_command, small(("python", f"algos/{algo}.py", *words.split(), "name=first")), folder)
+        status, shown = process(run_command, small(("python", f"algos/{algo}.py", *words, "name=first")), folder)
         assert status == 0, shown
     return folder
 
