@@ -21,7 +21,7 @@ import marljax
 from marljax.cli import batches
 from marljax.config import compose
 from marljax.io import program_cache, run_folder
-from marljax.reporting import report
+from marljax.reporting import episodes, report
 from marljax.training.evaluation import Recording, record, suite_key
 from marljax.viz.animation import PAUSE, UNCHANGED, palette, trail_lines
 from marljax.viz.stage import AXIS, HEADER, Stage
@@ -57,15 +57,15 @@ PICTURES = {
 def scripted(picture: Picture) -> tuple[Any, Recording]:
     """The settings and the best of some episodes of a scripted policy."""
     settings = compose.compose("ippo", [*picture.overrides, "tuned=none"])
-    policy = report.scripted_policies(settings)[picture.policy]
+    policy = episodes.scripted_policies(settings.base_env, settings.env_params)[picture.policy]
     key = suite_key(report.FINAL_PART)
-    episodes = record(policy.env, policy.env_params, policy.policy, policy.carry, key, episodes=EPISODES)
-    return settings, max(episodes, key=lambda episode: episode.metrics[picture.metric])
+    recorded = record(policy.env, policy.env_params, policy.policy, policy.carry, key, episodes=EPISODES)
+    return settings, max(recorded, key=lambda episode: episode.metrics[picture.metric])
 
 
 def draw(settings: Any, episode: Recording, path: Path, width: int, frames: int) -> None:
     """A small animation of an episode, without what is written above and below the world."""
-    film = report.film(settings, episode)
+    film = episodes.film(settings.env, settings.env_params, episode)
     stage, count = Stage(film.scenes, settings.env.display, 2 * width), len(film.steps)
     stride = -(-count // frames)
     images = []
@@ -108,10 +108,9 @@ def main(names: list[str]) -> None:
             shutil.copy(folder / run_folder.CURVE, ASSETS / "learning_curve.png")
             console.save_svg(str(ASSETS / "terminal.svg"), title="marljax")
             policy = marljax.load(folder)
-            episodes = record(
-                policy.env, policy.env_params, policy, policy.initial_carry(), suite_key(report.FINAL_PART), episodes=EPISODES
-            )
-            best = max(episodes, key=lambda episode: episode.metrics["return"])
+            key = suite_key(report.FINAL_PART)
+            recorded = record(policy.env, policy.env_params, policy, policy.initial_carry(), key, episodes=EPISODES)
+            best = max(recorded, key=lambda episode: episode.metrics["return"])
             draw(compose.compose("mappo", TRAINING), best, ASSETS / "merge.gif", 2 * WIDTH, 100)
     for path in sorted(ASSETS.iterdir()):
         print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
