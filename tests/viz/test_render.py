@@ -13,7 +13,7 @@ from PIL import Image
 from marljax.core.environment import Display
 from marljax.core.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, Trails, empty
 from marljax.errors import UserError
-from marljax.reporting import report
+from marljax.reporting import episodes
 from marljax.viz import animation, stage
 
 RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
@@ -267,9 +267,8 @@ def test_frames_between_decisions_are_in_an_animation_and_not_in_a_page():
         return Scene(lines, *none, jnp.array([0.0, 1.0, 0.0, 1.0]), state["x"])
 
     env = types.SimpleNamespace(display=Display(decisions_per_second=5.0, between=between), scene=scene)
-    settings = types.SimpleNamespace(env=env, base_env=env, env_params=())
     states = {"x": np.arange(3.0), "shots": np.array([0.0, 1.0, 2.0])}
-    film = report.film(settings, types.SimpleNamespace(states=states))
+    film = episodes.film(env, (), types.SimpleNamespace(states=states))
     assert film.fps == 20.0
     np.testing.assert_allclose(film.scenes.time, np.arange(9) / 4)
     np.testing.assert_array_equal(film.scenes.segments.width[:, 0], [0, 1, 1, 1, 1, 2, 2, 2, 2])
