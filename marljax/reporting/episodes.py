@@ -147,7 +147,7 @@ def show(run: str | Path, episodes: int = 1, **choice: Any) -> Played:
     """Episodes of a run's trained policy: ``marljax.show("runs/mappo_merge/…")`` in a notebook; elsewhere ``.save`` them.
 
     Args:
-        run: the folder.
+        run: what ``marljax.load`` takes: a run folder, a policy file, or the name of a policy that comes with marljax.
         episodes: how many, the first fresh ones of ``marljax evaluate``.
         choice: ``seed``, ``which``, ``trial`` and ``trust`` of ``marljax.load``, with its errors and warnings.
     """

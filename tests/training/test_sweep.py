@@ -173,7 +173,7 @@ def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):
     plot.redraw(whole.folder, Console())
     assert whole.folder.joinpath("sweep.png").exists()
     rows = report.curve_rows(whole.run.settings, whole.folder)
-    assert len({row["seed"] for row in rows}) == 8  # a line for each replica
+    assert len({(row["setting"], row["seed"]) for row in rows}) == 8  # of each replica
     assert not any(name.startswith("sweep.") for row in rows for name in row)
     unranked = tmp_path / "run"
     unranked.mkdir()
