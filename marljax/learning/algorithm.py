@@ -14,7 +14,8 @@ class Algorithm(Protocol):
 
     Everything runs inside ``shard_map`` over the axes of ``marljax.utils.collectives``: means over samples go through
     ``collectives.mean``, so that several devices compute what one would. An optional ``present(env)`` returns the environment
-    that the command line trains in: PPO controls all agents as one.
+    that the command line trains in: PPO controls all agents as one. An optional ``with_params(learner, params)`` returns a new
+    learner with trained parameters, for ``init_from``: QMIX copies them to its target networks, too.
     """
 
     Config: type  # derives from ``marljax.learning.config.RolloutConfig``

@@ -40,23 +40,40 @@ def learning_curve(
     title: str = "",
     units: Mapping[str, str] = MappingProxyType({}),
 ) -> "Figure":
-    """Draws the return of a run, large, and all metrics of the environment that change, over the steps.
-
-    Each seed is a thin line; with them their mean, and with five seeds or more its 95 % t interval.
-
-    Args:
-        records: one row per chunk and seed, with ``env_steps``, ``seed`` and metrics by name, which need not be in every row.
-            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the greedy evaluation.
-        path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
-        references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
-        title: above the figure.
-        units: of metrics, for the headings; "%" multiplies the values by 100 (``env.display.units``).
+    """Writes the picture of ``learning_figure`` to ``path``, .png, .svg or .pdf; it is complete or, after an error, absent.
 
     Returns:
         The figure that was written.
 
     Raises:
         UserError: for rows without metrics, or a path that cannot be written.
+    """
+    figure = learning_figure(records, references=references, title=title, units=units)
+    with replacing(path, (".png", ".svg", ".pdf")) as draft:
+        figure.savefig(draft)
+    return figure
+
+
+def learning_figure(
+    records: Iterable[Row],
+    *,
+    references: Mapping[str, Mapping[str, float]] | None = None,
+    title: str = "",
+    units: Mapping[str, str] = MappingProxyType({}),
+) -> "Figure":
+    """The return of a run, large, and all metrics of the environment that change, over the steps.
+
+    Each seed is a thin line; with them their mean, and with five seeds or more its 95 % t interval.
+
+    Args:
+        records: one row per chunk and seed, with ``env_steps``, ``seed`` and metrics by name, which need not be in every row.
+            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the greedy evaluation.
+        references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
+        title: above the figure.
+        units: of metrics, for the headings; "%" multiplies the values by 100 (``env.display.units``).
+
+    Raises:
+        UserError: for rows without metrics.
     """
     rows = [row for row in records if "env_steps" in row and "seed" in row]
     names = own_metrics(rows)
@@ -72,8 +89,6 @@ def learning_curve(
         columns = int(np.clip(room // widest, 1, min(len(handles), 5)))
         style = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": columns}
         figure.legend(handles.values(), handles.keys(), loc="outside upper right", **style)
-    with replacing(path, (".png", ".svg", ".pdf")) as draft:
-        figure.savefig(draft)
     return figure
 
 
