@@ -37,3 +37,4 @@ init = ppo.init
 update = ppo.update
 initial_carry = ppo.initial_carry
 act = ppo.act
+explain = ppo.explain

@@ -442,3 +442,12 @@ def act(
     """Actions [A, …] for one timestep of one environment."""
     pi = make_networks(env, config).policy(params, get_inputs(env, jax.tree.map(lambda x: x[None], timestep)))
     return pi.action(choose_actions(env, config, pi, key, greedy))[0, 0], carry
+
+
+def explain(
+    env: Environment, config: Config, params: Params, env_params: EnvParams, env_state: Any, timestep: TimeStep
+) -> dict[str, jax.Array]:
+    """The parameters of the policy [T, E, A, …], before any matching, in episodes [T, E]."""
+    del env_params, env_state
+    inputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(lambda step: get_inputs(env, step))(timestep))
+    return make_networks(env, config).policy(params, inputs).parameters()

@@ -404,3 +404,17 @@ def act(
     carry, pi = make_networks(env, config).policy(params, Inputs.of(timestep), carry)
     sample = pi.mode() if greedy else pi.sample(key)
     return pi.action(sample)[0, 0], jax.tree.map(lambda x: x[0], carry)
+
+
+def explain(
+    env: Environment, config: Config, params: Params, env_params: EnvParams, env_state: Any, timestep: TimeStep
+) -> dict[str, jax.Array]:
+    """What the networks made of episodes [T, E] that start at their first timestep: the parameters of the policy [T, E, A, …] and
+    ``value`` [T, E, A], the discounted return that the critic expects."""
+    del env_state
+    observe = jax.vmap(functools.partial(get_inputs, env, config, env_params))
+    inputs = jax.tree.map(lambda x: x[:, 0], observe(timestep))
+    carry, networks = initial_carry(env, config, timestep.first.shape[1]), make_networks(env, config)
+    pi, value = networks.policy_and_value(params, inputs, Carry(carry, carry))
+    value = params.value_stats.denormalize(value) if config.normalize_values else value
+    return pi.parameters() | {"value": value / config.reward_scale}

@@ -455,6 +455,18 @@ def act(
     return action[0, 0], jax.tree.map(lambda x: x[0], carry)
 
 
+def explain(
+    env: Environment, config: Config, params: Params, env_params: EnvParams, env_state: Any, timestep: TimeStep
+) -> dict[str, jax.Array]:
+    """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions."""
+    del env_params, env_state
+    inputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(Inputs.of)(timestep))
+    inputs = inputs._replace(obs=to_buffer_dtype(config, inputs.obs))
+    carry = initial_carry(env, config, timestep.first.shape[1])
+    _, values = make_networks(env, config).action_values(params, {"agent": params.agent}, inputs, carry)
+    return {"action_value": jnp.where(inputs.action_mask, values, jnp.nan)}
+
+
 def make_buffer(config: Config, num_envs: int) -> TrajectoryBuffer:
     """flashbax's buffer of the rollouts of ``num_envs`` environments, of one shard; an entry of its time axis is a rollout."""
     return flashbax.make_trajectory_buffer(

@@ -221,16 +221,13 @@ def training_section(run: Any, algo: str, sizes: Sizes, training: Sequence[Row])
 def growth_section(cases: Sequence[Case], run_measurement: Callable[[str, int, Sequence[str]], Row]) -> list[str]:
     """How speed changes with the number of agents and environments."""
     measured = [run_measurement("random", case.num_envs, case.overrides) for case in cases]
-    substeps = any(row["substeps"] for row in measured)
     rows = []
     for case, row in zip(cases, measured, strict=True):
         agent_steps = row["env_steps_per_s"] * row["agents"]
-        rates = [row["env_steps_per_s"], agent_steps, *([agent_steps * row["substeps"]] if substeps else [])]
         overrides, num_envs = case.cells
-        cells = [overrides, f"{row['agents']:,.0f}", num_envs, *(f"{rate:,.0f}" for rate in rates)]
+        cells = [overrides, f"{row['agents']:,.0f}", num_envs, f"{row['env_steps_per_s']:,.0f}", f"{agent_steps:,.0f}"]
         rows.append([*cells, f"{row['compile_s']:.1f}", f"{row['peak_mib']:,.0f}"])
-    units = ["env-steps/s", "agent-steps/s", *(["physics sub-steps/s"] if substeps else [])]
-    header = ["", "agents", "environments", *units, "compile s", "peak MiB"]
+    header = ["", "agents", "environments", "env-steps/s", "agent-steps/s", "compile s", "peak MiB"]
     return ["## Growth", "Random actions, all outputs computed, as above.", markdown_table(header, rows)]
 
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from marljax.core.types import Outcome, TimeStep, View
     from marljax.core.vector import vectorize
     from marljax.registry import make, register, register_algorithm
+    from marljax.reporting.episodes import play, show
     from marljax.training.load import load
     from marljax.training.trainer import make_train
+    from marljax.viz.animation import render
     from marljax.wrappers.joint import joint
     from marljax.wrappers.to_gymnax import to_gymnax
     from marljax.wrappers.to_jaxmarl import to_jaxmarl
@@ -30,8 +32,11 @@ __all__ = [
     "load",
     "make",
     "make_train",
+    "play",
     "register",
     "register_algorithm",
+    "render",
+    "show",
     "to_gymnax",
     "to_jaxmarl",
     "train",
@@ -49,8 +54,11 @@ _MODULES = {
     "load": "marljax.training.load",
     "make": "marljax.registry",
     "make_train": "marljax.training.trainer",
+    "play": "marljax.reporting.episodes",
     "register": "marljax.registry",
     "register_algorithm": "marljax.registry",
+    "render": "marljax.viz.animation",
+    "show": "marljax.reporting.episodes",
     "to_gymnax": "marljax.wrappers.to_gymnax",
     "to_jaxmarl": "marljax.wrappers.to_jaxmarl",
     "train": "marljax.cli.from_python",

@@ -60,8 +60,7 @@ def random_rate(env: Any, env_params: Any, num_envs: int) -> Row:
         state, timestep = vec.step(key_step, state, action, env_params)
         return (vec.carried(state), timestep), vec.global_state(state, env_params), jnp.sum(~timestep.first)
 
-    sizes = {"agents": env.num_agents, "substeps": getattr(env, "substeps", 0)}
-    return scan_rate(vec.reset, step, env_params) | sizes
+    return scan_rate(vec.reset, step, env_params) | {"agents": env.num_agents}
 
 
 def part_times(env: Any, env_params: Any, num_envs: int) -> Row:

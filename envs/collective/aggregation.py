@@ -59,6 +59,8 @@ class Aggregation(Task):
     search: Search
 
     action_size: ClassVar[int] = 2
+    own: ClassVar = ("x", "y")
+    relative: ClassVar = ("mean x", "mean y", "neighbours")
     directions: ClassVar = ("going right", "up", "left", "down")
     other_colours: ClassVar = (("common centre", shapes.INK),)
     default_params: ClassVar[AggregationParams] = AggregationParams()

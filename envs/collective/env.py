@@ -16,7 +16,7 @@ from flax import struct
 from marljax.core.environment import LIMITS, Display, Environment
 from marljax.core.fields import option
 from marljax.core.scene import Scene
-from marljax.core.spaces import Box
+from marljax.core.spaces import Box, Part
 from marljax.core.types import Outcome, View
 from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.aggregation import Aggregation
@@ -163,7 +163,12 @@ class Collective(Environment):
 
     @property
     def observation_space(self) -> Box:
-        return Box((self._task.obs_size,))
+        return Box((len(self._task.columns),))
+
+    @property
+    def obs_layout(self) -> tuple[Part, ...]:
+        columns = self._task.columns
+        return (Part("own", 1, len(columns), columns=columns),)
 
     @property
     def default_params(self) -> Params:

@@ -65,6 +65,8 @@ class Kuramoto(Task):
     frequencies: str
 
     action_size: ClassVar[int] = 1
+    own: ClassVar = ("cos", "sin")
+    relative: ClassVar = ("mean field cos", "mean field sin", "frequency rank")
     directions: ClassVar = ("phase 0", "π/2", "π", "3π/2")
     other_colours: ClassVar = (("mean field", shapes.INK), ("rim: median frequency; outside: faster", shapes.FAINT))
     default_params: ClassVar[KuramotoParams] = KuramotoParams()

@@ -25,13 +25,15 @@ class Task(abc.ABC):
     grid: int  # centres per axis of the global state
 
     action_size: ClassVar[int]  # C
+    own: ClassVar[tuple[str, str]]  # names of the two columns of an observation that ``absolute`` adds
+    relative: ClassVar[tuple[str, str, str]]  # and of the three others
     directions: ClassVar[tuple[str, str, str, str]]  # names of four directions, a quarter of a turn apart, for the legend
     other_colours: ClassVar[tuple[tuple[str, Colour], ...]] = ()  # of the legend
 
     @property
-    def obs_size(self) -> int:
-        """O."""
-        return 2 * self.absolute + 3
+    def columns(self) -> tuple[str, ...]:
+        """Names of the O columns of an observation."""
+        return (*self.own, *self.relative) if self.absolute else self.relative
 
     @property
     @abc.abstractmethod

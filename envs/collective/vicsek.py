@@ -64,11 +64,13 @@ class Vicsek(Task):
     search: Search
 
     action_size: ClassVar[int] = 1
+    own: ClassVar = ("cos", "sin")
+    relative: ClassVar = ("mean cos", "mean sin", "neighbours")
     directions: ClassVar = ("heading right", "up", "left", "down")
 
     @property
-    def obs_size(self) -> int:
-        return super().obs_size + self.bins
+    def columns(self) -> tuple[str, ...]:
+        return (*super().columns, *(f"share {number}" for number in range(self.bins)))
 
     @property
     def default_params(self) -> VicsekParams:

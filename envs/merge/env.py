@@ -109,8 +109,10 @@ class Merge(Environment):
 
     @property
     def obs_layout(self) -> tuple[Part, ...]:
-        courses = (Part("neighbours", OBSERVED, 2 * self.horizon),) if self.intents else ()
-        return (Part("own", 1, 5), Part("neighbours", OBSERVED, 5), *courses)
+        row, ahead = ("present", "x", "y", "vx", "vy"), range(1, self.horizon + 1)
+        intended = tuple(f"{axis} after {step}" for step in ahead for axis in "xy")
+        courses = (Part("neighbours", OBSERVED, len(intended), columns=intended),) if self.intents else ()
+        return (Part("own", 1, len(row), columns=row), Part("neighbours", OBSERVED, len(row), columns=row), *courses)
 
     @property
     def noop(self) -> int:

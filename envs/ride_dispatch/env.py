@@ -16,7 +16,7 @@ from marljax.core import fields
 from marljax.core.environment import Display, Environment
 from marljax.core.fields import option
 from marljax.core.scene import Scene
-from marljax.core.spaces import Box, Discrete
+from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome, View
 from marljax.envs.ride_dispatch import charts, fleet
 from marljax.envs.ride_dispatch import demand as demands
@@ -30,7 +30,11 @@ from marljax.envs.ride_dispatch.trips import DAYS, ELSEWHERE, cached_demand, cac
 from marljax.errors import UserError, unknown
 from marljax.utils.random import flat
 
-ORDER_FEATURES, OFFER_FEATURES = 5, 8
+# Columns of an observation: of a vehicle, of each of its seats, of an order, and of an offered one.
+VEHICLE = ("up", "cross", "empty seats", "pickup left", "unavailable", "time", "earned", "fleet's mean")
+SEAT = ("to up", "to cross", "remaining", "total", "added")
+ORDER = ("up", "cross", "to up", "to cross", "waited")
+OFFER = ("present", "reward", "pickup", "ride", "to up", "to cross", "waited", "free vehicles")
 SHARE_ERROR = 1e-3  # rounding of cumulative shares
 MEANINGS = {
     "reward": "sum over the fleet, discounted by 0.99 a minute, as the papers report it",
@@ -138,11 +142,20 @@ class RideDispatch(Environment):
 
     @property
     def observation_space(self) -> Any:
-        own = 8 + 5 * self.seats
+        own = len(VEHICLE) + len(SEAT) * self.seats
         if self.view == "candidates":
-            return Box((own + OFFER_FEATURES * self.candidates,))
-        shared = {"orders": Box((self.orders, ORDER_FEATURES)), "open": Box((self.orders,), 0.0, 1.0)}
+            return Box((own + len(OFFER) * self.candidates,))
+        shared = {"orders": Box((self.orders, len(ORDER))), "open": Box((self.orders,), 0.0, 1.0)}
         return {"own": Box((own,)), "shared": shared}
+
+    @property
+    def obs_layout(self) -> tuple[Part, ...]:
+        own = (*VEHICLE, *(f"seat {seat} {column}" for seat in range(self.seats) for column in SEAT))
+        parts = [Part("own", 1, len(own), columns=own)]
+        if self.view == "candidates":
+            return (*parts, Part("offers", self.candidates, len(OFFER), ordered=True, columns=OFFER))
+        is_open = Part("orders", self.orders, 1, ordered=True, columns=("open",))
+        return (*parts, is_open, Part("orders", self.orders, len(ORDER), ordered=True, columns=ORDER))
 
     @property
     def default_params(self) -> RideParams:

@@ -138,20 +138,23 @@ class Smax(Environment):
     @property
     def observation_space(self) -> Box:
         others = self.battle.num_units - 1 if self.observation == "unit_list" else view.SECTIONS * view.SLOTS
-        return Box((others * view.OTHER_FEATURES + view.OWN_FEATURES,))
+        return Box((others * len(view.OTHER) + len(view.OWN),))
 
     @property
     def obs_layout(self) -> tuple[Part, ...]:
         """Opponents are ordered where discrete actions refer to them; () in self-play of unequal teams, which observe different
         numbers of each."""
-        battle, own = self.battle, Part("own", 1, view.OWN_FEATURES)
+        battle, own = self.battle, Part("own", 1, len(view.OWN), columns=view.OWN)
+
+        def others(name: str, count: int, ordered: bool = False) -> Part:
+            return Part(name, count, len(view.OTHER), ordered, view.OTHER)
+
         if self.observation == "conic":
-            return (Part("units", view.SECTIONS * view.SLOTS, view.OTHER_FEATURES), own)
+            return (others("units", view.SECTIONS * view.SLOTS), own)
         if self.mode == "self_play" and battle.num_allies != battle.num_enemies:
             return ()
-        allies = (Part("allies", battle.num_allies - 1, view.OTHER_FEATURES),) if battle.num_allies > 1 else ()
-        ordered = self.action_type == "discrete"
-        return (*allies, Part("enemies", battle.num_enemies, view.OTHER_FEATURES, ordered=ordered), own)
+        allies = (others("allies", battle.num_allies - 1),) if battle.num_allies > 1 else ()
+        return (*allies, others("enemies", battle.num_enemies, self.action_type == "discrete"), own)
 
     @property
     def default_params(self) -> SmaxParams:

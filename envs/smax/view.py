@@ -12,11 +12,11 @@ import numpy as np
 
 from marljax.envs.smax.actions import FIRST_ATTACK
 from marljax.envs.smax.battle import UNROLL, Kinds, Stats, Units
-from marljax.envs.smax.units import NUM_KINDS, SmaxParams
+from marljax.envs.smax.units import NUM_KINDS, UNIT_NAMES, SmaxParams
 from marljax.utils.batching import expand_trailing_dims, fold
 
-OTHER_FEATURES = 7 + NUM_KINDS
-OWN_FEATURES = 4 + NUM_KINDS
+OTHER = ("health", "x", "y", "moved x", "moved y", "action", "cooldown", *UNIT_NAMES)  # columns of another unit
+OWN = ("health", "x", "y", "cooldown", *UNIT_NAMES)  # and of the observing one
 SECTIONS, SLOTS = 32, 2  # of the conic view: directions, and units shown in each
 
 

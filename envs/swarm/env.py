@@ -134,14 +134,19 @@ class Swarm(Environment):
 
     @property
     def obs_layout(self) -> tuple[Part, ...]:
-        dimensions = self.dimensions
-        parts = [Part("own", 1, views.OWN if self.dynamics == "quadrotor" else 2 * dimensions)]
+        axes = "xyz"[: self.dimensions]
+        offset, velocity = (
+            tuple(axes),
+            tuple(f"v{axis}" for axis in axes),
+        )  # of a drone's own offset: from its goal, but for landmarks
+        own = (*offset, *velocity, *(views.ATTITUDE if self.dynamics == "quadrotor" else ()))
+        parts = [Part("own", 1, len(own), columns=own)]
         if self.task == "landmarks":
-            parts.append(Part("landmarks", self.neighbours + 1, dimensions + 1))
+            parts.append(Part("landmarks", self.neighbours + 1, len(offset) + 1, columns=(*offset, "others' distance")))
         if self.neighbours:
-            parts.append(Part("neighbours", self.neighbours, 2 * dimensions))
+            parts.append(Part("neighbours", self.neighbours, len(offset + velocity), columns=offset + velocity))
         if self.obstacles:
-            parts.append(Part("field", 1, views.FIELD))
+            parts.append(Part("field", 1, len(views.FIELD), columns=views.FIELD))
         return tuple(parts)
 
     @property

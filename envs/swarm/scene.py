@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.core.scene import Boxes, Circles, Colour, Labels, Polygons, Scene, Segments, Trails, empty
+from marljax.envs.swarm import space as spaces
 from marljax.envs.swarm.contacts import distances, nearest_obstacle
 from marljax.envs.swarm.quadrotor import Body, norm
 
@@ -42,6 +43,7 @@ GRID: Colour = (0.86, 0.87, 0.89, 1.0)
 EDGE: Colour = (0.62, 0.64, 0.68, 1.0)
 SCALE: Colour = (0.45, 0.47, 0.50, 1.0)
 SHADOW: Colour = (0.20, 0.22, 0.28, 0.28)
+STYLE = GRID, EDGE, OBSTACLE
 OUTSIDE: Colour = (0.12, 0.42, 0.75, 0.35)
 LEGEND: tuple[tuple[str, Colour], ...] = (
     ("drone and its goal", (0.12, 0.42, 0.75, 1.0)),
@@ -210,8 +212,7 @@ def _drones(view: Camera, body: Any, size: Any, own: jax.Array, marks: Marks) ->
         own: [N, 4] their colours.
         marks: highlighted drones; the hub or middle of those that have collided is dark.
     """
-    colour = jnp.where(marks.lying[:, None], jnp.array(LYING), own)
-    colour = jnp.where(marks.touches[:, None], jnp.array(TOUCHES), colour)
+    colour = _marked(own, marks)
     colour = jnp.where(marks.outside[:, None], _faded(colour, OUTSIDE[3]), colour)
     collided, count = marks.collided[:, None], len(own)
     if not isinstance(body, Body):
@@ -225,6 +226,12 @@ def _drones(view: Camera, body: Any, size: Any, own: jax.Array, marks: Marks) ->
     arms, rotors = [_bar(x, y, 0.22) for x, y in signs], [_circle(0.47, x, y, 0.18) for x, y in signs]
     shapes, colours = np.stack([*arms, *rotors, _circle(0.45, z=0.07)]), jnp.stack([dark] * 4 + [pale, colour, colour, pale, hub])
     return _layer(view, body.position, size * body.rotation, shapes, colours)
+
+
+def _marked(own: jax.Array, marks: Marks) -> jax.Array:
+    """[N, 4] colours of drones, of those that lie on the floor or touch something another."""
+    colour = jnp.where(marks.lying[:, None], jnp.array(LYING), own)
+    return jnp.where(marks.touches[:, None], jnp.array(TOUCHES), colour)
 
 
 def _halos(view: Camera, position: jax.Array, size: Any, marks: Marks) -> Layer:
@@ -396,4 +403,5 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
         trails=Trails(heads.T, jnp.full(count, 1.6), jnp.full(count, TRAIL), _faded(own, 0.8)),
         agents=heads.T,
         axis=jnp.array(False),
+        space=() if landmarks else spaces.draw(body, size, _marked(own, marks), goal, own, obstacles, (aside, up), STYLE),
     )

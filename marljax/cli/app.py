@@ -14,7 +14,7 @@ USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
   marljax info <environment> [env.<key>=value …]       describe an environment: observations, actions, options, metrics
   marljax evaluate <run folder> [key=value …]          play frozen episodes with the trained policy, next to scripted ones
-  marljax replay <run folder> [key=value …]            write an episode of the trained policy as GIF or MP4
+  marljax replay <run folder> [key=value …]            write episodes as a page for a browser, or one as GIF or MP4
   marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
   marljax <command> --help                             list the settings of a command
@@ -90,9 +90,9 @@ def run_command(arguments: Sequence[str]) -> int:
         from marljax.cli.info import info
 
         return info(others)
-    from marljax.cli import evaluate, plot
+    from marljax.cli import evaluate, plot, replay
 
-    return {"evaluate": evaluate.evaluate, "replay": evaluate.replay, "plot": plot.plot}[command](others)
+    return {"evaluate": evaluate.evaluate, "replay": replay.replay, "plot": plot.plot}[command](others)
 
 
 def _train_any(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The commands ``marljax evaluate`` and ``marljax replay``."""
+"""The command ``marljax evaluate``, and what all commands on run folders share."""
 
 import dataclasses
 import sys
@@ -16,21 +16,29 @@ from marljax.core.fields import option
 from marljax.errors import UserError, unknown
 from marljax.io import run_folder, terminal
 from marljax.io.run_folder import Which
-from marljax.training import evaluation, load
+from marljax.training import evaluation, load, policy_file
 from marljax.training.load import Loaded
 
 ALGO_TARGET = "algo.target"
+TABLES = (".csv", ".json", ".tex")  # formats
 
 
 @dataclasses.dataclass(frozen=True)
-class PlotOptions(Group):
-    """Options of ``marljax plot``."""
+class RunOptions(Group):
+    """Options of every command that reads a run folder."""
 
     trust: bool = option(False, help="import env.target of a run that was not trained here: it may run any code")
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyOptions(PlotOptions):
+class PlotOptions(RunOptions):
+    """Options of ``marljax plot``."""
+
+    out: str | None = option(None, help="file for the curve: .png, .svg or .pdf; null: curve.png in the run folder")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyOptions(RunOptions):
     """Options of the commands that play episodes."""
 
     suite: int = option(0, low=0, high=evaluation.SUITES - 1, help="set of episodes; no two have one in common")
@@ -43,18 +51,10 @@ class EvaluateOptions(PolicyOptions):
     """Options of ``marljax evaluate``."""
 
     episodes: int = option(320, low=1, high=evaluation.PARTS_PER_SUITE, help="for every seed of the run")
+    out: str | None = option(None, help="file to write the table to: .csv or .json, also of each seed, or .tex; null: none")
 
 
-@dataclasses.dataclass(frozen=True)
-class ReplayOptions(PolicyOptions):
-    """Options of ``marljax replay``, which plays the first episodes of a suite."""
-
-    out: str | None = option(None, help="file to write: .html for a browser, .gif or .mp4; null: replay.html in the run folder")
-    episodes: int = option(1, low=1, high=20, help="in a page; it holds 3 MB, and later ones are left out")
-    seed: int | None = option(None, help="of the run; null: the one with the best evaluation")
-
-
-Options = TypeVar("Options", PlotOptions, EvaluateOptions, ReplayOptions)
+Options = TypeVar("Options", bound=RunOptions)
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -63,67 +63,27 @@ def evaluate(arguments: Sequence[str]) -> int:
     if explained(arguments, "evaluate <run folder> [key=value …]", meaning, EvaluateOptions, "env.<key>=…"):
         return 0
     folder, options, changes = folder_and_options(arguments, EvaluateOptions)
+    out = output_file(options.out, TABLES)
 
     from marljax.reporting import report
     from marljax.training.best import best_updates
     from marljax.training.progress import print_line
 
-    loaded = _load(folder, options, changes)
+    loaded = load_run(folder, options, changes)
     settings, screen = loaded.settings, terminal.screen()
     part = evaluation.fresh_part(options.suite)
     rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
     screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))
+    if out is not None:
+        report.write_table(settings, rows, options.episodes, "fresh", out)
+        print_line(screen, f"table: {out}")
     if options.which == "best":
         for line in report.describe_best(settings, best_updates(loaded.best, loaded.update)):
             print_line(screen, line)
     return 0
 
 
-def replay(arguments: Sequence[str]) -> int:
-    """Writes episodes of the trained policy as a page for a browser, or one as an animation."""
-    meaning = (
-        "Writes the first episodes of a suite, played by the trained policy, as a page for a browser, or one as an animation."
-    )
-    if explained(arguments, "replay <run folder> [key=value …]", meaning, ReplayOptions, "env.<key>=…"):
-        return 0
-    folder, options, changes = folder_and_options(arguments, ReplayOptions)
-    path = Path(options.out or folder / "replay.html")
-    if path.suffix not in (".html", ".gif", ".mp4"):
-        raise UserError(f"out={path} has no known format; write an .html, a .gif or an .mp4 file")
-    if path.suffix != ".html" and options.episodes > 1:
-        raise UserError(f"a {path.suffix} file shows one episode; leave out episodes, or write an .html file")
-    if path.suffix == ".mp4":
-        from marljax.viz import animation
-
-        animation.check_ffmpeg()
-    import jax
-
-    from marljax.reporting import report
-
-    loaded = _load(folder, options, changes)
-    settings, index = loaded.settings, loaded.index_of(options.seed, folder)
-    params = jax.tree.map(lambda leaf: leaf[index], loaded.params)
-    key = evaluation.suite_key(evaluation.fresh_part(options.suite))
-    episodes = report.record_episodes(settings, params, key, options.episodes)
-    if path.suffix == ".html":
-        shown = [(episode, report.film(settings, episode)) for episode in episodes]
-        whose = f"seed {settings.seeds[index]}, fresh episodes of suite {options.suite}"
-        held = report.write_page(settings, shown, path, whose)
-        if held < len(episodes):
-            print(f"{path} holds {held} of {len(episodes)} episodes: more would be larger than 3 MB")
-        episodes = episodes[:held]
-    else:
-        report.animate(settings, report.film(settings, episodes[0]), path)
-    report.draw_charts(settings, episodes[0], path.with_suffix(".png"))
-    if loaded.update_of(index, options.which) == 0:
-        print(f"warning: seed {settings.seeds[index]}: the untrained network's parameters; which=last plays the trained ones")
-    for number, episode in enumerate(episodes, 1):
-        which = f" episode {number}" if len(episodes) > 1 else ""
-        print(f"{path}{which}: " + "  ".join(f"{name} {value:.3g}" for name, value in episode.metrics.items()))
-    return 0
-
-
-def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[str, Any]) -> Loaded:
+def load_run(folder: Path, options: PolicyOptions, changes: dict[str, Any]) -> Loaded:
     """The trained policies of a run, with changes to its environment."""
     enable_compilation_cache()
     loaded = load.load_replicas(folder, options.which, options.trial, options.trust, changes)
@@ -133,6 +93,18 @@ def _load(folder: Path, options: EvaluateOptions | ReplayOptions, changes: dict[
     if env_changes.get("target") == loaded.settings.tree["env"].get("target"):
         env_changes.pop("target", None)  # repeated to allow its import, not changed
     return loaded._replace(settings=load.with_env(loaded.settings, env_changes))
+
+
+def output_file(out: str | None, suffixes: tuple[str, ...]) -> Path | None:
+    """The file of an option ``out``; ``UserError`` for one that cannot be written, before anything is computed for it."""
+    if out is None:
+        return None
+    path, known = Path(out), f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f"out={out} has no known format; its name has to end in {known}")
+    if not path.parent.is_dir():
+        raise UserError(f"out={out}: there is no folder {path.parent}; create it, or choose another")
+    return path
 
 
 def folder_and_options(arguments: Sequence[str], kind: type[Options]) -> tuple[Path, Options, dict[str, Any]]:
@@ -152,5 +124,6 @@ def folder_and_options(arguments: Sequence[str], kind: type[Options]) -> tuple[P
         else:
             raise unknown("option", key, [*names, "env.target" if kind is PlotOptions else "env.<key>"])
     options = convert.build(kind, "", values)
-    run_folder.read_config(Path(folder))  # an error if it is none, before the heavy imports
+    if not policy_file.is_policy_file(Path(folder)):
+        run_folder.read_config(Path(folder))  # an error if it is none, before the heavy imports
     return Path(folder), options, changes

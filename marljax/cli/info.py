@@ -9,7 +9,7 @@ from marljax.cli.exit_status import HELP_FLAGS
 from marljax.cli.help import environment_sections, listed
 from marljax.config import compose
 from marljax.errors import UserError
-from marljax.reporting.report import scripted_policies
+from marljax.reporting.episodes import scripted_policies
 from marljax.testing.static import user_code
 
 USAGE = """usage: marljax info <environment> [env.<key>=value …]
@@ -45,10 +45,13 @@ def description(env_name: str, overrides: Sequence[str] = ()) -> str:
         "agents": f"{env.num_agents}" + (f" in {teams} teams" if teams > 1 else ""),
         "action": str(env.action_space),
         "observation": str(env.observation_space),
-        "its columns": "; ".join(f"{part.name}: {part.count} × {part.width}" for part in env.obs_layout),
+        "its columns": "; ".join(
+            f"{part.name}: {part.count} × {part.width}" + (f" ({', '.join(part.columns)})" if part.columns else "")
+            for part in env.obs_layout
+        ),
         "global state": f"{global_state.size} numbers",
         "episode": "" if steps is None else f"at most {steps} steps",
-        "scripted policies": "; ".join(scripted_policies(settings)),
+        "scripted policies": "; ".join(scripted_policies(settings.base_env, settings.env_params)),
     }
     spaces = listed("spaces", [(name, text) for name, text in facts.items() if text], COLUMN)
     return "\n\n".join([env_name, inspect.cleandoc(type(env).__doc__ or ""), spaces, *environment_sections(settings)])

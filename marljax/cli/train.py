@@ -91,10 +91,7 @@ def _report(ended: "RunResult", resume: str, screen: "Console") -> None:
         print_line(screen, stopped, always=True)
         whole = settings.batch_of(ended.run.settings, None, ended.run.settings.run.search.batches)
         if whole.run.render and distributed.is_first():
-            try:
-                report.draw_curve(whole, ended.folder, screen)
-            except UserError as error:
-                print_line(screen, f"no curve: {error}")
+            report.try_curve(whole, ended.folder, screen)
         lost = terminal.lost_output(screen.file)
         if lost is not None and not isinstance(lost, BrokenPipeError):
             raise UserError(f"{terminal.output_error(lost)}; {stopped}")

@@ -16,7 +16,6 @@ from marljax.config.settings import Settings, environment_class, from_tree
 from marljax.config.sweep import SWEEP
 from marljax.core.environment import Environment
 from marljax.errors import UserError, short_repr, unknown
-from marljax.io.run_folder import read_config
 
 STANDARD, UNTUNED = "standard", "none"  # tuned values of the pair, or none
 TOTAL_STEPS = "algo.total_steps"
@@ -110,8 +109,6 @@ def resolve(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         )
     config = registry.algorithm(algo, changes.get("algo.target")).Config
     _check_overrides(config, changes)
-    if changes.get("init_from") is not None:
-        read_config(Path(str(changes["init_from"])))  # before anything is compiled
     cls = environment_class(str(changes["env"]), changes.get("env.target"))  # last: it may be another library's and take seconds
     return _merge(algo, config, str(changes["env"]), cls, changes)
 
@@ -188,6 +185,8 @@ def known_environments() -> str:
 
 def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the run folder ``changes["resume"]``, with those ``changes`` that it allows."""
+    from marljax.io.run_folder import read_config
+
     folder = Path(str(changes["resume"]))
     tree = read_config(folder)
     steps = tree["algo"].get("total_steps")

@@ -125,7 +125,9 @@ class RunSettings(Group):
     name: str | None = option(None, help="the run's folder; null: the time of its start")
     tuned: str = option("standard", help="tuned values of the pair (standard), none, or configs/tuned/<algo>_<env>_<tuned>.yaml")
     resume: str | None = option(None, help="a run folder to continue, bit for bit; with a larger algo.total_steps, for longer")
-    init_from: str | None = option(None, help="a run folder whose trained networks a new run starts from, as in a curriculum")
+    init_from: str | None = option(
+        None, help="run folder or policy file whose networks a new run starts from, as in a curriculum"
+    )
     init_which: Which = option("best", choices=get_args(Which), help="parameters of init_from: evaluated best, or the last")
     trust: bool = option(False, help="with resume or init_from: import the folder's env.target although it was not trained here")
     chunk: int | None = option(None, low=1, help="updates per compiled call (and log); null: about 1 % of training, at most 64")

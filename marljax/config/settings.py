@@ -75,6 +75,17 @@ class Settings:
         return f"{self.algo} on {self._env_label}"
 
     @property
+    def scenario(self) -> str:
+        """``density=easy safety=true``: the environment's first option, if a text, and whatever is not the default."""
+        options = {field.name: field.default for field in dataclasses.fields(self.base_env) if field.init}
+        first = next((name for name, default in options.items() if isinstance(default, str)), None)
+        values = {name: getattr(self.base_env, name) for name in options}
+        shown = {name: value for name, value in values.items() if name == first or value != options[name]}
+        others = (*options, "target")
+        shown |= {name: value for name, value in self.tree["env"].items() if name not in others and value is not None}
+        return " ".join(f"{name}={convert.format_value(convert.to_builtin(value))}" for name, value in shown.items())
+
+    @property
     def _env_label(self) -> str:
         return type(self.base_env).__name__ if self.env_name == CUSTOM else self.env_name
 

@@ -6,6 +6,7 @@ Axis letters: A agents, E environments, O observation, n actions.
 import abc
 import dataclasses
 import functools
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -132,6 +133,11 @@ class Environment(abc.ABC):
     def scene(self, state: State, env_params: EnvParams) -> Scene:
         """The shapes that a renderer draws."""
         raise UserError(f"{type(self).__name__} has no scene to render; implement scene(state, env_params)")
+
+    def render(self, state: State, env_params: EnvParams | None = None) -> Any:
+        """A picture of ``state``, a ``PIL.Image`` that a notebook shows; see ``marljax.render``."""
+        # The renderer stands above the environments, which do not import it: this is the call of ``marljax.render``, no more.
+        return importlib.import_module("marljax").render(self, state, env_params)
 
     def scripted_policies(self, env_params: EnvParams) -> Mapping[str, Any]:
         """Scripted policies by name, which every final table compares a learned one with; none by default.

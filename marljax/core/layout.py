@@ -25,6 +25,8 @@ def validate_layout(env: Environment) -> None:
         same = first.setdefault(part.name, part)
         if not part.name.isidentifier() or part.count < 1 or part.width < 1:
             raise UserError(f"obs_layout has {part}; give a name, at least one entity and at least one column each")
+        if part.columns and len(part.columns) != part.width:
+            raise UserError(f"obs_layout has {part}; name all of its {part.width} columns, or none")
         if part.name == OWN and (part.count > 1 or part.ordered):
             raise UserError(f"obs_layout has {part}; '{OWN}' is the observing agent, a single one")
         if (part.count, part.ordered) != (same.count, same.ordered):

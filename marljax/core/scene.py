@@ -62,6 +62,60 @@ class Trails(NamedTuple):
     colour: jax.Array  # [K, 4]; a path is interrupted where its point was absent
 
 
+class Lines3D(NamedTuple):
+    """Straight lines in space; only one on the floor lies below all other shapes."""
+
+    start: jax.Array  # [K, 3]
+    end: jax.Array  # [K, 3]
+    colour: jax.Array  # [K, 4]
+
+
+class Discs3D(NamedTuple):
+    """Filled discs in space, such as rotors."""
+
+    centre: jax.Array  # [K, 3]
+    normal: jax.Array  # [K, 3] of length 1
+    radius: jax.Array  # [K]
+    colour: jax.Array  # [K, 4]
+
+
+class Balls3D(NamedTuple):
+    """Balls."""
+
+    centre: jax.Array  # [K, 3]
+    radius: jax.Array  # [K]
+    colour: jax.Array  # [K, 4]
+
+
+class Rings3D(NamedTuple):
+    """Open rings that face the viewer, such as goals."""
+
+    centre: jax.Array  # [K, 3]
+    radius: jax.Array  # [K]
+    colour: jax.Array  # [K, 4]
+
+
+class Columns3D(NamedTuple):
+    """Upright cylinders on the floor."""
+
+    foot: jax.Array  # [K, 2]
+    radius: jax.Array  # [K]
+    height: jax.Array  # [K]
+    colour: jax.Array  # [K, 4]
+
+
+class Space(NamedTuple):
+    """The same in three dimensions, z upwards from the floor, for viewers that turn it."""
+
+    size: jax.Array  # [2]: half width around x = y = 0, and height, of what is in view
+    agents: jax.Array  # [A, 3]
+    lines: Lines3D
+    discs: Discs3D
+    balls: Balls3D
+    rings: Rings3D
+    columns: Columns3D
+
+
 class Scene(NamedTuple):
     """Everything drawn for one state, in drawing order: trails, segments, boxes, polygons, circles, labels."""
 
@@ -77,6 +131,7 @@ class Scene(NamedTuple):
     trails: Any = ()  # Trails
     agents: Any = ()  # [≥ A, 2] where each agent is drawn, absent ones anywhere; () if no agent can be pointed at
     axis: Any = ()  # [] bool: whether to draw a length axis, which a perspective view has not; () for yes
+    space: Any = ()  # Space, of a world in three dimensions
 
 
 def kinds(scene: Scene) -> tuple[Any, ...]:

@@ -71,6 +71,7 @@ class Part:
     count: int
     width: int
     ordered: bool = False  # the order matters, as where an action names an entity by its index; else it is arbitrary
+    columns: tuple[str, ...] = ()  # their names, ``width`` of them; () for none
 
 
 def available(mask: jax.Array, action: jax.Array) -> jax.Array:

@@ -72,6 +72,12 @@ def record_total_duration(folder: Path, seconds: float) -> None:
         _write(folder / PROVENANCE, sessions)
 
 
+def day(folder: Path) -> str:
+    """The day on which a run began, ``2026-11-25``; empty where ``run.json`` does not say."""
+    started = next((session.get("started") for session in _read(folder / PROVENANCE)), None)
+    return started[:10] if isinstance(started, str) else ""
+
+
 def describe(sources: Mapping[str, Path]) -> dict[str, Any]:
     """This session, as it starts."""
     device = jax.devices()[0]

@@ -15,9 +15,10 @@ from marljax.errors import UserError
 from marljax.io.files import DRAFT, as_json, discard, read_file, replacing, with_checksum
 
 CONFIG, METRICS, CHECKPOINTS, RESULTS, PROVENANCE = "config.yaml", "metrics.jsonl", "checkpoints", "results.json", "run.json"
-CURVE, SWEEP, EPISODE, PAGE, CHARTS, LOCK = "curve.png", "sweep.png", "episode.gif", "episode.html", "episode.png", ".lock"
+CURVE, LOSSES, SWEEP = "curve.png", "curve_losses.png", "sweep.png"
+EPISODE, PAGE, CHARTS, LOCK = "episode.gif", "episode.html", "episode.png", ".lock"
 SAVED = ".saved"  # holds the update of the last checkpoint written here, 0 before the first
-WRITTEN = (CONFIG, METRICS, RESULTS, CURVE, SWEEP, EPISODE, PAGE, CHARTS, SAVED)  # by training
+WRITTEN = (CONFIG, METRICS, RESULTS, CURVE, LOSSES, SWEEP, EPISODE, PAGE, CHARTS, SAVED)  # by training
 DELETING = ".deleting-"  # prefix of checkpoints that are being deleted
 # the parts of a configuration that are mappings
 GROUPS = ("algo", "env", "env_params", "sweep", "search", "eval", "checkpoint", "failure_replay", "mesh", "hosts", "wandb")

@@ -28,6 +28,7 @@ class Distribution(Protocol):
     def entropy(self, key: jax.Array) -> jax.Array: ...
     def action(self, sample: jax.Array) -> jax.Array: ...
     def kl(self, other: Any) -> jax.Array: ...
+    def parameters(self) -> dict[str, jax.Array]: ...
 
 
 class Categorical:
@@ -59,6 +60,10 @@ class Categorical:
     def kl(self, other: "Categorical") -> jax.Array:
         """KL(self ‖ other); the two have the same mask."""
         return jnp.sum(jnp.exp(self._log_probs) * (self._log_probs - other._log_probs), axis=-1)
+
+    def parameters(self) -> dict[str, jax.Array]:
+        """``probability`` [..., n] of each choice."""
+        return {"probability": jnp.exp(self._log_probs)}
 
 
 def _sample_in_blocks(key: jax.Array, logits: jax.Array) -> jax.Array:
@@ -123,6 +128,11 @@ class MultiCategorical:
     def kl(self, other: "MultiCategorical") -> jax.Array:
         return self._stack(map(Categorical.kl, self._parts, other._parts)).sum(-1)
 
+    def parameters(self) -> dict[str, jax.Array]:
+        """``probability`` [..., sum(nvec)] of each choice of each part."""
+        parts = [part.parameters()["probability"] for part in self._parts]
+        return {"probability": parts[0].reshape(*parts[0].shape[:-2], -1) if self._uniform else jnp.concatenate(parts, -1)}
+
 
 class SquashedGaussian:
     """tanh of a diagonal Gaussian; parameters [..., 2 d]: means and log standard deviations; samples [..., d] are taken before
@@ -172,6 +182,10 @@ class SquashedGaussian:
     def kl(self, other: "SquashedGaussian") -> jax.Array:
         """Of the Gaussians: squashing both alike changes nothing."""
         return self._gaussian.kl_divergence(other._gaussian)
+
+    def parameters(self) -> dict[str, jax.Array]:
+        """``median`` of the actions and ``std`` of the Gaussian before tanh, both [..., d]."""
+        return {"median": jnp.tanh(self._mean), "std": self._gaussian.stddev()}
 
 
 @jax.custom_vjp

@@ -47,13 +47,12 @@ class LiveCurve(LiveProgress):
     def _draw(self) -> None:
         from IPython.display import Image
 
-        from marljax.viz.learning_curve import learning_figure
+        from marljax.viz.learning_curve import learning_curve
 
-        begun, picture = time.monotonic(), io.BytesIO()
+        begun, picture, display = time.monotonic(), io.BytesIO(), self._settings.env.display
+        rows = curve_rows(self._settings, self._folder)
         try:
-            figure = learning_figure(
-                curve_rows(self._settings, self._folder), title=self._title, units=self._settings.env.display.units
-            )
+            figure = learning_curve(rows, None, first=display.metrics, title=self._title, units=display.units)
         except UserError:  # no episode has ended yet
             return
         figure.savefig(picture, format="png")

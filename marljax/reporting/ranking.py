@@ -92,6 +92,7 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
     for line in report.describe_best(settings, np.array([replica["update"] for replica in replicas])):
         print_line(console, line)
     if settings.run.render:
+        report.try_curve(settings, folder, console, references)
         _draw(settings, folder, ranks, references, console)
         loaded = load_replicas(folder, "best", ranks[0].trial, trust=True)  # it was trained here
         index = loaded.index_of(None, folder)
@@ -101,8 +102,11 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
     print_line(console, f"results: {folder}; {best}", always=True)
 
 
-def redraw(settings: Settings, folder: Path, console: Console) -> None:
-    """Draws the picture of a sweep from its ``results.json``; prints a line where its settings are not ranked yet."""
+def redraw(settings: Settings, folder: Path, console: Console, picture: Path | None = None) -> None:
+    """Draws the picture of a sweep from its ``results.json``; prints a line where its settings are not ranked yet.
+
+    ``picture`` is the file, by default in the folder.
+    """
     path, again = folder / run_folder.RESULTS, run_folder.resume_argument(folder)
     try:
         policies = run_folder.read_results(folder).get("policies") if path.exists() else None
@@ -111,7 +115,7 @@ def redraw(settings: Settings, folder: Path, console: Console) -> None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"the results in {folder} are damaged or were edited; {again} evaluates again") from error
     if ranks:
-        _draw(settings, folder, ranks, references, console)
+        _draw(settings, folder, ranks, references, console, picture)
     else:
         print_line(console, f"no picture of the sweep: its settings have not been ranked yet; {again} does that")
 
@@ -197,11 +201,18 @@ def table(settings: Settings, ranks: Sequence[RankedTrial], references: Referenc
     return result
 
 
-def _draw(settings: Settings, folder: Path, ranks: Sequence[RankedTrial], references: References, console: Console) -> None:
+def _draw(
+    settings: Settings,
+    folder: Path,
+    ranks: Sequence[RankedTrial],
+    references: References,
+    console: Console,
+    path: Path | None = None,
+) -> None:
     """The comparison of the settings as a picture."""
     from marljax.viz.sweep_plot import sweep_picture
 
-    metric, path = settings.run.search.metric, folder / run_folder.SWEEP
+    metric, path = settings.run.search.metric, path or folder / run_folder.SWEEP
     print_line(console, f"drawing the sweep: {path}")
     levels = {name: metrics[metric] for name, metrics in references.items() if metric in metrics}
-    sweep_picture(ranks, path, metric=metric, references=levels, title=settings.label)
+    sweep_picture(ranks, path, metric=metric, references=levels, title=report.heading(settings, folder))

@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-import importlib
-import importlib.util
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,18 +14,18 @@ from jax.tree_util import Partial
 from rich.console import Console
 from rich.table import Table
 
+from marljax.config import convert
 from marljax.config.settings import Settings
-from marljax.config.sweep import SWEEP
+from marljax.config.sweep import SWEEP, describe_trial
 from marljax.core.environment import Environment, Policy, ScriptedPolicy
-from marljax.core.scene import Scene
 from marljax.errors import UserError, first_line
-from marljax.io import cache, run_folder
-from marljax.io.files import replacing
+from marljax.io import cache, provenance, run_folder
 from marljax.io.metrics_log import Row, read_rows
-from marljax.reporting.tables import comparison, pooled
-from marljax.testing.static import scene_error, scripted_policies_of, user_code
+from marljax.reporting.episodes import animate, draw_charts, film, player, scripted_policies
+from marljax.reporting.tables import comparison, pooled, write_comparison
+from marljax.testing.static import scene_error, user_code
 from marljax.training.best import best_or_last, best_updates, same_parameters
-from marljax.training.evaluation import Evaluator, LearnedPolicy, RandomPolicy, Recording, record, suite_key
+from marljax.training.evaluation import Evaluator, LearnedPolicy, Recording, record, score_of, suite_key
 from marljax.training.progress import caveat, print_line
 from marljax.training.runner import Run, play_suite
 from marljax.utils import distributed
@@ -35,7 +34,6 @@ Metrics = dict[str, np.ndarray]
 Rows = list[tuple[str, Metrics]]  # (policy, metrics [S, episodes] or [episodes])
 FINAL_PART = 1  # of the frozen episodes, with which a run's final evaluation begins; part 0 is that of training
 PART_EPISODES = 32  # of one part, whatever a run's settings: so all runs play the same episodes
-RANDOM = "random"
 BUILTIN_MODULES = ("marljax.envs.", "marljax.baselines.policies.", "marljax.training.")
 SIMPLE = (str, bool, int, float, tuple, type(None))  # types of settings whose repr says all
 LISTED = 8  # replicas that a line names
@@ -61,10 +59,7 @@ def finish(run: Run, console: Console) -> None:
         print_line(console, f"what the metrics measure: marljax info {settings.env_name}")
     if settings.run.render:
         references = {name: means(metrics) for name, metrics in rows if name not in (settings.algo, last_of(settings.algo))}
-        try:
-            draw_curve(settings, run.folder, console, references)
-        except UserError as error:  # without rows
-            print_line(console, f"no learning curve: {error}")
+        try_curve(settings, run.folder, console, references)
         index = int(np.argmax(run.best.score))
         draw_episode(settings, jax.tree.map(lambda leaf: leaf[index], params), run.names[index], run.folder, console)
     print_line(console, f"results: {run.folder}", always=True)
@@ -88,6 +83,12 @@ def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) 
     env, seeds = settings.env, len(settings.replicas)
     caption = caveat(seeds, env.competitive)
     return comparison(pooled(episodes, kind, seeds), rows, width, env.display.metrics, env.display.units, caption)
+
+
+def write_table(settings: Settings, rows: Rows, episodes: int, kind: str, path: Path) -> None:
+    """The rows of ``compare`` as a .csv, .json or .tex file; see ``write_comparison``."""
+    title = f"{settings.label}, {settings.scenario}: {pooled(episodes, kind, len(settings.replicas))}"
+    write_comparison(rows, path, title, settings.seeds, settings.env.display.metrics, settings.env.display.units)
 
 
 def describe_best(settings: Settings, updates: np.ndarray) -> list[str]:
@@ -157,7 +158,7 @@ def learned(settings: Settings, params: Any, part: int, episodes: int) -> Metric
 
 def scripted(settings: Settings, part: int, episodes: int, log: Callable[[str], None]) -> Rows:
     """(policy, metrics [episodes]) of the scripted policies, from the user's cache where it has them."""
-    policies = scripted_policies(settings)
+    policies = scripted_policies(settings.base_env, settings.env_params)
     log(f"evaluating baselines: {', '.join(policies)}")
     rows = []
     for name, policy in policies.items():
@@ -212,23 +213,6 @@ def display_warnings(env: Environment, rows: Rows) -> list[str]:
     return lines
 
 
-def scripted_policies(settings: Settings) -> dict[str, ScriptedPolicy]:
-    """The policies that a learned one is compared with, by name: those of ``marljax.baselines.policies.<env>``, of
-    ``Environment.scripted_policies``, and random actions if none of these are.
-
-    Such a module has ``scripted_policies(env, env_params) -> {name: ScriptedPolicy}``.
-    """
-    env, env_params, found = settings.base_env, settings.env_params, {}
-    module = f"marljax.baselines.policies.{settings.env_name}"
-    if settings.env_name.isidentifier() and importlib.util.find_spec(module) is not None:
-        offered = getattr(importlib.import_module(module), "scripted_policies", None)
-        found = dict(offered(env, env_params)) if offered else {}
-    found |= scripted_policies_of(env, env_params)
-    if not any(name.startswith(RANDOM) for name in found):
-        found[RANDOM] = ScriptedPolicy(env, env_params, RandomPolicy(env))
-    return found
-
-
 def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
     """Means over all episodes, or those of one seed."""
     return {name: float(values[index].mean()) for name, values in metrics.items()}
@@ -236,6 +220,8 @@ def means(metrics: Metrics, index: Any = ...) -> dict[str, float]:
 
 def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, console: Console) -> None:
     """An episode in a run folder as animation and page, and its charts; the start of the run has said if there is no scene."""
+    from marljax.viz import viewer
+
     path, page, charts = (folder / name for name in (run_folder.EPISODE, run_folder.PAGE, run_folder.CHARTS))
     has_scene = not scene_error(settings.base_env, settings.env_params)
     if has_scene:
@@ -243,12 +229,13 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
     elif settings.base_env.display.charts is None:
         return
     try:
-        (episode,) = record_episodes(settings, params, suite_key(FINAL_PART))
-        draw_charts(settings, episode, charts)
+        (episode,) = record_episodes(settings, params, FINAL_PART, [0])
+        draw_charts(settings.env, settings.env_params, episode, charts)
         if has_scene:
-            shown = film(settings, episode)
-            animate(settings, shown, path)
-            write_page(settings, [(episode, shown)], page, f"{whose}, frozen episode 1")
+            shown = film(settings.env, settings.env_params, episode)
+            animate(settings.env, shown, path)
+            played = player(settings.env, f"{whose}, frozen episode 1", [(episode, shown)])
+            viewer.write_page([played], page, settings.label)
     except (UserError, jax.errors.JaxRuntimeError) as error:  # must not fail a finished run
         print_line(console, f"no animation: {first_line(error)}")
     if charts.exists():
@@ -256,27 +243,53 @@ def draw_episode(settings: Settings, params: Any, whose: str, folder: Path, cons
 
 
 def draw_curve(
+    settings: Settings,
+    folder: Path,
+    console: Console,
+    references: Mapping[str, Mapping[str, float]] | None = None,
+    path: Path | None = None,
+) -> None:
+    """The learning curve of a run folder, from its rows so far, and that of losses; ``settings`` are those of the whole run.
+
+    ``path`` is the file for the curve, by default in the folder; ``_losses`` is appended to the name of the other.
+    """
+    from marljax.viz.learning_curve import learning_curve, loss_curve
+
+    path = path or folder / run_folder.CURVE
+    print_line(console, f"drawing the learning curve: {path}")
+    rows, title, display = curve_rows(settings, folder), heading(settings, folder), settings.env.display
+    learning_curve(rows, path, first=display.metrics, references=references, title=title, units=display.units)
+    loss_curve(rows, path.with_stem(f"{path.stem}_losses"), title=title)
+
+
+def try_curve(
     settings: Settings, folder: Path, console: Console, references: Mapping[str, Mapping[str, float]] | None = None
 ) -> None:
-    """The learning curve of a run folder, from its rows so far; ``settings`` are those of the whole run."""
-    from marljax.viz.learning_curve import learning_curve
+    """``draw_curve`` at the end of a run, which must not fail: a line where there is nothing to draw."""
+    try:
+        draw_curve(settings, folder, console, references)
+    except UserError as error:
+        print_line(console, f"no learning curve: {error}")
 
-    path = folder / run_folder.CURVE
-    print_line(console, f"drawing the learning curve: {path}")
-    rows = curve_rows(settings, folder)
-    learning_curve(rows, path, references=references, title=settings.label, units=settings.env.display.units)
+
+def heading(settings: Settings, folder: Path) -> str:
+    """The title of a run's pictures: algorithm, environment and scenario; seeds, what is shown of them, and the day."""
+    settings_tried, seeds = len(settings.run.search.tried or ()), convert.pluralize(settings.run.seeds, "seed")
+    about = [f"{settings_tried} settings × {seeds}" if settings_tried else seeds, provenance.day(folder)]
+    return f"{settings.label}, {settings.scenario}".rstrip(", ") + "\n" + ", ".join(filter(None, about))
 
 
 def curve_rows(settings: Settings, folder: Path) -> list[Row]:
-    """The rows of every batch of a run; replicas of a sweep, which share seeds, get a ``seed`` of their own each."""
+    """The rows of every batch of a run; those of a sweep name their ``setting``."""
     batches = settings.run.search.batches or 1
     folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
     rows = [row for each in folders for row in read_rows(each)]
     if not settings.run.search.tried:
         return rows
-    keys = tuple(settings.replicas[0].row_key)
+    names = {f"{SWEEP}{name}": name for name in settings.replicas[0].values}
     metrics = [{name: value for name, value in row.items() if not name.startswith(SWEEP)} for row in rows]
-    return [own | {"seed": str([row.get(key) for key in keys])} for own, row in zip(metrics, rows, strict=True)]
+    settings_of = [describe_trial({name: row.get(key, math.nan) for key, name in names.items()}) for row in rows]
+    return [own | {"setting": setting} for own, setting in zip(metrics, settings_of, strict=True)]
 
 
 def played(folder: Path) -> dict[str, dict[str, float]]:
@@ -291,56 +304,19 @@ def played(folder: Path) -> dict[str, dict[str, float]]:
         return {}
 
 
-class Film(NamedTuple):
-    """Some frames of an episode."""
-
-    scenes: Scene  # [T, …] on the host
-    steps: np.ndarray  # [T] that they show
-    fps: float
-
-
-def record_episodes(settings: Settings, params: Any, key: jax.Array, episodes: int = 1) -> list[Recording]:
-    """Greedy episodes of one replica's parameters: the first that ``compare`` plays with this key."""
-    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params)
-    return record(settings.env, settings.env_params, policy, policy.initial_carry(), key, episodes=episodes)
+def record_episodes(settings: Settings, params: Any, part: int, indices: Sequence[int]) -> list[Recording]:
+    """Greedy episodes of one replica's parameters, by their index among those that ``compare`` plays from ``part`` on."""
+    policy, env_params = LearnedPolicy(settings.algorithm, settings.env, settings.config, params), settings.env_params
+    found: dict[int, Recording] = {}
+    for offset in sorted({index // PART_EPISODES for index in indices}):
+        own = [index for index in indices if index // PART_EPISODES == offset]
+        key, within = suite_key(part + offset), [index % PART_EPISODES for index in own]
+        recorded = record(settings.env, env_params, policy, policy.initial_carry(), key, episodes=within)
+        found |= dict(zip(own, recorded, strict=True))
+    return [found[index] for index in indices]
 
 
-def draw_charts(settings: Settings, episode: Recording, path: Path) -> None:
-    """The environment's own charts of an episode, if it has any; ``UserError`` where its code fails."""
-    if settings.env.display.charts is None:
-        return
-    with user_code(type(settings.base_env), "what draws an episode"):
-        figure = settings.env.display.charts(*jax.device_get((episode.states, settings.env_params)))
-        if figure is not None:
-            with replacing(path) as draft:
-                figure.savefig(draft)
-
-
-def film(settings: Settings, episode: Recording) -> Film:
-    """The frames that animations and pages show of an episode; ``UserError`` where there is no scene, or its code fails."""
-    from marljax.viz import animation
-
-    env, env_params = settings.env, settings.env_params
-    with user_code(type(settings.base_env), "what draws an episode"):
-        draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
-        times = jax.jit(lambda *inputs: draw(*inputs).time)(episode.states, env_params)  # the compiler drops the shapes
-        shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
-        scenes = draw(jax.tree.map(lambda leaf: leaf[shown], episode.states), env_params)
-        return Film(jax.device_get(scenes), shown, fps)
-
-
-def animate(settings: Settings, shown: Film, path: Path) -> None:
-    """An episode as GIF or MP4; ``UserError`` where it cannot be written."""
-    from marljax.viz import animation
-
-    with user_code(type(settings.base_env), "what draws an episode"):
-        animation.animate(settings.env, shown.scenes, path, fps=shown.fps)
-
-
-def write_page(settings: Settings, episodes: Sequence[tuple[Recording, Film]], path: Path, whose: str) -> int:
-    """Episodes as a page for a browser; returns how many it holds. The same errors as ``animate``."""
-    from marljax.viz import viewer
-
-    with user_code(type(settings.base_env), "what draws an episode"):
-        pages = [viewer.Episode.of(*shown, jax.device_get(episode.timesteps), episode.actions) for episode, shown in episodes]
-        return viewer.write_page(settings.env, pages, path, settings.label, whose)
+def worst_episodes(settings: Settings, params: Any, part: int, episodes: int, count: int) -> list[int]:
+    """Indices of the ``count`` episodes of lowest return among ``episodes`` from ``part`` on, the worst first."""
+    score = score_of(learned(settings, jax.tree.map(lambda leaf: leaf[None], params), part, episodes))[0]
+    return np.argsort(score, kind="stable")[:count].tolist()

@@ -1,18 +1,30 @@
-"""The table at the end of a run."""
+"""The table at the end of a run, on the screen and as a file."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from marljax.io.files import as_json, replacing
 from marljax.training.progress import SHOWN
 from marljax.utils import stats
+from marljax.utils.stats import Estimate
 
 COLUMNS = 7  # metrics of a comparison
 POLICY_WIDTH = 16  # characters after which a policy's name may be wrapped
+ESCAPED = str.maketrans(  # in LaTeX
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+)
+Rows = Sequence[tuple[str, Mapping[str, np.ndarray]]]  # (policy, metrics [S, episodes] or [episodes])
 
 
 def pooled(episodes: int, kind: str, seeds: int) -> str:
@@ -23,7 +35,7 @@ def pooled(episodes: int, kind: str, seeds: int) -> str:
 
 def comparison(
     title: str,
-    rows: Sequence[tuple[str, Mapping[str, np.ndarray]]],
+    rows: Rows,
     width: int = 100,
     metrics: Sequence[str] = (),
     units: Mapping[str, str] = MappingProxyType({}),
@@ -48,11 +60,8 @@ def comparison(
     table.add_column("policy\n ", overflow="fold")
     columns: list[list[str]] = []
     room = width - 2 - min(POLICY_WIDTH, max(len(policy) for policy, _ in rows))
-    for name in key_metrics([values for _, values in rows], metrics):
-        values = [each.get(name) for _, each in rows]
-        rate = all(each is None or _is_rate(each) for each in values)
-        unit = units.get(name) or ("%" if rate else "")
-        cells = [_cell(each, unit, rate) for each in values]
+    for name, unit, rate in _columns(rows, key_metrics([values for _, values in rows], metrics), units):
+        cells = [_cell(each.get(name), unit, rate) for _, each in rows]
         room -= 3 + max(len(line) for text in (name, unit, *cells) for line in text.splitlines())
         if room < 0 and columns:
             break
@@ -94,18 +103,128 @@ def _is_rate(values: np.ndarray) -> bool:
 
 def _cell(values: np.ndarray | None, unit: str, rate: bool) -> str:
     """A mean and its interval in the column's unit; ``values`` are [S, episodes] or [episodes], of a ``rate`` 0 or 1."""
-    if values is None:
-        return "–"
+    return "–" if values is None else "\n".join(_texts(*_estimate(values, unit, rate), unit, "–"))
+
+
+def _estimate(values: np.ndarray, unit: str, rate: bool) -> tuple[Estimate, bool]:
+    """A mean with its 95 % interval, and whether that is one of a share, inside [0, 1], rather than symmetric."""
     values = np.asarray(values, np.float64)
     over_seeds = values.ndim == 2 and len(values) > 1
     sample = values.mean(-1) if over_seeds else values.ravel()
     mean = stats.mean(sample)
     if unit != "%":
-        return f"{mean.value:.3g}\n± {mean.high - mean.value:.2g}"
+        return mean, False
     if over_seeds:
-        low, high = np.clip((mean.low, mean.high), 0.0, 1.0)
-    elif rate or (_is_rate(sample) and np.ptp(sample) > 0):
-        _, low, high = stats.wilson(int(sample.sum()), sample.size)
-    else:
-        return f"{100 * mean.value:.1f}\n± {100 * (mean.high - mean.value):.1f}"
-    return f"{100 * mean.value:.1f}\n{100 * low:.1f}–{100 * high:.1f}"
+        return Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 1.0)), True
+    if rate or (_is_rate(sample) and np.ptp(sample) > 0):
+        return stats.wilson(int(sample.sum()), sample.size), True
+    return mean, False
+
+
+def _texts(estimate: Estimate, share: bool, unit: str, dash: str) -> tuple[str, str]:
+    """An estimate and its interval, ``± 1.2`` or ``0.3–1.4``, in per cent where that is the unit."""
+    value, low, high = estimate
+    if unit != "%":
+        return f"{value:.3g}", f"± {high - value:.2g}"
+    interval = f"{100 * low:.1f}{dash}{100 * high:.1f}" if share else f"± {100 * (high - value):.1f}"
+    return f"{100 * value:.1f}", interval
+
+
+def write_comparison(
+    rows: Rows,
+    path: str | os.PathLike,
+    title: str,
+    seeds: Sequence[int],
+    metrics: Sequence[str] = (),
+    units: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Writes the rows of a ``comparison`` to a file, with its intervals.
+
+    .csv and .json hold every metric, shares as 0 to 1, also of each seed, whose intervals are over its episodes; .tex holds the
+    columns of ``comparison`` as a ``booktabs`` table.
+
+    Args:
+        rows, metrics, units: as those of ``comparison``.
+        path: file to write; it is complete or, after an error, as it was before.
+        title: of the table, a comment in LaTeX.
+        seeds: [S] of the learned policies.
+    """
+    known = {".csv": _as_csv, ".json": _as_json, ".tex": _as_latex}
+    with replacing(path, tuple(known)) as draft:
+        Path(draft).write_text(known[Path(path).suffix.lower()](rows, title, seeds, metrics, units), encoding="utf-8")
+
+
+def _columns(rows: Rows, names: Sequence[str], units: Mapping[str, str]) -> Iterator[tuple[str, str, bool]]:
+    """Name, unit and whether it is a rate, of each column."""
+    for name in names:
+        rate = all(_is_rate(metrics[name]) for _, metrics in rows if name in metrics)
+        yield name, units.get(name) or ("%" if rate else ""), rate
+
+
+def _estimates(
+    rows: Rows,
+    seeds: Sequence[int],
+    first: Sequence[str],
+    units: Mapping[str, str],
+) -> Iterator[tuple[str, int | None, int, dict[str, Estimate]]]:
+    """Policy, seed (None: all), episodes and every metric, of each policy and each of its seeds."""
+    policies = [metrics for _, metrics in rows]
+    important = key_metrics(policies, first)
+    names = dict.fromkeys([*important, *sorted({name for metrics in policies for name in metrics})])
+    columns = list(_columns(rows, list(names), units))
+    for policy, metrics in rows:
+        shape = next(iter(metrics.values())).shape
+        parts: list[tuple[int | None, Any]] = [(None, ...)]
+        parts += [(seed, index) for index, seed in enumerate(seeds)] if len(shape) == 2 else []
+        for seed, part in parts:
+            own = {name: _estimate(metrics[name][part], unit, rate)[0] for name, unit, rate in columns if name in metrics}
+            yield policy, seed, int(np.prod(shape if seed is None else shape[-1:])), own
+
+
+def _as_csv(rows: Rows, title: str, seeds: Sequence[int], first: Sequence[str], units: Mapping[str, str]) -> str:
+    lines = list(_estimates(rows, seeds, first, units))
+    names = list(dict.fromkeys(name for *_, metrics in lines for name in metrics))
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["policy", "seed", "episodes", *(f"{name}{end}" for name in names for end in ("", "_low", "_high"))])
+    for policy, seed, episodes, metrics in lines:
+        cells = [value for name in names for value in metrics.get(name, (np.nan,) * 3)]
+        own = [repr(float(value)) if np.isfinite(value) else "" for value in cells]
+        table.writerow([policy, "" if seed is None else seed, episodes, *own])
+    return text.getvalue()
+
+
+def _as_json(rows: Rows, title: str, seeds: Sequence[int], first: Sequence[str], units: Mapping[str, str]) -> str:
+    policies: list[dict[str, Any]] = []
+    for policy, seed, episodes, estimates in _estimates(rows, seeds, first, units):
+        metrics = {name: dict(zip(("mean", "low", "high"), map(float, each), strict=True)) for name, each in estimates.items()}
+        if seed is None:
+            policies.append({"policy": policy, "episodes": episodes, "metrics": metrics, "seeds": []})
+        else:
+            policies[-1]["seeds"].append({"seed": seed, "episodes": episodes, "metrics": metrics})
+    return as_json({"title": title, "units": dict(units), "policies": policies}, indent=1) + "\n"
+
+
+def _as_latex(rows: Rows, title: str, seeds: Sequence[int], first: Sequence[str], units: Mapping[str, str]) -> str:
+    columns = list(_columns(rows, key_metrics([metrics for _, metrics in rows], first), units))
+    heads = ["policy", *(f"{name} ({unit})" if unit else name for name, unit, _ in columns)]
+    lines = [
+        " & ".join(head.translate(ESCAPED) for head in heads),
+        *(_latex_row(policy, metrics, columns) for policy, metrics in rows),
+    ]
+    top, *body = [f"{line} \\\\" for line in lines]
+    begin = [f"% {title}", "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(columns)}}}", "\\toprule"]
+    return "\n".join([*begin, top, "\\midrule", *body, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _latex_row(policy: str, metrics: Mapping[str, np.ndarray], columns: Sequence[tuple[str, str, bool]]) -> str:
+    cells = []
+    for name, unit, rate in columns:
+        if name not in metrics:
+            cells.append("--")
+            continue
+        value, interval = _texts(*_estimate(metrics[name], unit, rate), unit, ", ")
+        text = f"{value} {interval}" if interval.startswith("±") else rf"{value}\;[{interval}]"
+        text = text.replace("±", r"\pm").replace("inf", r"\infty")
+        cells.append("$" + re.sub(r"e([+-]\d+)", lambda found: rf" \times 10^{{{int(found[1])}}}", text) + "$")
+    return " & ".join([policy.translate(ESCAPED), *cells])

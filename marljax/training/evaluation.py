@@ -5,6 +5,7 @@ Axis letters: S replicas, A agents, T steps.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ EVALUATION_SEED = 1_000_003  # of the frozen episodes: the same for every run, a
 PARTS_PER_SUITE = 2**20  # parts have 32 bits: the first 2**20 are for training, the others for suites of fresh episodes
 SUITES = 2**32 // PARTS_PER_SUITE - 1
 MAX_STEPS = 10_000  # of an episode, for environments without a time limit
+MOST_EXPLAINED = 30_000_000  # numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,14 @@ class RandomPolicy:
 class LearnedPolicy:
     """A learned policy with the interface of scripted ones; its parameters may be traced.
 
-    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment; ``state`` is ignored, and ``carry``
-    starts as ``policy.initial_carry()``.
+    ``policy(key, state, timestep, carry) -> (action [A, …], carry)`` acts in one environment; ``state`` is ignored and may be
+    None, and ``carry`` starts as ``policy.initial_carry()``. It is a pure function: ``jax.jit`` and, for many environments,
+    ``jax.vmap`` it.
+
+    Example:
+        state, timestep = env.reset(key, env_params)
+        action, carry = jax.jit(policy)(key, state, timestep, policy.initial_carry())
+        state, timestep = env.step(key, state, action, env_params)
     """
 
     algorithm: ModuleType
@@ -61,6 +69,7 @@ class LearnedPolicy:
     config: Any
     params: Any
     greedy: bool = True
+    env_params: EnvParams | None = None  # that it was trained with, if known; acting does not use them
 
     def __call__(self, key: jax.Array, state: Any, timestep: TimeStep, carry: Any = ()) -> tuple[jax.Array, Any]:
         del state
@@ -69,6 +78,32 @@ class LearnedPolicy:
     def initial_carry(self) -> Any:
         """The carry at the start of an episode; ``()`` for a policy without memory."""
         return self.algorithm.initial_carry(self.env, self.config)
+
+    def explain(self, env_params: EnvParams, state: VecState, timestep: TimeStep) -> dict[str, jax.Array]:
+        """What its networks made of episodes [T, E] that start at their first timestep, such as ``probability`` [T, E, A, n] of
+        each action and ``value`` [T, E, A]; empty for an algorithm without ``explain``."""
+        explain = getattr(self.algorithm, "explain", None)
+        return explain(self.env, self.config, self.params, env_params, state, timestep) if explain else {}
+
+
+def misfit(policy: LearnedPolicy, env: Environment, env_params: EnvParams) -> str:
+    """Why a policy cannot act in another environment than its own; empty if it can. Its parameters may be shapes."""
+    shapes = [str(jax.tree.map(lambda box: box.shape, each.observation_space)) for each in (policy.env, env)]
+    actions = [str(each.action_space) for each in (policy.env, env)]
+    for name, (before, after) in {"observation's shape": shapes, "action space": actions}.items():
+        if before != after:
+            return f"the {name} was {before} and becomes {after}"
+
+    def act(key: jax.Array, params: Any) -> Any:  # the global state may differ: acting does not use it
+        own = dataclasses.replace(policy, env=env, params=params)
+        state, timestep = env.reset(key, env_params)
+        return own(key, state, timestep, own.initial_carry())
+
+    try:
+        jax.eval_shape(act, jax.random.key(0), policy.params)
+    except Exception:  # networks raise many kinds for sizes that do not fit
+        return "its networks have other sizes"
+    return ""
 
 
 def play(
@@ -169,6 +204,7 @@ class Recording(NamedTuple):
     timesteps: TimeStep  # [T + 1, …]
     actions: Any  # [T, A, …]
     metrics: dict[str, float]  # of the whole episode; ``finished`` is 0 where ``max_steps`` cut it off
+    explanation: dict[str, Any]  # [T + 1, A, …] by name, of a learned policy: see ``LearnedPolicy.explain``
 
 
 def record(
@@ -178,38 +214,54 @@ def record(
     carry: Any,
     key: jax.Array,
     max_steps: int = MAX_STEPS,
-    episodes: int = 1,
+    episodes: int | Sequence[int] = 1,
 ) -> list[Recording]:
-    """The first ``episodes`` episodes that ``play`` plays with this key."""
+    """The first ``episodes`` episodes that ``play`` plays with this key, or those at these indices."""
     key_reset, key_steps = jax.random.split(key)
-    vec = vectorize(env, episodes)
+    kept = np.arange(episodes) if isinstance(episodes, int) else np.asarray(episodes)
+    vec = vectorize(env, int(kept.max()) + 1)  # all up to the last: the keys of an episode depend on its index
+
+    @jax.jit
+    def keep(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[kept], tree)
 
     step = jax.jit(functools.partial(_step, vec, policy))
     state, timestep = jax.jit(vec.reset)(key_reset, env_params)
-    carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (episodes, *leaf.shape)), carry)
-    frames, lengths = [(state.env, timestep)], np.zeros(episodes, int)
+    carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (vec.num_envs, *leaf.shape)), carry)
+    frames, lengths = [keep((state, timestep))], np.zeros(len(kept), int)
     actions: list[jax.Array] = []
     while len(actions) < max_steps and not lengths.all():
         state, timestep, carry, action = step(jax.random.fold_in(key_steps, len(actions)), state, timestep, carry, env_params)
-        frames.append((state.env, timestep))
-        actions.append(action)
-        lengths = np.where((lengths == 0) & np.asarray(timestep.last), len(actions), lengths)
+        frame, chosen = keep(((state, timestep), action))
+        frames.append(frame)
+        actions.append(chosen)
+        lengths = np.where((lengths == 0) & np.asarray(frame[1].last), len(actions), lengths)
 
     def stack(*leaves: jax.Array) -> Any:  # on the host: thousands of arrays take long to join on a device
         if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key):
             return jnp.stack(leaves)
-        return np.stack([np.asarray(leaf) for leaf in leaves])
+        return np.stack(jax.device_get(leaves))
 
     states, timesteps = jax.tree.map(stack, *frames)
-    taken = stack(*actions)
+    taken, explanation = np.stack(jax.device_get(actions)), _explain(policy, env_params, states, timesteps)
 
     def one(index: int, length: int) -> Recording:
         steps = length or len(actions)
-        own, seen = jax.tree.map(lambda leaf: leaf[: steps + 1, index], (states, timesteps))
+        own, seen, explained = jax.tree.map(lambda leaf: leaf[: steps + 1, index], (states.env, timesteps, explanation))
         metrics = {name: float(value[-1]) for name, value in seen.metrics.items()} | {"finished": float(length > 0)}
-        return Recording(own, seen, taken[:steps, index], metrics)
+        return Recording(own, seen, taken[:steps, index], metrics, explained)
 
     return [one(index, int(length)) for index, length in enumerate(lengths)]
+
+
+def _explain(policy: Policy, env_params: EnvParams, states: VecState, timesteps: TimeStep) -> dict[str, Any]:
+    """Of a learned policy, on the host; empty where it would be too much, as of thousands of agents with thousands of actions."""
+    if not isinstance(policy, LearnedPolicy):
+        return {}
+    sizes = jax.eval_shape(policy.explain, env_params, states, timesteps)
+    if sum(leaf.size for leaf in jax.tree.leaves(sizes)) > MOST_EXPLAINED:
+        return {}
+    return jax.device_get(jax.jit(policy.explain)(env_params, states, timesteps))
 
 
 def suite_key(part: int) -> jax.Array:

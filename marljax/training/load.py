@@ -1,9 +1,11 @@
 """Trained policies from run folders. Axis letter: S replicas."""
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -14,12 +16,12 @@ from marljax.config import convert, settings
 from marljax.config import trust as trusting
 from marljax.config.overrides import ENV, apply_overrides
 from marljax.config.settings import Settings
-from marljax.core.types import EnvParams
 from marljax.errors import UserError, short_repr
 from marljax.io import checkpoint, run_folder
 from marljax.io.run_folder import Which
+from marljax.training import policy_file
 from marljax.training.best import Best, best_or_last, best_updates
-from marljax.training.evaluation import LearnedPolicy
+from marljax.training.evaluation import LearnedPolicy, misfit
 from marljax.training.mesh import make_mesh
 from marljax.training.resume import ENV_PARAMS, changed_settings, edited_params, lost_progress, purpose_of, saved_shapes
 from marljax.training.trainer import Trainer
@@ -29,21 +31,30 @@ from marljax.utils.validation import is_integer
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrainedPolicy(LearnedPolicy):
-    """A greedy policy with the environment and the configuration that it was trained with."""
+    """A greedy policy with the environment and the configuration that it was trained with; see ``LearnedPolicy`` for a call."""
 
-    env_params: EnvParams
     seed: int
     update: int  # after which these parameters were taken
     score: float  # mean evaluation return then; NaN where it was not evaluated
+    settings: Settings  # of the run, for its setting alone
+    card: Mapping[str, Any]  # of a policy file: how it was trained, and its result; else empty
+
+    def save(self, path: str | os.PathLike, card: Mapping[str, Any] | None = None) -> None:
+        """Writes the policy as a file that ``load`` reads, without the rest of its run: ``policy.save("merge.npz")``.
+
+        ``card`` replaces what the file says of the policy, in JSON's types. Raises ``UserError`` where it cannot be written.
+        """
+        policy_file.write(path, self.settings, self.params, self.seed, self.update, self.card if card is None else card)
 
 
 def load(
     run: str | Path, seed: int | None = None, which: Which = "best", trial: int | None = None, trust: bool = False
 ) -> TrainedPolicy:
-    """The policy of a run folder: ``policy = marljax.load("runs/mappo_merge/…")``.
+    """The policy of a run folder, ``policy = marljax.load("runs/mappo_merge/…")``, or of a file.
 
     Args:
-        run: the folder.
+        run: the folder, a file that ``policy.save`` wrote, or a policy that comes with marljax, such as
+            ``"pretrained/merge-hard-mappo"``.
         seed: of the run; by default the one with the best evaluation.
         which: ``"best"``, the evaluated parameters with the highest return, or ``"last"``, those of the newest checkpoint.
         trial: number of a setting of a sweep; by default the best.
@@ -77,6 +88,8 @@ def load(
         seed=chosen.seeds[index],
         update=update,
         score=float(score) if which == "best" and np.isfinite(score) else float("nan"),
+        settings=chosen,
+        card=replicas.card,
     )
 
 
@@ -129,6 +142,7 @@ class Loaded(NamedTuple):
     best: Best
     update: int  # of the newest checkpoint
     warnings: tuple[str, ...] = ()  # of damaged checkpoints and changed env_params
+    card: Mapping[str, Any] = MappingProxyType({})  # of a policy file
 
     def index_of(self, seed: int | None, folder: Path) -> int:
         """Index of the replica with the seed; for None of the one with the best evaluation."""
@@ -152,6 +166,10 @@ def load_replicas(
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")
+    if policy_file.is_policy_file(folder):
+        chosen, params, about = policy_file.read(folder, trust, repeated)
+        best = Best(params, np.full(1, np.nan, np.float32), np.full(1, about["update"], np.int32))
+        return Loaded(chosen, params, best, about["update"], card=about["card"])
     whole = settings.from_tree(trusting.read_config(folder, repeated or {}, trust))
     trial = _choose_trial(folder, whole, trial)
     search, parts = whole.run.search, [(folder, whole)]
@@ -230,22 +248,13 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
     env = settings.adapt_env(trained.algorithm, base_env)
     texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
     refusal = f"the run's policies do not fit {' '.join(f'env.{key}={text}' for key, text in texts.items())}"
-    shapes = [str(jax.tree.map(lambda box: box.shape, each.observation_space)) for each in (trained.env, env)]
-    actions = [str(each.action_space) for each in (trained.env, env)]
-    for name, (before, after) in {"observation's shape": shapes, "action space": actions}.items():
-        if before != after:
-            raise UserError(f"{refusal}: the {name} was {before} and becomes {after}; leave it out")
 
-    def act(key: jax.Array) -> Any:  # the global state may differ: acting does not use it
-        learner = trained.algorithm.init(trained.env, trained.env_params, trained.config, key).learner
-        policy = LearnedPolicy(trained.algorithm, env, trained.config, learner.params)
-        state, timestep = env.reset(key, env_params)
-        return policy(key, state, timestep, policy.initial_carry())
+    def init(key: jax.Array) -> Any:
+        return trained.algorithm.init(trained.env, trained.env_params, trained.config, key).learner.params
 
-    try:
-        everywhere = PartitionSpec()
-        sharded = jax.shard_map(act, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
-        jax.eval_shape(sharded, jax.random.key(0))
-    except Exception as error:  # networks raise many kinds for sizes that do not fit
-        raise UserError(f"{refusal}: their networks have other sizes; leave it out") from error
+    everywhere = PartitionSpec()
+    sharded = jax.shard_map(init, mesh=make_mesh(), in_specs=everywhere, out_specs=everywhere, check_vma=False)
+    params = jax.eval_shape(sharded, jax.random.key(0))
+    if reason := misfit(LearnedPolicy(trained.algorithm, trained.env, trained.config, params), env, env_params):
+        raise UserError(f"{refusal}: {reason}; leave it out")
     return dataclasses.replace(trained, env=env, base_env=base_env, env_params=env_params, tree=trained.tree | {"env": tree})

@@ -33,6 +33,7 @@ from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
 from marljax.training.load import starting_params
 from marljax.training.mesh import layout, make_mesh
+from marljax.training.policy_file import is_policy_file
 from marljax.training.progress import LiveProgress, headline, print_line
 from marljax.training.resume import (
     Saved,
@@ -261,6 +262,9 @@ def check_environment(settings: Settings, console: Console) -> None:
     check_before_training(env, env_params)
     cache.source_digest()  # of the files as they were imported
     env.check_backend(jax.default_backend())
+    source = settings.run.init_from
+    if source is not None and settings.run.resume is None and not is_policy_file(Path(source)):
+        run_folder.read_config(Path(source))  # an error if it is none, before anything is compiled
     if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
         print_line(console, f"no animation: {fault}")
 

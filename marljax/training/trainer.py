@@ -24,24 +24,74 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from marljax.config.hyperparameters import as_traced, is_static
 from marljax.config.overrides import Overrides, apply_overrides, check_scalar
 from marljax.core.environment import Environment
-from marljax.core.types import EnvParams, with_persistent, without_persistent
-from marljax.errors import UserError, short_repr
+from marljax.core.types import REPLAYED, EnvParams, with_persistent, without_persistent
+from marljax.errors import UserError, short_repr, unknown
 from marljax.learning.rollout import TrainState
 from marljax.testing.static import check_before_training
+from marljax.training.evaluation import LearnedPolicy
 from marljax.training.mesh import make_mesh
 from marljax.utils import collectives, memory
 from marljax.utils.pytrees import first_nan, named_leaves, strongly_typed
+from marljax.utils.validation import is_integer
 
 Metrics = dict[str, jax.Array]
 MAX_CHUNK = 64  # updates per compiled call
 
 
-class Result(NamedTuple):
-    """The result of ``train``."""
+class Curve(NamedTuple):
+    """A metric along training: ``plt.plot(steps, values.T)`` draws a line per run."""
+
+    steps: np.ndarray  # [num_updates] environment steps after each update
+    values: jax.Array  # [..., num_updates]
+
+
+class Result(struct.PyTreeNode):
+    """The result of ``train``; ``jax.vmap`` puts its axes, written ``...``, in front of those of every array."""
 
     state: TrainState
-    metrics: Metrics  # each [num_updates]; NaN after a divergence
-    diverged_at: jax.Array  # int32 update in which a value was not finite; -1 if there was none
+    metrics: Metrics  # each [..., num_updates]; NaN after a divergence
+    diverged_at: jax.Array  # [...] int32 update in which a value was not finite; -1 if there was none
+    config: Any  # that the run trained with, overrides included
+    algorithm: ModuleType = struct.field(pytree_node=False)
+    env: Environment = struct.field(pytree_node=False)
+
+    def curve(self, name: str) -> Curve:
+        """A metric after each update: ``steps, returns = results.curve("return")``.
+
+        Metrics of episodes are means over those that ended in the update, NaN where none did; others, such as ``policy_loss``,
+        are as the algorithm reports them. Raises ``UserError`` for an unknown name.
+        """
+        own = {key.removeprefix("sum_"): values for key, values in self.metrics.items()}
+        if name not in own:
+            raise unknown("metric", name, own)
+        values = own[name]
+        if f"sum_{name}" in self.metrics:
+            replayed = own[REPLAYED] if name == REPLAYED else 0.0  # these are not among the episodes
+            episodes = self.metrics["episodes"] + replayed
+            values = jnp.where(episodes > 0, values / episodes, jnp.nan)
+        return Curve(self.config.steps_per_update * np.arange(1, values.shape[-1] + 1), values)
+
+    def policy(self, *index: int) -> LearnedPolicy:
+        """The greedy policy of a run, with its last parameters: ``results.policy()``; after ``jax.vmap`` of the run at that
+        index, ``results.policy(3)``.
+
+        A run that diverged has those before it did. Raises ``UserError`` for an index that does not exist.
+        """
+        runs = self.diverged_at.shape
+        inside = len(index) == len(runs) and all(
+            is_integer(number) and -size <= number < size for number, size in zip(index, runs, strict=True)
+        )
+        if not inside:
+            given = f"policy({', '.join(map(short_repr, index))})"
+            example = f"policy({', '.join('0' for _ in runs)})"
+            raise UserError(f"{given} does not exist: there {_describe_runs(runs)}; give {example}")
+        parts = (self.config, self.state.learner.params, self.state.learner.env_params)
+        config, params, env_params = jax.tree.map(lambda leaf: leaf[index], parts)
+        return LearnedPolicy(self.algorithm, self.env, config, params, env_params=env_params)
+
+
+def _describe_runs(shape: tuple[int, ...]) -> str:
+    return f"are {' × '.join(map(str, shape))} runs" if shape else "is a single run"
 
 
 class Replicas(struct.PyTreeNode):
@@ -248,6 +298,8 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
     Example:
         train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
         results = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 8))
+        steps, returns = results.curve("return")  # [num_updates], [8, num_updates]
+        marljax.play(env, results.policy(0))
 
     Raises:
         UserError: ``make_train`` for an argument of another type and an environment that breaks its contract; ``train`` for
@@ -265,7 +317,7 @@ def make_train(algorithm: ModuleType, env: Environment, config: Any, env_params:
         replica = Replicas(init(env_params, config, key), config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
         step = functools.partial(guarded_update, algorithm, env)
         replica, metrics = jax.lax.scan(lambda replica, _: step(replica), replica, length=config.num_updates)
-        return Result(replica.state, metrics, replica.diverged_at)
+        return Result(replica.state, metrics, replica.diverged_at, config, algorithm, env)
 
     def train(key: jax.Array, overrides: dict[str, Any] | None = None) -> Result:
         _check_key(key)

@@ -1,18 +1,23 @@
 """GIF and MP4 files of episodes. Axis letters: T frames, K shapes of a kind."""
 
+import functools
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from marljax.core.environment import Environment
 from marljax.core.scene import Scene, Segments, kinds
+from marljax.core.types import EnvParams, State
 from marljax.errors import UserError
 from marljax.io.files import replacing
+from marljax.testing.static import user_code
 from marljax.viz.stage import DPI, Stage
 
 if TYPE_CHECKING:
@@ -27,7 +32,7 @@ SHAPE_COLOURS = 128  # of the palette's 255 other colours, at most this many are
 
 
 def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: float | None = None) -> Path:
-    """Writes an episode as a GIF or, where ffmpeg is installed, an MP4; the suffix of ``path`` decides.
+    """Writes an episode as a GIF or, with ffmpeg, an MP4; the suffix of ``path`` decides.
 
     Args:
         env: its ``display`` has legend, units and frames per second.
@@ -52,12 +57,36 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
 
 def picture(env: Environment, scene: Scene, path: str | os.PathLike) -> Path:
     """Writes one scene as a PNG; the same errors as ``animate``."""
-    scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
     with replacing(path, (".png",)) as draft:
-        stage = Stage(scenes, env.display)
-        stage.show(_frame(scenes, 0))  # no trails: there is no past
-        stage.image().save(draft, format="PNG", optimize=True)
+        _image(env, scene).save(draft, format="PNG", optimize=True)
     return Path(path)
+
+
+def render(env: Environment, state: State, env_params: EnvParams | None = None) -> "PIL.Image.Image":
+    """A picture of one state: ``env.render(state)``. A notebook shows it; ``np.asarray`` gives [H, W, 3] bytes, RGB.
+
+    ``env_params`` default to ``env.default_params``. Raises ``UserError`` where there is no scene, and for anything but
+    one of its states.
+    """
+    env_params = env.resolve_params(env_params)
+    expected, _ = jax.eval_shape(env.reset, jax.random.key(0), env_params)
+    if [jnp.shape(leaf) for leaf in jax.tree.leaves(state)] != [leaf.shape for leaf in jax.tree.leaves(expected)]:
+        advice = "take one of several with jax.tree.map(lambda leaf: leaf[0], states), after vectorize of state.env"
+        raise UserError(f"render draws one state of {type(env).__name__}, as env.reset and env.step give it; {advice}")
+    with user_code(type(env), "what draws a state"):
+        return _image(env, _scene(env, state, env_params))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scene(env: Environment, state: State, env_params: EnvParams) -> Scene:
+    return env.scene(state, env_params)
+
+
+def _image(env: Environment, scene: Scene) -> "PIL.Image.Image":
+    scenes = jax.tree.map(lambda leaf: np.asarray(leaf)[None], scene)
+    stage = Stage(scenes, env.display)
+    stage.show(_frame(scenes, 0))  # no trails: there is no past
+    return stage.image()
 
 
 def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, float]:
@@ -142,21 +171,27 @@ def _shape_colours(scenes: Scene) -> np.ndarray:
     return np.append(np.full((1, 3), 255), distinct, axis=0).astype(np.uint8)
 
 
-def check_ffmpeg() -> None:
-    """Raises ``UserError`` where no MP4 can be written."""
-    from matplotlib.animation import FFMpegWriter
+def check_ffmpeg() -> str:
+    """The path of ffmpeg: that of the package imageio-ffmpeg, or else the one on the PATH; ``UserError`` where there is none."""
+    try:
+        import imageio_ffmpeg
 
-    if not FFMpegWriter.isAvailable():
-        raise UserError("an MP4 needs ffmpeg on the PATH; install it, or write a .gif")
+        return imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError):  # the package may come without a binary
+        found = shutil.which("ffmpeg")
+    if found is None:
+        raise UserError("an MP4 needs ffmpeg; pip install imageio-ffmpeg brings one, or write a .gif")
+    return found
 
 
 def _write_mp4(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
+    import matplotlib
     from matplotlib.animation import FFMpegWriter
 
-    check_ffmpeg()
     count = len(scenes.time)
-    writer = FFMpegWriter(fps=max(1, round(fps)), codec="h264", extra_args=["-pix_fmt", "yuv420p"])
-    with writer.saving(stage.figure, str(path), DPI):
-        for index in itertools.chain(range(count), itertools.repeat(count - 1, round(PAUSE * fps))):
-            stage.show(_frame(scenes, index), trail_lines(scenes, index))
-            writer.grab_frame()
+    with matplotlib.rc_context({"animation.ffmpeg_path": check_ffmpeg()}):
+        writer = FFMpegWriter(fps=max(1, round(fps)), codec="h264", extra_args=["-pix_fmt", "yuv420p"])
+        with writer.saving(stage.figure, str(path), DPI):
+            for index in itertools.chain(range(count), itertools.repeat(count - 1, round(PAUSE * fps))):
+                stage.show(_frame(scenes, index), trail_lines(scenes, index))
+                writer.grab_frame()

@@ -111,11 +111,22 @@ def test_the_advice_of_a_script_names_the_script(monkeypatch):
         assert given["command"] == command
 
 
-def test_plot_draws_again_from_the_rows(folder, capsys):
+def test_plot_draws_again_from_the_rows(folder, tmp_path):
     drawn = (folder / "curve.png").read_bytes()
     (folder / "curve.png").unlink()
     assert console("plot", folder) == 0
     assert (folder / "curve.png").read_bytes() == drawn
+    assert console("plot", folder, f"out={tmp_path / 'figure.pdf'}") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"figure.pdf", "figure_losses.pdf"}
+
+
+def test_evaluate_writes_its_table(folder, tmp_path, capsys):
+    assert console("evaluate", folder, "episodes=8", f"out={tmp_path / 'table.json'}") == 0
+    shown, table = capsys.readouterr().out, json.loads((tmp_path / "table.json").read_text())
+    assert re.match(r"tiny on corridor, preset=quick: mean over 8 fresh episodes × 2 seeds", table["title"])
+    tiny = table["policies"][0]
+    assert (tiny["policy"], [seed["seed"] for seed in tiny["seeds"]]) == ("tiny", [0, 1])
+    assert f"{tiny['metrics']['return']['mean']:.3g}" in shown
 
 
 def test_no_two_suites_share_a_part():
@@ -139,6 +150,7 @@ def test_an_option_that_the_policies_cannot_act_with_is_one_line(folder, capsys,
 
 def test_an_mp4_needs_ffmpeg_before_anything_is_loaded(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     monkeypatch.delattr(load, "load_replicas")
     assert console("replay", folder, "out=episode.mp4") == 2
     assert "needs ffmpeg" in capsys.readouterr().err
@@ -161,7 +173,10 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["evaluate", "{folder}", "which=worst"], "which=worst.*best or last"),
         (["evaluate", "{folder}", "env.limt=3"], "env.limt'.*env.limit"),
         (["replay", "{folder}", "seed=7"], "seed 7.*0, 1"),
-        (["plot", "{folder}", "out=x.png"], "'out'.*trust"),
+        (["plot", "{folder}", "out=x.gif"], r"out=x.gif.*\.png, \.svg or \.pdf"),
+        (["plot", "{folder}", "seed=1"], "'seed'.*trust"),
+        (["evaluate", "{folder}", "out=x.xls"], r"out=x.xls.*\.csv, \.json or \.tex"),
+        (["evaluate", "{folder}", "out=nowhere/x.csv"], "no folder nowhere"),
         (["plot", "{folder}", "env.limit=3"], "leave out env.limit"),
         (["replay", "{folder}", "out=x.avi"], "out=x.avi.*gif"),
         (["replay", "{folder}", "out=/dev/null/x.gif"], "/dev/null/x.gif"),
@@ -298,7 +313,7 @@ def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
     given = []
     monkeypatch.setattr(plot, "redraw", lambda *arguments: given.append(arguments[2:]))
     assert [console("plot", folder, *words) for words in ([], ["trust=True"], ["env.target=a:B"])] == [0, 0, 0]
-    assert given == [(False, {}), (True, {}), (False, {"env.target": "a:B"})]
+    assert given == [(False, {}, None), (True, {}, None), (False, {"env.target": "a:B"}, None)]
 
 
 @pytest.mark.parametrize(

@@ -140,8 +140,9 @@ def test_every_environment_is_compared_with_random_actions_and_its_own_policies(
     assert list(found) == ["walker", "random"]
     assert found["walker"]["return"].mean() > found["random"]["return"].mean()
     suite = compose.compose("ppo", ["env=gymnax/CartPole-v1"])
-    assert list(report.scripted_policies(suite)) == ["random"]
-    ours = report.scripted_policies(compose.compose("mappo", ["env=merge"]))
+    assert list(report.scripted_policies(suite.base_env, suite.env_params)) == ["random"]
+    merge = compose.compose("mappo", ["env=merge"])
+    ours = report.scripted_policies(merge.base_env, merge.env_params)
     assert {"random", "human drivers (IDM + MOBIL)"} < set(ours)
     assert all(isinstance(rival, ScriptedPolicy) for rival in ours.values())
 

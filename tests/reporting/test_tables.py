@@ -1,6 +1,8 @@
 """The table at the end of a run can be read in a terminal."""
 
+import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -111,3 +113,31 @@ def test_a_metric_is_left_out_only_if_it_is_redundant_for_every_policy():
     cut = other | {"finished": np.zeros(8), "own_return": np.ones(8)}
     assert tables.key_metrics([one, cut])[:3] == ["return", "crash", "finished"]
     assert "own_return" in tables.key_metrics([one, cut], count=20)
+
+
+def test_a_file_holds_the_intervals_of_policies_and_seeds(tmp_path):
+    """LaTeX has the table of the screen."""
+    rows = [("mappo", played(3, 40)), ("50 % & more_", played(40))]
+    title, units = "320 fresh episodes, 95 %", {"speed": "m/s", "crashed_cavs": "%"}
+    paths = [tmp_path / f"table.{kind}" for kind in ("csv", "json", "tex")]
+    for path in paths:
+        tables.write_comparison(rows, path, title, [4, 5, 6], ["speed", "crash"], units)
+    with paths[0].open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0])[3:6] == ["speed", "speed_low", "speed_high"]
+    assert [line["policy"] for line in lines] == ["mappo"] * 4 + ["50 % & more_"]
+    assert [(line["seed"], line["episodes"]) for line in lines] == [("", "120"), *((seed, "40") for seed in "456"), ("", "40")]
+    speed = rows[0][1]["speed"]
+    for line, sample in ((lines[0], speed.mean(1)), (lines[2], speed[1])):
+        expected = ttest_1samp(sample, 0.0).confidence_interval(0.95)
+        np.testing.assert_allclose([float(line["speed_low"]), float(line["speed_high"])], expected)
+    whole = json.loads(paths[1].read_text())
+    assert (whole["title"], whole["units"], len(whole["policies"])) == (title, units, 2)
+    seed = whole["policies"][0]["seeds"][1]
+    assert (seed["seed"], seed["metrics"]["speed"]["mean"]) == (5, pytest.approx(speed[1].mean()))
+    lines = paths[2].read_text().splitlines()
+    assert lines[4].startswith(r"policy & speed (m/s) & crash (\%) & return & crashed\_cavs (\%)")
+    assert lines[6].startswith(f"mappo & ${speed.mean():.3g} \\pm ")
+    assert lines[7].startswith(r"50 \% \& more\_ & $")
+    assert lines[2] == rf"\begin{{tabular}}{{l{'r' * tables.COLUMNS}}}"
+    assert [line.replace(r"\&", "").count("&") for line in (lines[4], lines[6], lines[7])] == [tables.COLUMNS] * 3

@@ -6,13 +6,20 @@ import numpy as np
 import probes
 import pytest
 
-from marljax.algos import mappo
+from marljax.algos import mappo, ospo, ppo, qmix
+from marljax.learning.rollout import Inputs
 from marljax.training.evaluation import Evaluator, LearnedPolicy, play, record
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
+from marljax.wrappers.joint import joint
 
 CHOICE = probes.ProbeParams(variant=probes.CHOICE)
 MEMORY = probes.ProbeParams(variant=probes.MEMORY)
+
+
+def untrained(algorithm, env, config):
+    replicas = Trainer(algorithm, env, config, make_mesh()).init(jax.random.split(jax.random.key(3), 1), MEMORY)
+    return LearnedPolicy(algorithm, env, config, jax.tree.map(lambda leaf: leaf[0], replicas.state.learner.params))
 
 
 def oracle(key, state, timestep, carry):
@@ -91,6 +98,35 @@ def test_fewer_episodes_are_the_first_of_many_and_the_recorded_one_is_the_first_
         assert len(np.unique(many["return"])) > 1
         for seed in range(2):
             played = Evaluator(probes.Probe(), 5).scripted(errs, env_params, jax.random.key(seed))["return"]
-            for episodes in (1, 3):
+            for episodes, indices in ((1, [0]), (3, [0, 1, 2]), ([4, 2], [4, 2])):
                 recorded = record(probes.Probe(), env_params, errs, (), jax.random.key(seed), episodes=episodes)
-                assert [each.metrics["return"] for each in recorded] == played[:episodes].tolist()
+                assert [each.metrics["return"] for each in recorded] == np.asarray(played)[indices].tolist()
+
+
+@pytest.mark.parametrize("algorithm", [ppo, mappo, qmix, ospo], ids=lambda algorithm: algorithm.__name__.split(".")[-1])
+def test_a_recorded_episode_explains_the_actions_that_were_taken(algorithm):
+    config = algorithm.Config(hidden=(16, 16), **({} if algorithm is ospo else {"core": "gru"}))
+    policy = untrained(algorithm, joint(probes.Probe()) if algorithm is ppo else probes.Probe(), config)
+    env = policy.env
+    for episode in record(env, MEMORY, policy, policy.initial_carry(), jax.random.key(0), episodes=[3, 1]):
+        chances = episode.explanation["action_value" if algorithm is qmix else "probability"]
+        chances = chances.reshape(*chances.shape[:2], -1, 2)  # of the actions of each agent that a controller has
+        np.testing.assert_array_equal(np.argmax(chances[:-1], -1).reshape(4, 2), episode.actions.reshape(4, 2))
+        if algorithm is not qmix:
+            np.testing.assert_allclose(chances.sum(-1), 1.0, rtol=1e-5)
+        assert ("value" in episode.explanation) == (algorithm in (ppo, mappo))
+
+
+def test_the_explained_value_is_in_reward_units_and_that_of_a_critic_that_remembers():
+    env, config = probes.Probe(), mappo.Config(hidden=(16, 16), core="gru", reward_scale=0.5)
+    params = untrained(mappo, env, config).params
+    params = params._replace(value_stats=params.value_stats._replace(mean=jnp.float32(4.0)))
+    policy = LearnedPolicy(mappo, env, config, params)
+    (episode,) = record(env, MEMORY, policy, policy.initial_carry(), jax.random.key(0))
+    carry = mappo.initial_carry(env, config, 1)
+    for time, value in enumerate(episode.explanation["value"]):
+        state, timestep = jax.tree.map(lambda leaf, time=time: leaf[time : time + 1], (episode.states, episode.timesteps))
+        inputs = Inputs.of(timestep)._replace(state=jax.vmap(env.global_state, in_axes=(0, None))(state, MEMORY)[None])
+        inputs = inputs.with_time(env, MEMORY, timestep)
+        carry, normalized = mappo.make_networks(env, config).value(params, inputs, carry)
+        np.testing.assert_allclose(value, 2.0 * (4.0 + normalized[0, 0]), rtol=1e-4)

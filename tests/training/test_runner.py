@@ -220,7 +220,7 @@ def always_walk(key, state, timestep, carry):
 def walker(monkeypatch):
     """A scripted policy, alone."""
     monkeypatch.setattr(
-        report, "scripted_policies", lambda settings: {"walker": ScriptedPolicy(settings.env, settings.env_params, always_walk)}
+        report, "scripted_policies", lambda env, env_params: {"walker": ScriptedPolicy(env, env_params, always_walk)}
     )
 
 

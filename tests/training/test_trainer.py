@@ -19,21 +19,62 @@ def train():
     return make_train(ippo, probes.Probe(), CONFIG)
 
 
-def test_a_sweep_is_one_program_and_equals_single_runs(train):
+GRID = {"learning_rate": jnp.array([1e-3, 1e-2, 1e-3, 1e-2]), "env.variant": jnp.array([3, 3, 5, 5])}
+KEYS = jax.random.split(jax.random.key(0), 4)
+
+
+@pytest.fixture(scope="module")
+def sweep(train):
+    """A program for several runs, and its results for ``GRID``."""
+    swept = jax.jit(jax.vmap(chex.assert_max_traces(n=1)(lambda key, overrides: train(key, overrides))))
+    return swept, swept(KEYS, GRID)
+
+
+def test_a_sweep_is_one_program_and_equals_single_runs(train, sweep):
     """Of 1,000 steps, rounded up to four whole updates."""
-    traces = chex.assert_max_traces(n=1)(lambda key, overrides: train(key, overrides))
-    swept = jax.jit(jax.vmap(traces))
-    keys = jax.random.split(jax.random.key(0), 4)
-    grid = {"learning_rate": jnp.array([1e-3, 1e-2, 1e-3, 1e-2]), "env.variant": jnp.array([3, 3, 5, 5])}
-    together = swept(keys, grid)
+    swept, together = sweep
     for i in (0, 3):
-        overrides = {"learning_rate": float(grid["learning_rate"][i]), "env.variant": int(grid["env.variant"][i])}
-        alone = jax.jit(train)(keys[i], overrides)
+        overrides = {"learning_rate": float(GRID["learning_rate"][i]), "env.variant": int(GRID["env.variant"][i])}
+        alone = jax.jit(train)(KEYS[i], overrides)
         chex.assert_trees_all_close(together.metrics["sum_return"][i], alone.metrics["sum_return"], rtol=1e-4)
+        chex.assert_trees_all_close(together.policy(i).params, alone.policy().params, rtol=1e-3, atol=1e-4)
         assert CONFIG.num_updates == int(alone.state.learner.updates) == len(alone.metrics["policy_loss"]) == 4
         assert int(alone.diverged_at) == -1
-    again = swept(keys, grid | {"learning_rate": grid["learning_rate"] / 2})
+    with pytest.raises(UserError, match=r"policy\(0\) .* a single run; give policy\(\)"):
+        alone.policy(0)
+    again = swept(KEYS, GRID | {"learning_rate": GRID["learning_rate"] / 2})
     assert not np.allclose(again.metrics["policy_loss"], together.metrics["policy_loss"])
+
+
+def test_results_have_curves(sweep):
+    _, results = sweep
+    steps, returns = results.curve("return")
+    assert steps.tolist() == [256, 512, 768, 1024]
+    episodes = np.asarray(results.metrics["episodes"])
+    np.testing.assert_allclose(returns, np.asarray(results.metrics["sum_return"]) / episodes, rtol=1e-6)
+    np.testing.assert_array_equal(results.curve("policy_loss").values, results.metrics["policy_loss"])
+    nothing = results.replace(metrics=results.metrics | {"episodes": jnp.zeros((4, 4))})
+    assert np.isnan(nothing.curve("return").values).all()
+    replayed = results.replace(metrics=results.metrics | {"sum_replayed": jnp.full((4, 4), 3.0)})
+    np.testing.assert_allclose(replayed.curve("replayed").values, 3 / (episodes + 3), rtol=1e-6)
+    with pytest.raises(UserError, match="unknown metric 'retrun'; did you mean return"):
+        results.curve("retrun")
+
+
+def test_results_have_policies_with_the_config_and_params_of_their_run(sweep):
+    _, results = sweep
+    policies = [results.policy(i) for i in range(4)]
+    np.testing.assert_allclose([policy.config.learning_rate for policy in policies], GRID["learning_rate"])
+    assert [int(policy.env_params.variant) for policy in policies] == [3, 3, 5, 5]
+    assert jax.tree.structure(policies[0].params) == jax.tree.structure(results.state.learner.params)
+    env, key = policies[1].env, jax.random.key(1)
+    state, timestep = env.reset(key, policies[1].env_params)
+    action, _ = jax.jit(policies[1])(key, state, timestep, policies[1].initial_carry())
+    assert action.shape == (env.num_agents,)
+    np.testing.assert_array_equal(action, results.policy(-3)(key, None, timestep)[0])
+    for index in [(), (4,), (0, 0), (0.0,)]:
+        with pytest.raises(UserError, match=r"there are 4 runs; give policy\(0\)"):
+            results.policy(*index)
 
 
 @pytest.mark.slow

@@ -1,11 +1,16 @@
 """Learning curves show the rows' metrics: means, intervals, seeds, evaluations and references."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+from marljax.config.sweep import RankedTrial
+from marljax.core.style import FAINT
 from marljax.errors import UserError
-from marljax.utils.stats import mean
-from marljax.viz.learning_curve import curve, learning_curve, own_metrics
+from marljax.utils.stats import Estimate, mean
+from marljax.viz.learning_curve import curve, learning_curve, loss_curve, own_metrics
+from marljax.viz.sweep_plot import sweep_picture
 
 SEEDS, POINTS = 5, 5
 
@@ -36,6 +41,7 @@ def test_curve_gathers_values_by_seed_and_position():
 @pytest.mark.parametrize("evaluated", [True, False])
 def test_panels_are_the_environments_metrics_that_change(evaluated):
     assert own_metrics(rows(evaluated)) == ["return", "crash"]
+    assert own_metrics(rows(evaluated), first=("won", "crash")) == ["crash", "return"]
     assert own_metrics([{"seed": 0, "env_steps": 1, "finished": 1.0, "return": 2.0}]) == ["return", "finished"]
 
 
@@ -80,6 +86,45 @@ def test_a_single_seed_is_a_line_without_band(tmp_path):
     figure = learning_curve(rows(evaluated=False, seeds=1), tmp_path / "curve.svg")
     assert [(len(axes.get_lines()), len(axes.collections)) for axes in figure.axes] == [(1, 0), (1, 0)]
     assert not figure.legends
+
+
+def test_losses_have_a_figure_of_their_own(tmp_path):
+    figure = loss_curve(rows(), tmp_path / "losses.pdf")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["policy loss", "entropy"]
+    bare = [{key: value for key, value in row.items() if key not in ("policy_loss", "entropy")} for row in rows()]
+    assert loss_curve(bare, tmp_path / "none.pdf") is None
+    assert [item.name for item in tmp_path.iterdir()] == ["losses.pdf"]
+
+
+def test_a_sweep_has_a_line_per_setting_and_the_best_have_a_colour(tmp_path):
+    """Ten settings, the later the better; each line is the mean over seeds of the greedy evaluation."""
+    swept = []
+    for index in range(10):
+        changes = {"setting": f"gamma={index}"}
+        swept += [row | changes | {"eval_return": row["return"] + index} for row in rows(evaluated=False, seeds=2)]
+    figure = learning_curve(swept, tmp_path / "curve.png", references={"random": {"return": -40.0}})
+    large = figure.axes[0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f"gamma={index}" for index in range(2, 10)] + [
+        "random"
+    ]
+    lines = [line for line in large.get_lines() if len(line.get_xdata()) == POINTS]
+    assert [line.get_color() == FAINT for line in lines] == [True, True] + [False] * 8
+    heights = sorted(line.get_ydata()[-1] for line in lines)
+    np.testing.assert_allclose(heights, 40.5 + np.arange(10))
+
+
+def test_swept_values_have_ticks_that_do_not_touch(tmp_path):
+    ranks = []
+    for trial, (rate, coef) in enumerate(itertools.product([1e-4, 1.1e-4, 1e-3, 1e-2], [0.0, 0.01])):
+        scores = [1.0 + trial, 2.0 + trial]
+        values = {"learning_rate": rate, "entropy_coef": coef}
+        ranks.append(RankedTrial(trial, values, Estimate(1.5 + trial, 1.0 + trial, 2.0 + trial), scores, 0, {}, 0.0, [3, 3]))
+    figure = sweep_picture(ranks, tmp_path / "sweep.svg", "return", {"random": 0.0}, "ppo on merge")
+    ranking, rates, coefs = figure.axes
+    assert (rates.get_xscale(), rates.get_xticks().tolist()) == ("log", [1e-4, 1.1e-4, 1e-3, 1e-2])
+    assert [label.get_text() for label in rates.get_xticklabels()] == ["1e-4", "", "0.001", "0.01"]
+    assert [label.get_text() for label in coefs.get_xticklabels()] == ["0", "0.01"]
+    assert len(ranking.get_yticks()) == len(ranks)
 
 
 def test_errors_leave_no_file(tmp_path):
