@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
     """Trains the named policies, or all."""
     if arguments == ["--list"]:
         for name, path in policy_file.pretrained().items():
-            print(f"{name}: {json.dumps(policy_file.read(path)[2]['card'], indent=1)}")
+            print(f"{name}: {json.dumps(policy_file.card(path), indent=1)}")
         return
     for name in arguments or COMMANDS:
         if name not in COMMANDS:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.core.fields import param
-from marljax.core.scene import Scene, Segments
+from marljax.core.scene import Circles, Scene, Segments
 from marljax.envs.collective import population
 from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.neighbours import Search, materialize
@@ -109,23 +109,24 @@ class Aggregation(Task):
         )
 
     def scene(self, particles: AggregationParticles, params: AggregationParams, time: jax.Array) -> Scene:
-        """Particles with a line along their last step, in the colour of its direction; a cross at the common centre."""
+        """Particles as arrows along their last step, in the colour of its direction, or at rest; a cross at the common centre."""
         step_x, step_y = particles.step_x, particles.step_y
         length = jnp.hypot(step_x, step_y)
         moves = length > 1e-6
-        scale = jnp.where(moves, 1.0 / jnp.where(moves, length, 1.0), 0.0)
-        colour = jnp.where(moves[:, None], shapes.hue(step_x * scale, step_y * scale), jnp.array(shapes.FAINT))
-        head = jnp.stack([particles.x, particles.y], axis=1)
-        tail = head - jnp.stack([step_x, step_y], axis=1)
-        lines, discs = shapes.particles(tail, head, 2.0 * params.half / math.sqrt(self.agents), colour)
-        centre, arm = jnp.mean(head, axis=0), 0.05 * params.half * jnp.array([[-1.0, 0.0], [0.0, -1.0]])
+        cos, sin = (jnp.where(moves, step / jnp.where(moves, length, 1.0), 0.0) for step in (step_x, step_y))
+        position, spacing = jnp.stack([particles.x, particles.y], axis=1), 2.0 * params.half / math.sqrt(self.agents)
+        polygons = shapes.arrows(position, cos, sin, spacing, jnp.where(moves[:, None], shapes.hue(cos, sin), 0.0))
+        resting = jnp.where(moves[:, None], 0.0, jnp.array(shapes.FAINT))
+        centre, arm = jnp.mean(position, axis=0), 0.05 * params.half * jnp.array([[-1.0, 0.0], [0.0, -1.0]])
         cross = Segments(centre + arm, centre - arm, jnp.full(2, 3.0), jnp.array([shapes.INK] * 2))
         return shapes.compose(
-            Segments(*map(lambda *parts: jnp.concatenate(parts), lines, cross)),
-            discs,
             params.half * jnp.array([-1.0, 1.0, -1.0, 1.0]),
             time,
             Gathered(jnp.round(-self.evaluate(particles, params)[1], 2)),
+            position,
+            cross,
+            Circles(position, jnp.broadcast_to(shapes.HEAD * spacing, (self.agents,)), resting),
+            polygons,
         )
 
 

@@ -179,6 +179,7 @@ class Collective(Environment):
         return Display(
             metrics=("polarisation", "order", "distance", "local_polarisation", "effort"),
             meanings=MEANINGS,
+            lowest=("distance", "distance_end", "effort"),
             warnings={"overflow": "neighbours may be missing; raise env.window"},
             units={"time": "steps"},
             legend=(*shapes.legend(*self._task.directions), *self._task.other_colours),

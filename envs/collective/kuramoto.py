@@ -124,11 +124,12 @@ class Kuramoto(Task):
         centre = (1.0 + SPREAD * particles.rank)[:, None] * jnp.stack([cos, sin], axis=1)
         edge = 1.1 + SPREAD
         return shapes.compose(
-            lines,
-            Circles(centre, jnp.full(self.agents, radius), shapes.hue(cos, sin)),
             jnp.array([-edge, edge, -edge, edge]),
             time,
             Ordered(jnp.round(jnp.hypot(mean[0], mean[1]), 2)),
+            centre,
+            lines,
+            Circles(centre, jnp.full(self.agents, radius), shapes.hue(cos, sin)),
         )
 
 

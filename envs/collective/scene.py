@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.core.scene import Boxes, Circles, Colour, Labels, Scene, Segments, empty
+from marljax.core.scene import Boxes, Circles, Colour, Labels, Polygons, Scene, Segments, empty
 
 INK: Colour = (0.15, 0.15, 0.15, 1.0)
 FAINT: Colour = (0.8, 0.8, 0.8, 1.0)
-HEAD = 0.1  # radius of a particle's head, in spacings
+HEAD = 0.12  # radius of a particle at rest, in spacings
+ARROW = 0.38 * np.array([[1.0, 0.0], [-0.8, 0.65], [-0.4, 0.0], [-0.8, -0.65]])  # corners, in spacings ahead and to the left
 
 
 def hue(cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -28,13 +29,15 @@ def legend(*names: str) -> tuple[tuple[str, Colour], ...]:
     return tuple((name, (red, green, blue, alpha)) for name, (red, green, blue, alpha) in zip(names, colours, strict=True))
 
 
-def particles(tail: jax.Array, head: jax.Array, spacing: jax.Array, colour: jax.Array) -> tuple[Segments, Circles]:
-    """Particles as lines from ``tail`` to ``head`` [N, 2] that end in a disc; ``spacing`` is their distance on an even grid."""
-    size = head.shape[0]
-    width = float(np.clip(28.0 / math.sqrt(size), 0.7, 2.6))
-    return Segments(tail, head, jnp.full(size, width), colour), Circles(head, jnp.broadcast_to(HEAD * spacing, (size,)), colour)
+def arrows(position: jax.Array, cos: jax.Array, sin: jax.Array, spacing: jax.Array, colour: jax.Array) -> Polygons:
+    """Particles at ``position`` [N, 2] as arrowheads along their directions; ``spacing`` is their distance on an even grid."""
+    ahead, aside = jnp.stack([cos, sin], axis=1), jnp.stack([-sin, cos], axis=1)
+    offsets = ARROW[:, :1] * ahead[:, None] + ARROW[:, 1:] * aside[:, None]
+    return Polygons(position[:, None] + spacing * offsets, colour)
 
 
-def compose(segments: Segments, circles: Circles, bounds: jax.Array, time: jax.Array, status: Any) -> Scene:
-    """A scene of lines and discs only, a disc for each particle."""
-    return Scene(segments, empty(Boxes), circles, empty(Labels), bounds, time, status, agents=circles.centre)
+def compose(
+    bounds: jax.Array, time: jax.Array, status: Any, agents: jax.Array, lines: Segments, discs: Circles, polygons: Any = ()
+) -> Scene:
+    """A scene of these shapes only."""
+    return Scene(lines, empty(Boxes), discs, empty(Labels), bounds, time, status, polygons=polygons, agents=agents)

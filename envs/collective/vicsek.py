@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from marljax.core.fields import param
-from marljax.core.scene import Scene
+from marljax.core.scene import Circles, Scene, Segments, empty
 from marljax.envs.collective import population
 from marljax.envs.collective import scene as shapes
 from marljax.envs.collective.neighbours import Search, materialize
@@ -148,12 +148,10 @@ class Vicsek(Task):
         return population.joint(*positions, population.on_circle(particles.cos, particles.sin, self.grid))
 
     def scene(self, particles: VicsekParticles, params: VicsekParams, time: jax.Array) -> Scene:
-        """Particles as short lines along their headings, in the colour of their direction."""
-        spacing = params.box / math.sqrt(self.agents)
-        head = jnp.stack([particles.x, particles.y], axis=1)
-        tail = head - 0.55 * spacing * jnp.stack([particles.cos, particles.sin], axis=1)
-        bounds = jnp.stack([jnp.zeros(()), params.box, jnp.zeros(()), params.box])
-        status = Polarised(jnp.round(population.polarisation(particles.cos, particles.sin), 2))
-        return shapes.compose(
-            *shapes.particles(tail, head, spacing, shapes.hue(particles.cos, particles.sin)), bounds, time, status
-        )
+        """Particles as arrows, in the colour of their direction."""
+        cos, sin = particles.cos, particles.sin
+        position = jnp.stack([particles.x, particles.y], axis=1)
+        polygons = shapes.arrows(position, cos, sin, params.box / math.sqrt(self.agents), shapes.hue(cos, sin))
+        bounds = params.box * jnp.array([0.0, 1.0, 0.0, 1.0])
+        status = Polarised(jnp.round(population.polarisation(cos, sin), 2))
+        return shapes.compose(bounds, time, status, position, empty(Segments), empty(Circles), polygons)

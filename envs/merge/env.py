@@ -176,14 +176,14 @@ class Merge(Environment):
         return batch_last(self._global_state)(state, env_params)
 
     def scene(self, state: MergeState, env_params: MergeParams) -> Scene:
-        end = road.ROAD_END if self.open_inflow else merge_scene.FARTHEST
-        return merge_scene.draw(state.vehicles, merged(state), state.stats.cavs, end, self._seconds(state))
+        return merge_scene.draw(state.vehicles, merged(state), state.stats.cavs, not self.open_inflow, self._seconds(state))
 
     @property
     def display(self) -> Display:
         return Display(
             metrics=("return", "crash", "crashed_cavs", "speed", "throughput", "merged"),
             meanings=rewards.MEANINGS,
+            lowest=("crash", "crashed_cavs", "intervened"),
             actions=NAMES,
             units=dict.fromkeys(("crash", "crashed_cavs", "merged", "intervened"), "%")
             | {"speed": "m/s", "throughput": "1/s", "min_ttc": "s", "time": "s", "distance": "m"},

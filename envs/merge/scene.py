@@ -1,4 +1,7 @@
-"""Pictures of ``merge``: the road, the end of the ramp, vehicles coloured by their drivers, and a count of the CAVs."""
+"""Pictures of ``merge``: the road, the end of the ramp, vehicles coloured by their drivers, and a count of the CAVs.
+
+On the closed road the view moves along with the CAVs, and holds the last one; with an inflow it is the whole road.
+"""
 
 from typing import NamedTuple
 
@@ -30,9 +33,11 @@ LEGEND = (
 )
 STYLES = (NORMAL, AGGRESSIVE, DEFENSIVE)
 STYLE_OF_DRIVER = (0, 0, 1, 2, 1, 2)
-BEGIN = -5.0  # m, left end of the view
+BEGIN, LOW, HIGH = -5.0, -13.5, 5.5  # m, left, lower and upper end of the view
 FARTHEST = 820.0  # m: from the last slot, 20 s at 30 m/s
-ARROWS = (*((x, road.THROUGH_Y) for x in (30.0, 170.0, 480.0, 620.0, 760.0)), (30.0, road.RAMP_Y), (170.0, road.RAMP_Y))
+SPAN, BEHIND = 270.0, 15.0  # m, length of a view that moves, and of its part behind the last CAV where it cannot hold all
+ARROWS = [(x, road.THROUGH_Y) for x in np.arange(30.0, FARTHEST, 70.0) if not road.START[road.BC0] < x < road.END[road.BC0]]
+ARROWS += [(x, road.RAMP_Y) for x in np.arange(30.0, road.END[road.JK], 70.0)]
 
 
 class Status(NamedTuple):
@@ -70,18 +75,24 @@ def road_lines(end: float) -> Segments:
     return Segments(jnp.array(lines[:, :2]), jnp.array(lines[:, 2:]), jnp.array(widths), jnp.array(colours))
 
 
-def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float, seconds: jax.Array) -> Scene:
+def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, follows: bool, seconds: jax.Array) -> Scene:
     """The scene in metres, with y to the left, so that the ramp comes in from below.
 
     Args:
         vehicles: [V] each, the A CAVs first.
         merged: [A] bool, CAVs that entered on the ramp and are on the through lane, not crashed.
         cavs: [] number of CAVs so far, including those that have left.
-        end: m, right end of the view.
+        follows: whether the view moves along with the CAVs, rather than showing the whole road.
         seconds: s since the episode began.
     """
     x, lane, alive, crashed = (leaf[: merged.shape[0]] for leaf in (vehicles.x, vehicles.lane, vehicles.alive, vehicles.crashed))
-    in_view = alive & (x <= end)
+    if follows:
+        first, last = jnp.min(jnp.where(alive, x, road.FAR_AWAY)), jnp.max(jnp.where(alive, x, 0.0))
+        left = jnp.clip(jnp.minimum((first + last - SPAN) / 2, first - BEHIND), BEGIN, FARTHEST - SPAN)
+        right = left + SPAN
+    else:
+        left, right = jnp.array(BEGIN), jnp.array(road.ROAD_END)
+    in_view = alive & (left <= x) & (x <= right)
     through = road.contains(road.segments(road.AB, road.BC0, road.CD), lane)
     parts = (~crashed & ~through, merged, ~crashed & through & ~merged, crashed)
     on_ramp, joined, on_through, wrecks = (jnp.sum(part & in_view) for part in parts)
@@ -98,7 +109,7 @@ def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float, sec
     occurs = [jnp.any(~is_cav() & vehicles.alive & (style == kind)) for kind in range(len(STYLES))]
     always = jnp.array(True)
     return Scene(
-        segments=road_lines(end),
+        segments=road_lines(FARTHEST if follows else road.ROAD_END),
         boxes=Boxes(
             centre=jnp.concatenate([obstacle, centre]),
             size=jnp.concatenate([jnp.full((1, 2), road.OBSTACLE_SIZE), size]),
@@ -111,7 +122,7 @@ def draw(vehicles: Vehicles, merged: jax.Array, cavs: jax.Array, end: float, sec
             value=jnp.round(vehicles.speed).astype(jnp.int32),
             colour=jnp.where(labelled[:, None], jnp.array(LABEL), 0.0),
         ),
-        bounds=jnp.array([BEGIN, end, -14.0, 6.0]),
+        bounds=jnp.stack([left, right, jnp.array(LOW), jnp.array(HIGH)]),
         time=seconds,
         status=status,
         agents=centre[: merged.shape[0]],

@@ -294,9 +294,12 @@ class RideDispatch(Environment):
         return Display(
             metrics=("reward", "service", "pickup", "delivery", "detour", "confirmation"),
             meanings=MEANINGS,
+            lowest=("pickup", "delivery", "detour", "confirmation", "lost", "cancelled"),
             warnings={"overflow": "the table of orders was full; raise env.orders"},
             units={"service": "%", "distance": "km"} | minutes,
             legend=scenes.LEGEND,
+            decisions_per_second=4.0,
+            between=lambda state, after, share: state.replace(vehicles=scenes.between(state.vehicles, after.vehicles, share)),
             charts=lambda episode, env_params: charts.draw(episode, env_params, np.asarray(self._present(env_params))),
         )
 

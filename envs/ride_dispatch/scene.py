@@ -1,7 +1,7 @@
-"""Pictures of ``ride_dispatch``: a disc per vehicle, lines along its route, pickups of open orders, and drop-offs.
+"""Pictures of ``ride_dispatch``: a disc per vehicle, lines along its route, pickups of open orders, drop-offs ahead and due.
 
 The first axis of the city's grid runs to the right: uptown is right, the east side below. Zones are grey discs, sized by the
-number of orders that start there.
+number of orders that start there. The view holds the busy zones and leaves out where hardly anybody rides.
 """
 
 from typing import Any, NamedTuple
@@ -16,26 +16,31 @@ LADEN: Colour = (0.96, 0.62, 0.16, 1.0)
 FULL: Colour = (0.80, 0.33, 0.05, 1.0)
 WAITING: Colour = (0.84, 0.10, 0.11, 1.0)
 DROP: Colour = (0.20, 0.55, 0.24, 0.9)
+DUE: Colour = (0.35, 0.80, 0.40, 0.55)
 WAY: Colour = (0.20, 0.55, 0.24, 0.35)
-ZONE: Colour = (0.90, 0.90, 0.90, 1.0)
+ZONE: Colour = (0.45, 0.45, 0.45, 0.15)  # the lines below are seen through it
 LEGEND = (
     ("empty", EMPTY),
     ("a seat left", LADEN),
     ("full", FULL),
     ("waiting for a vehicle", WAITING),
     ("drop-off", DROP),
+    ("dropped off within a minute", DUE),
 )
-MARGIN = 0.8  # km
+MARGIN = 0.6  # km
+BUSY = 0.05  # of the busiest zone's orders: fewer start in zones that the view need not hold
 LARGEST_ZONE = 0.45  # km, radius
-SIZES = {"vehicle": 0.07, "order": 0.055, "drop": 0.08}  # km, for a thousand vehicles; fewer are drawn larger
+SIZES = {"vehicle": 0.07, "order": 0.055, "drop": 0.08, "due": 0.13}  # km, for a thousand vehicles; fewer are drawn larger
 
 
 class Queue(NamedTuple):
-    """Numbers of orders by outcome."""
+    """Numbers of orders, and of vehicles outside of the view."""
 
     waiting: jax.Array
-    served: jax.Array
+    assigned: jax.Array  # so far, to a vehicle
+    dropped_off: jax.Array  # of these
     lost: jax.Array
+    vehicles_out_of_view: jax.Array
 
 
 def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
@@ -49,25 +54,33 @@ def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
     vehicles, orders, demand = state.vehicles, state.orders, env_params.demand
     scale = min(2.0, (1000 / len(present)) ** 0.25)
     zones = _points(demand.up, demand.cross)
-    bounds = jnp.min(zones, axis=0) - MARGIN, jnp.max(zones, axis=0) + MARGIN
     share = jnp.diff(jnp.asarray(demand.origin), prepend=0.0)
+    busy = (share >= BUSY * jnp.max(share))[:, None]
+    low, high = (
+        jnp.min(jnp.where(busy, zones, jnp.inf), axis=0) - MARGIN,
+        jnp.max(jnp.where(busy, zones, -jnp.inf), axis=0) + MARGIN,
+    )
+    position = _points(vehicles.up, vehicles.cross)
+    outside = present & jnp.any((position < low) | (position > high), axis=1)
     load = jnp.sum(vehicles.seated, axis=0)
     laden = jnp.where((load >= len(vehicles.seated))[:, None], jnp.array(FULL), jnp.array(LADEN))
     colour = jnp.where((load > 0)[:, None], laden, jnp.array(EMPTY))
+    drops = _points(vehicles.to_up, vehicles.to_cross).reshape(-1, 2)
+    due = (vehicles.seated & (vehicles.pickup_left + vehicles.remaining <= 1.0)).reshape(-1, 1)
     circles = (
         Circles(zones, LARGEST_ZONE * jnp.sqrt(share / jnp.max(share)), jnp.tile(jnp.array([ZONE]), (len(share), 1))),
+        Circles(drops, jnp.full(len(drops), scale * SIZES["due"]), jnp.where(due, jnp.array(DUE), 0.0)),
         Circles(
             _points(orders.trip.up, orders.trip.cross),
             jnp.full(len(orders.open), scale * SIZES["order"]),
             jnp.where(orders.open[:, None], jnp.array(WAITING), 0.0),
         ),
         Circles(
-            _points(vehicles.up, vehicles.cross),
+            position,
             jnp.full(len(present), scale * SIZES["vehicle"]),
             jnp.where(present[:, None], colour, 0.0),
         ),
     )
-    drops = _points(vehicles.to_up, vehicles.to_cross).reshape(-1, 2)
     boxes = Boxes(
         centre=drops,
         size=jnp.full((len(drops), 2), scale * SIZES["drop"]),
@@ -79,11 +92,17 @@ def draw(state: Any, env_params: Any, present: jax.Array) -> Scene:
         boxes=boxes,
         circles=Circles(*map(jnp.concatenate, zip(*circles, strict=True))),
         labels=empty(Labels),
-        bounds=jnp.stack(bounds, axis=1).reshape(-1),
+        bounds=jnp.stack([low, high], axis=1).reshape(-1),
         time=state.minute.astype(float),
-        agents=_points(vehicles.up, vehicles.cross),
-        status=Queue(jnp.sum(orders.open), state.stats.served, state.stats.lost),
+        agents=position,
+        status=Queue(jnp.sum(orders.open), state.stats.served, state.stats.finished, state.stats.lost, jnp.sum(outside)),
     )
+
+
+def between(vehicles: Any, after: Any, share: Any) -> Any:
+    """The vehicles at a share of the way from one minute's positions to the next."""
+    moved = {name: (1 - share) * getattr(vehicles, name) + share * getattr(after, name) for name in ("up", "cross")}
+    return vehicles.replace(**moved)
 
 
 def _points(up: Any, cross: Any) -> jax.Array:

@@ -174,9 +174,12 @@ class Smax(Environment):
         return Display(
             metrics=("won", "return", "lost", "allies_dead", "enemies_dead"),
             meanings=MEANINGS,
+            lowest=("lost", "allies_dead"),
             actions=(*actions.NAMES, *(f"shoot {k}" for k in range(self._num_actions - len(actions.NAMES)))),
             units=dict.fromkeys(("won", "lost", "allies_dead", "enemies_dead"), "%") | {"time": "decisions"},
             legend=smax_scene.LEGEND,
+            decisions_per_second=5.0,
+            between=lambda state, after, share: state.replace(units=smax_scene.between(state.units, after.units, share)),
         )
 
     # --- random draws happen here; the functions under ``batch_last`` get them as an argument ---------------------------

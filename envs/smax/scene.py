@@ -1,5 +1,5 @@
 """The scene of ``smax``: a disc per unit, sized by type and coloured by team, its health as a bar, its shot as a line; a small
-grey disc where a unit died.
+grey disc where a unit died. The view holds all units, dead ones too, and so closes in without jumps as the teams meet.
 """
 
 from typing import Any, NamedTuple
@@ -21,17 +21,47 @@ LOST: Colour = (0.85, 0.85, 0.85, 1.0)
 SHOTS: tuple[Colour, Colour] = ((0.10, 0.35, 0.75, 0.9), (0.75, 0.10, 0.10, 0.9))  # of allies and of enemies
 LABELS: tuple[Colour, Colour] = ((0.05, 0.05, 0.05, 1.0), (1.0, 1.0, 1.0, 1.0))  # on light and on dark shades
 WALL: Colour = (0.2, 0.2, 0.2, 1.0)
+FLOOR: Colour = (0.92, 0.92, 0.92, 1.0)
 DEAD: Colour = (0.55, 0.55, 0.55, 0.5)
 LEGEND = (*zip(UNIT_NAMES, ALLIES, strict=True), ("enemies in red", ENEMIES[0]), ("dead", DEAD))
 BAR_HEIGHT, BAR_GAP, MARGIN = 0.18, 0.2, 1.0  # map units
 DEAD_SIZE = 0.5  # of the radius
+LEAST_VIEW, ASPECT = 12.0, 1.6  # width of the closest view in map units; width by height of every view
+TILES = 8  # of the floor along each side of the map
+ACROSS = [(tile / TILES, 0.0, tile / TILES, 1.0) for tile in range(1, TILES)]
+WALLS = [(0.0, 0.0, 1.0, 0.0), (1.0, 0.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0), (0.0, 1.0, 0.0, 0.0)]
+# [L, 4] lines of the floor, then the walls: from x, y to x, y, in fractions of the map
+EDGES = np.array([*ACROSS, *((y0, x0, y1, x1) for x0, y0, x1, y1 in ACROSS), *WALLS])
 
 
-class Living(NamedTuple):
-    """Units left in each team."""
+class Battle(NamedTuple):
+    """Units left in each team, and the result once there is one."""
 
     allies: jax.Array
     enemies: jax.Array
+    won: jax.Array  # [] bool
+    lost: jax.Array
+
+
+def view(units: Units, radius: jax.Array, width: jax.Array, height: jax.Array) -> jax.Array:
+    """[4] bounds around all units, of one proportion, and on the map where it is large enough."""
+
+    def reach(position: jax.Array, beyond: float) -> tuple[jax.Array, jax.Array]:
+        low, high = jnp.min(position - radius) - MARGIN, jnp.max(position + radius) + MARGIN + beyond
+        return (low + high) / 2, high - low
+
+    (x, wide), (y, high) = reach(units.x, 0.0), reach(units.y, BAR_GAP + BAR_HEIGHT)
+    half = jnp.maximum(jnp.maximum(wide, ASPECT * high), LEAST_VIEW) / 2 * jnp.array([1.0, 1 / ASPECT])
+    most = jnp.stack([width, height]) / 2 + MARGIN  # from the middle of the map to the edge of the largest view
+    shift = jnp.clip(jnp.stack([x, y]) - most + MARGIN, -jnp.maximum(most - half, 0.0), jnp.maximum(most - half, 0.0))
+    middle = most - MARGIN + shift
+    return jnp.stack([middle - half, middle + half], axis=1).reshape(-1)
+
+
+def between(units: Units, after: Units, share: Any) -> Units:
+    """The units at a share of the way from one decision to the next, with the shots fired on it."""
+    moved = {name: (1 - share) * getattr(units, name) + share * getattr(after, name) for name in ("x", "y", "health")}
+    return after.replace(**moved)
 
 
 def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: int, env_params: Any) -> Scene:
@@ -58,24 +88,33 @@ def draw(units: Units, stats: Stats, kind: Kinds, step: jax.Array, num_allies: i
     )
 
     width, height = jnp.asarray(env_params.map_width, float), jnp.asarray(env_params.map_height, float)
-    corners = jnp.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * jnp.stack([width, height])
+    start, end = (edge * jnp.stack([width, height]) for edge in (EDGES[:, :2], EDGES[:, 2:]))
+    is_wall = np.arange(len(EDGES)) >= len(EDGES) - 4
+    ally, enemy = jnp.any(units.alive[:num_allies]), jnp.any(units.alive[num_allies:])
     return Scene(
         segments=Segments(
-            start=jnp.concatenate([corners, centre]),
-            end=jnp.concatenate([jnp.roll(corners, -1, axis=0), centre[target]]),
-            width=jnp.concatenate([jnp.full(4, 2.0), jnp.full(size, 1.2)]),
-            colour=jnp.concatenate([jnp.tile(jnp.array([WALL]), (4, 1)), jnp.where(units.fired[:, None], shots, 0.0)]),
+            start=jnp.concatenate([start, centre]),
+            end=jnp.concatenate([end, centre[target]]),
+            width=jnp.concatenate([jnp.where(is_wall, 2.0, 1.0), jnp.full(size, 1.6)]),
+            colour=jnp.concatenate(
+                [jnp.where(is_wall[:, None], jnp.array(WALL), jnp.array(FLOOR)), jnp.where(units.fired[:, None], shots, 0.0)]
+            ),
         ),
         boxes=bars,
-        circles=Circles(centre, jnp.where(units.alive, 1.0, DEAD_SIZE) * stats.radius, jnp.where(alive, colour, jnp.array(DEAD))),
+        circles=Circles(  # the dead below the living
+            centre=jnp.concatenate([centre, centre]),
+            radius=jnp.concatenate([DEAD_SIZE * stats.radius, stats.radius]),
+            colour=jnp.concatenate([jnp.where(alive, 0.0, jnp.array(DEAD)), jnp.where(alive, colour, 0.0)]),
+        ),
         labels=Labels(
             position=centre,
             value=jnp.where(is_ally, jnp.arange(size), jnp.arange(size) - num_allies),
             colour=jnp.where(alive, jnp.array(LABELS)[(kind >= len(UNIT_NAMES) // 2).astype(int)], 0.0),
         ),
-        bounds=jnp.stack([-MARGIN + 0 * width, width + MARGIN, -MARGIN + 0 * height, height + MARGIN]),
+        bounds=view(units, stats.radius, width, height),
         time=step.astype(float),
         agents=centre,
-        status=Living(units.alive[:num_allies].sum(), units.alive[num_allies:].sum()),
+        status=Battle(units.alive[:num_allies].sum(), units.alive[num_allies:].sum(), ally & ~enemy, enemy & ~ally),
         listed=jnp.concatenate([jnp.any(kind == jnp.arange(len(UNIT_NAMES))[:, None], axis=1), jnp.ones(2, bool)]),
+        axis=jnp.array(False),
     )

@@ -324,7 +324,7 @@ class Swarm(Environment):
         return jnp.concatenate([*parts, jnp.reshape(state.step / env_params.duration, 1)])
 
     def scene(self, state: SwarmState, env_params: SwarmParams) -> Scene:
-        return scenes.draw(state, env_params, self.task == "landmarks")
+        return scenes.draw(state, env_params, self.task == "landmarks", self.dimensions == 2)
 
     @property
     def display(self) -> Display:
@@ -332,6 +332,7 @@ class Swarm(Environment):
         return Display(
             metrics=("success", "return", "distance", "collision", "crash", "deadlock"),
             meanings=statistics.meanings(self.task),
+            lowest=("distance", "collision", "crash", "deadlock"),
             units=rates | {"distance": "m", "floor": "s", "time": "s"},
             legend=scenes.LEGEND,
             frames_per_second=20.0,

@@ -1,4 +1,4 @@
-"""Pictures of ``swarm``: the room in perspective from one of its corners, drawn as flat shapes.
+"""Pictures of ``swarm``: the room in perspective from one of its corners, drawn as flat shapes; a plane from above.
 
 Drones are drawn larger than life (``ENLARGED``), with a shadow below them and a stem that shows their height. Shapes farther from
 the camera are painted first, by distance along the floor: along a ray from a camera that looks down it grows with the true
@@ -59,6 +59,7 @@ LEGEND: tuple[tuple[str, Colour], ...] = (
 # Camera: distance in multiples of the view's half width, azimuth, elevation.
 EYE = 4.5, math.radians(-62.0), math.radians(18.0)
 LEAST_UP = 4.0  # m, minimum height of the view
+ABOVE = 1e3  # m, height of the camera over a plane: parallel rays, nearly
 MARGIN = 0.4, 0.15  # m left of the view, for the scale, and on the other sides
 LINES = 10  # grid lines either way from the middle, 1 m apart
 ENLARGED = 3.0, 2.0  # times life size: up to eight drones, and very many
@@ -142,6 +143,12 @@ def room_camera(aside: jax.Array, up: jax.Array) -> Camera:
     offset = jnp.array([across * math.cos(azimuth), across * math.sin(azimuth), distance * math.sin(elevation)])
     target = jnp.stack([jnp.zeros(()), jnp.zeros(()), 0.35 * up])
     return camera(target + offset * aside, target)
+
+
+def camera_above() -> Camera:
+    """A camera that looks down, with x to the right and y up."""
+    down = jnp.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, -1.0]])
+    return Camera(jnp.array([0.0, 0.0, ABOVE]), down, jnp.array(ABOVE), jnp.zeros(()))
 
 
 def bounds(view: Camera, aside: jax.Array, up: jax.Array) -> jax.Array:
@@ -255,6 +262,13 @@ def _obstacles(view: Camera, obstacles: Any, height: jax.Array) -> Layer:
     return _layer(view, centre, axes, shapes, jnp.where(present, jnp.array(OBSTACLE), 0.0) * alpha)
 
 
+def _discs(view: Camera, obstacles: Any) -> Layer:
+    """Obstacles from above."""
+    centre = jnp.stack([obstacles.x, obstacles.y, jnp.zeros_like(obstacles.x)])
+    colour = jnp.where((obstacles.radius > 0)[:, None], jnp.array(OBSTACLE) * jnp.array([1.0, 1.0, 1.0, 3.0]), 0.0)
+    return _layer(view, centre, _facing(view, obstacles.radius, len(obstacles.x)), _circle(1.0)[None], colour[None])
+
+
 def _goals(view: Camera, goal: jax.Array, own: jax.Array, size: Any, shared: jax.Array) -> Layer:
     """Open rings that face the camera; one target instead where all drones share a goal."""
     first = (jnp.arange(goal.shape[1]) == 0)[:, None]
@@ -329,18 +343,19 @@ def _joined(kind: Any, records: list[Any]) -> Any:
     return kind(*(jnp.concatenate(parts) for parts in zip(*records, strict=True)))
 
 
-def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
+def draw(state: Any, env_params: Any, landmarks: bool = False, plane: bool = False) -> Scene:
     """The scene, in m at the distance of the room's middle.
 
     Args:
         state: of the episode.
         env_params: the room, the drones' size, and the distance that counts as arrived.
         landmarks: whether goals belong to no particular drone.
+        plane: whether all positions are on the floor.
     """
     body, goal, position, stats, obstacles = state.body, state.goal, state.body.position, state.stats, state.obstacles
     count, flies = position.shape[1], isinstance(body, Body)
     aside, up = reach(count, obstacles is not None or landmarks, env_params.room)
-    view = room_camera(aside, up)
+    view = camera_above() if plane else room_camera(aside, up)
     edges, arm, room = bounds(view, aside, up), env_params.drone.arm, env_params.room
     size = (enlarged(count) if flies else 1.0) * arm
 
@@ -371,16 +386,17 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
         _halos(view, position, 2.0 * size, marks).moved(shift),
         _drones(view, body, size, own, marks).moved(shift),
     ]
-    layers += [] if obstacles is None else [_obstacles(view, obstacles, up)]
+    if obstacles is not None:
+        layers = [_discs(view, obstacles), *layers] if plane else [*layers, _obstacles(view, obstacles, up)]
     whole = _joined(Layer, layers)
-    order = jnp.lexsort((whole.nearer, -whole.away))  # the farthest first
+    order = jnp.argsort(whole.nearer) if plane else jnp.lexsort((whole.nearer, -whole.away))  # the farthest first
     discs = jnp.broadcast_to(1.1 * size * jnp.eye(3)[..., None], (3, 3, count))
     shadows = Polygons(
         _corners(view, position * _column(1.0, 1.0, 0.0), discs, _circle(1.0)[None])[0],
         jnp.tile(jnp.array([SHADOW]), (count, 1)),
     )
     heads, goal_heads = project(view, position) + shift, project(view, goal) + goal_shift
-    scale, labels = _scale(view, aside, up)
+    scale, labels = (empty(Segments), empty(Labels)) if plane else _scale(view, aside, up)
     goal_stems = _stems(view, goal, goal_heads, stem_colour, 0.7)
     stems = _stems(view, position, heads, _faded(own, 0.55), 0.9)
 
@@ -402,6 +418,6 @@ def draw(state: Any, env_params: Any, landmarks: bool = False) -> Scene:
         polygons=_joined(Polygons, [shadows, Polygons(whole.corners[order], whole.colour[order])]),
         trails=Trails(heads.T, jnp.full(count, 1.6), jnp.full(count, TRAIL), _faded(own, 0.8)),
         agents=heads.T,
-        axis=jnp.array(False),
-        space=() if landmarks else spaces.draw(body, size, _marked(own, marks), goal, own, obstacles, (aside, up), STYLE),
+        axis=jnp.array(plane),
+        space=() if plane else spaces.draw(body, size, _marked(own, marks), goal, own, obstacles, (aside, up), STYLE),
     )

@@ -17,6 +17,9 @@ USAGE = """usage:
   marljax replay <run folder> [key=value …]            write episodes as a page for a browser, or one as GIF or MP4
   marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
+  marljax runs [folder] [key=value …]                  list runs: algorithm, environment, steps, result, age
+  marljax compare <run folder> … [key=value …]         compare runs: intervals, probability of improvement, curves
+  marljax new env | algo <name>                        write a file to start an environment or algorithm of your own from
   marljax <command> --help                             list the settings of a command
 """
 TRAIN_HELP = """usage: {command} env=<name> [key=value …]
@@ -83,8 +86,21 @@ def run_command(arguments: Sequence[str]) -> int:
             start()
         find_own_modules()
         return compile_program(others)
+    if command == "new":
+        from marljax.cli.new import new
+
+        return new(others)
+    if command == "runs":
+        from marljax.cli.runs import runs
+
+        return runs(others)
+    if command == "compare":
+        from marljax.cli.compare import compare
+
+        return compare(others)
     if command not in ("info", "evaluate", "replay", "plot"):
-        raise unknown("command", command, ["train", "info", "evaluate", "replay", "compile", "plot"])
+        known = ["train", "info", "evaluate", "replay", "compile", "plot", "runs", "compare", "new"]
+        raise unknown("command", command, known)
     find_own_modules()
     if command == "info":
         from marljax.cli.info import info

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,6 +25,15 @@ METRICS = {  # that every environment has
 HELP_COLUMN = 34  # a longer setting moves its own help to the right
 
 
+class Setting(NamedTuple):
+    """A line of help, in parts."""
+
+    key: str  # dotted
+    value: str  # that applies
+    takes: str  # unit, and range or choices
+    meaning: str
+
+
 def settings_text(algo: str, overrides: Sequence[str]) -> str:
     """Run settings, hyperparameters, and the environment's options and params, as a run with these overrides would have them.
 
@@ -35,11 +44,10 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
     """
     changes = compose.parse(overrides)
     config = registry.algorithm(algo, changes.get("algo.target")).Config
-    helps = _helps(schema.RunSettings)
     if "env" not in changes and changes.get("resume") is None:
         sections = [
-            _section("run settings", "", convert.flatten(convert.to_builtin(schema.RunSettings())), helps),
-            _section(f"algo.* ({algo})", "algo.", convert.defaults(config), _helps(config)),
+            _section("run settings", run_settings()),
+            _section(f"algo.* ({algo})", hyperparameters(config)),
             f"env.*: add env=<name> to list them; known: {compose.known_environments()}, {settings.CUSTOM}",
         ]
         return "\n\n".join(sections)
@@ -48,7 +56,7 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
     cls = settings.environment_class(env_name, tree["env"].get("target"))
     if missing := [f"env.{name}" for name in convert.required(cls) if name not in tree["env"]]:
         options = {name: tree["env"].get(name, "???") for name in convert.names(cls)}
-        own = [_section(f"env.* ({env_name}): options", "env.", options, _helps(cls))]
+        own = [_section(f"env.* ({env_name}): options", _settings("env.", options, cls))]
         own.append(f"env.* ({env_name}): params\n  needs {', '.join(missing)}")
     else:
         resolved = settings.from_tree(tree)
@@ -56,8 +64,8 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
     tuned = compose.tuned_name(algo, env_name, cls, tree["tuned"]) if changes.get("resume") is None else None
     run = convert.flatten({key: value for key, value in tree.items() if key in convert.names(schema.RunSettings)})
     sections = [
-        _section("run settings", "", run, helps),
-        _section(f"algo.* ({algo}{f', {tuned}.yaml' if tuned else ''})", "algo.", tree["algo"], _helps(config)),
+        _section("run settings", run_settings(run)),
+        _section(f"algo.* ({algo}{f', {tuned}.yaml' if tuned else ''})", _settings("algo.", tree["algo"], config)),
         *own,
     ]
     return "\n\n".join(sections)
@@ -65,20 +73,46 @@ def settings_text(algo: str, overrides: Sequence[str]) -> str:
 
 def environment_sections(resolved: settings.Settings) -> list[str]:
     """An environment's options, params and metrics."""
-    env, name = resolved.base_env, resolved.env_name
-    options = {key: convert.to_builtin(getattr(env, key)) for key in convert.names(type(env))}
-    declared = {key: _help(field) for key, field, _ in fields.declared_params(resolved.env_params)}
-    sections = [_section(f"env.* ({name}): options", "env.", options, _helps(type(env)))] if options else []
-    sections.append(_section(f"env.* ({name}): params", "env.", convert.readable_leaves(resolved.env_params), declared))
+    name, options = resolved.env_name, environment_options(resolved)
+    sections = [_section(f"env.* ({name}): options", options)] if options else []
+    sections.append(_section(f"env.* ({name}): params", environment_params(resolved)))
     try:
-        with user_code(type(env), "reset"):
-            _, timestep = jax.eval_shape(vectorize(env, 1).reset, jax.random.key(0), resolved.env_params)
+        return [*sections, listed(f"metrics of an episode ({name})", environment_metrics(resolved))]
     except UserError:  # the settings can be listed all the same; a training says what is wrong
         return sections
+
+
+def run_settings(values: Mapping[str, Any] | None = None) -> list[Setting]:
+    """The run settings: ``values`` by dotted key, or the defaults."""
+    return _settings("", values or convert.flatten(convert.to_builtin(schema.RunSettings())), schema.RunSettings)
+
+
+def hyperparameters(config: type) -> list[Setting]:
+    """The fields of a ``Config`` with their defaults."""
+    return _settings("algo.", convert.defaults(config), config)
+
+
+def environment_options(resolved: settings.Settings) -> list[Setting]:
+    """The options of an environment."""
+    env = resolved.base_env
+    options = {key: convert.to_builtin(getattr(env, key)) for key in convert.names(type(env))}
+    return _settings("env.", options, type(env))
+
+
+def environment_params(resolved: settings.Settings) -> list[Setting]:
+    """The params of an environment."""
+    declared = {key: _help(field) for key, field, _ in fields.declared_params(resolved.env_params)}
+    return _rows("env.", convert.readable_leaves(resolved.env_params), declared)
+
+
+def environment_metrics(resolved: settings.Settings) -> list[tuple[str, str]]:
+    """(metric, unit and meaning) of an episode, in the order of tables; ``UserError`` where the environment's code fails."""
+    env = resolved.base_env
+    with user_code(type(env), "reset"):
+        _, timestep = jax.eval_shape(vectorize(env, 1).reset, jax.random.key(0), resolved.env_params)
     measured = [metric for metric in env.display.metrics if metric in timestep.metrics]
     measured += sorted({*timestep.metrics} - {*measured})
-    rows = [(metric, _meaning(metric, env.display)) for metric in measured]
-    return [*sections, listed(f"metrics of an episode ({name})", rows)]
+    return [(metric, _meaning(metric, env.display)) for metric in measured]
 
 
 def _meaning(metric: str, display: Display) -> str:
@@ -92,16 +126,14 @@ def explained(arguments: Sequence[str], usage: str, meaning: str, options: type,
     """Prints a command's help where it is requested or nothing is given; ``env_key`` where the command takes ``env.<key>``."""
     if arguments and not {*HELP_FLAGS} & {*arguments}:
         return False
-    print(f"usage: marljax {usage}\n\n{meaning}\n\n{_section('options', '', convert.defaults(options), _helps(options))}")
+    print(f"usage: marljax {usage}\n\n{meaning}\n\n{_section('options', _settings('', convert.defaults(options), options))}")
     if env_key:
         print(f"  {env_key:<{HELP_COLUMN}}  another option or param of the environment, such as env.density=easy")
     return True
 
 
-def _section(title: str, prefix: str, values: Mapping[str, Any], helps: Mapping[str, str]) -> str:
-    return listed(
-        title, [(f"{prefix}{name}={convert.format_value(value)}", helps.get(name, "")) for name, value in values.items()]
-    )
+def _section(title: str, rows: Iterable[Setting]) -> str:
+    return listed(title, [(f"{row.key}={row.value}", ": ".join(filter(None, [row.takes, row.meaning]))) for row in rows])
 
 
 def listed(title: str, rows: Iterable[tuple[str, str]], column: int = HELP_COLUMN) -> str:
@@ -109,8 +141,17 @@ def listed(title: str, rows: Iterable[tuple[str, str]], column: int = HELP_COLUM
     return "\n".join([title, *(f"  {row:<{column}}  {text}".rstrip() for row, text in rows)])
 
 
-def _helps(record: type, prefix: str = "") -> dict[str, str]:
-    """Dotted key → help of a dataclass's fields, and of those of the dataclasses in it."""
+def _settings(prefix: str, values: Mapping[str, Any], record: type) -> list[Setting]:
+    """Values by dotted key, explained by the fields of a dataclass."""
+    return _rows(prefix, values, _helps(record))
+
+
+def _rows(prefix: str, values: Mapping[str, Any], helps: Mapping[str, tuple[str, str]]) -> list[Setting]:
+    return [Setting(f"{prefix}{key}", convert.format_value(value), *helps.get(key, ("", ""))) for key, value in values.items()]
+
+
+def _helps(record: type, prefix: str = "") -> dict[str, tuple[str, str]]:
+    """Dotted key → values and meaning of a dataclass's fields, and of those of the dataclasses in it."""
     helps = {}
     for field in dataclasses.fields(record):
         if isinstance(field.default_factory, type) and dataclasses.is_dataclass(field.default_factory):
@@ -119,11 +160,10 @@ def _helps(record: type, prefix: str = "") -> dict[str, str]:
     return helps
 
 
-def _help(field: dataclasses.Field) -> str:
-    """``m/s, from 0 to 40: initial speed``: a field's unit, the values that it takes, its meaning."""
+def _help(field: dataclasses.Field) -> tuple[str, str]:
+    """``m/s, from 0 to 40`` and ``initial speed``: a field's unit and the values that it takes, and its meaning."""
     metadata = field.metadata
     values = " | ".join(map(convert.format_value, metadata.get("choices") or ()))
     if "above" in metadata:
         values = fields.range_text(metadata).strip()
-    kind = ", ".join(filter(None, [metadata.get("unit", ""), values]))
-    return ": ".join(filter(None, [kind, metadata.get("help", "")]))
+    return ", ".join(filter(None, [metadata.get("unit", ""), values])), metadata.get("help", "")

@@ -8,6 +8,7 @@ import jax
 from marljax.cli.exit_status import HELP_FLAGS
 from marljax.cli.help import environment_sections, listed
 from marljax.config import compose
+from marljax.config.settings import Settings
 from marljax.errors import UserError
 from marljax.reporting.episodes import scripted_policies
 from marljax.testing.static import user_code
@@ -34,14 +35,30 @@ def info(arguments: Sequence[str]) -> int:
 
 def description(env_name: str, overrides: Sequence[str] = ()) -> str:
     """The class's own text, the spaces, scripted policies, and all options, params and metrics."""
+    settings = environment_settings(env_name, overrides)
+    spaces = listed("spaces", facts(settings).items(), COLUMN)
+    return "\n\n".join([env_name, documentation(settings), spaces, *environment_sections(settings)])
+
+
+def environment_settings(env_name: str, overrides: Sequence[str] = ()) -> Settings:
+    """The settings of a run in an environment with these ``env.*`` and no tuned values."""
     # Any algorithm will do: without tuned values the environment does not depend on it.
-    settings = compose.compose("ippo", [f"env={env_name}", "tuned=none", *overrides])
+    return compose.compose("ippo", [f"env={env_name}", "tuned=none", *overrides])
+
+
+def documentation(settings: Settings) -> str:
+    """The text of the environment's class."""
+    return inspect.cleandoc(type(settings.base_env).__doc__ or "")
+
+
+def facts(settings: Settings) -> dict[str, str]:
+    """Agents, spaces, length of an episode and scripted policies, by name; without those that there are none of."""
     env, env_params = settings.base_env, settings.env_params
     with user_code(type(env), "its description"):
         state = jax.eval_shape(env.reset, jax.random.key(0), env_params)[0]
         global_state = jax.eval_shape(env.global_state, state, env_params)
     steps, teams = env.max_episode_steps(env_params), len({*env.teams})
-    facts = {
+    found = {
         "agents": f"{env.num_agents}" + (f" in {teams} teams" if teams > 1 else ""),
         "action": str(env.action_space),
         "observation": str(env.observation_space),
@@ -53,5 +70,4 @@ def description(env_name: str, overrides: Sequence[str] = ()) -> str:
         "episode": "" if steps is None else f"at most {steps} steps",
         "scripted policies": "; ".join(scripted_policies(settings.base_env, settings.env_params)),
     }
-    spaces = listed("spaces", [(name, text) for name, text in facts.items() if text], COLUMN)
-    return "\n\n".join([env_name, inspect.cleandoc(type(env).__doc__ or ""), spaces, *environment_sections(settings)])
+    return {name: text for name, text in found.items() if text}

@@ -31,12 +31,16 @@ class Display:
 
     metrics: tuple[str, ...] = ()  # metrics that tables show first, most informative first
     meanings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it measures, in a line
+    lowest: tuple[str, ...] = ()  # metrics of which less is better
     actions: tuple[str, ...] = ()  # names of discrete actions
     warnings: Mapping[str, str] = dataclasses.field(default_factory=dict)  # metric → what it means if it is not 0
     # of metrics, and of a scene's "time" and "distance"; "%": a rate
     units: Mapping[str, str] = dataclasses.field(default_factory=dict)
     legend: tuple[tuple[str, Colour], ...] = ()  # (name, RGBA) of a scene's colours
     frames_per_second: float = 0.0  # of a real-time animation, if a scene's time is in seconds; 0: one frame per decision
+    decisions_per_second: float = 10.0  # of an animation that is not in real time
+    # (state, next state, share of the way) → state that an animation draws between two decisions
+    between: Callable[[State, State, Any], State] | None = None
     charts: Callable[[State, EnvParams], Any] | None = None  # (host states [T + 1], env_params) → matplotlib figure of an episode
 
 

@@ -125,7 +125,7 @@ class Scene(NamedTuple):
     labels: Labels
     bounds: jax.Array  # [4]: x_min, x_max, y_min, y_max of the view
     time: jax.Array  # [] seconds (or steps) since the episode began
-    status: Any = ()  # a NamedTuple of numbers [], written next to the time with their field names
+    status: Any = ()  # a NamedTuple of numbers [], written next to the time with their field names; of bools the true ones' names
     listed: Any = ()  # [L] bool: the entries of the environment's legend that this scene needs; () for all
     polygons: Any = ()  # Polygons
     trails: Any = ()  # Trails

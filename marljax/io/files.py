@@ -53,11 +53,13 @@ def replacing(path: str | os.PathLike, suffixes: tuple[str, ...] = ()) -> Iterat
             draft.unlink(missing_ok=True)
 
 
-def read_file(path: Path) -> bytes:
-    """The content of a regular file; ``OSError`` for anything else, since a device or a pipe may have no end."""
+def read_file(path: Path, last: int | None = None) -> bytes:
+    """The content of a regular file, or its ``last`` bytes; ``OSError`` for anything else: a device or a pipe may have no end."""
     with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if last is not None:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - last))
         return file.read()
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
 import platform
 import shlex
@@ -18,8 +17,8 @@ from typing import Any
 import jax
 
 from marljax.errors import UserError
-from marljax.io.files import as_json, read_file, replacing
-from marljax.io.run_folder import PROVENANCE
+from marljax.io.files import as_json, replacing
+from marljax.io.run_folder import PROVENANCE, read_sessions
 from marljax.utils import distributed
 from marljax.version import __version__
 
@@ -47,7 +46,7 @@ def recorded(
     """
     session, start = Session(), time.monotonic()
     path = folder / PROVENANCE
-    sessions = [*_read(path), describe(sources or {}) | dict(origin or {})]
+    sessions = [*read_sessions(folder), describe(sources or {}) | dict(origin or {})]
     distributed.first_writes(lambda: _write(path, sessions))
     try:
         yield session
@@ -64,7 +63,7 @@ def record_total_duration(folder: Path, seconds: float) -> None:
 
     Only the first process writes; an unwritable file stays as it is.
     """
-    sessions = _read(folder / PROVENANCE)
+    sessions = read_sessions(folder)
     if not distributed.is_first() or not sessions or sessions[-1].get("status") == "running":  # another process's session
         return
     sessions[-1]["seconds"] = round(seconds, 1)
@@ -74,7 +73,7 @@ def record_total_duration(folder: Path, seconds: float) -> None:
 
 def day(folder: Path) -> str:
     """The day on which a run began, ``2026-11-25``; empty where ``run.json`` does not say."""
-    started = next((session.get("started") for session in _read(folder / PROVENANCE)), None)
+    started = next((session.get("started") for session in read_sessions(folder)), None)
     return started[:10] if isinstance(started, str) else ""
 
 
@@ -121,15 +120,6 @@ def git_state(file: Path) -> dict[str, Any] | None:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that git does not trust
         return None
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The sessions so far; none of a file that is missing or damaged."""
-    try:
-        sessions = json.loads(read_file(path))["sessions"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
-    return [session for session in sessions if isinstance(session, dict)] if isinstance(sessions, list) else []
 
 
 def _write(path: Path, sessions: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from marljax import registry
@@ -43,8 +44,14 @@ class Film(NamedTuple):
     """Some frames of an episode."""
 
     scenes: Scene  # [T, …] on the host
-    steps: np.ndarray  # [T] that they show
+    steps: np.ndarray  # [T] that they show; a step is repeated for the frames between it and the next
     fps: float
+
+    def decisions(self) -> "Film":
+        """Without the frames between steps."""
+        steps, first = np.unique(self.steps, return_index=True)
+        scenes = jax.tree.map(lambda leaf: leaf[first], self.scenes)
+        return Film(scenes, steps, self.fps / np.max(np.diff(first), initial=1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -227,9 +234,30 @@ def film(env: Environment, env_params: EnvParams, episode: Recording) -> Film:
     with user_code(type(_inside(env)), DRAWS):
         draw = jax.jit(jax.vmap(env.scene, in_axes=(0, None)))
         times = jax.jit(lambda *inputs: draw(*inputs).time)(episode.states, env_params)  # the compiler drops the shapes
-        shown, fps = animation.frames(np.asarray(times), env.display.frames_per_second)
-        scenes = draw(jax.tree.map(lambda leaf: leaf[shown], episode.states), env_params)
-        return Film(jax.device_get(scenes), shown, fps)
+        shown, fps = animation.frames(np.asarray(times), env.display)
+        states = jax.tree.map(lambda leaf: leaf[shown], episode.states)
+        each = animation.frames_between(len(shown), fps, env.display)
+        if each > 1:
+            states = _with_states_between(states, env.display.between, each)
+        steps = np.append(np.repeat(shown[:-1], each), shown[-1:])
+        return Film(jax.device_get(draw(states, env_params)), steps, fps * each)
+
+
+def _with_states_between(states: Any, between: Any, each: int) -> Any:
+    """States [T, …] and, from each to the next, ``each`` − 1 states between them: [(T − 1) · each + 1, …]."""
+    length = len(jax.tree.leaves(states)[0])
+
+    frame = np.arange((length - 1) * each + 1)
+    step, share = frame // each, frame % each / each
+    before = jax.tree.map(lambda leaf: leaf[step], states)
+    after = jax.tree.map(lambda leaf: leaf[np.minimum(step + 1, length - 1)], states)
+
+    @jax.vmap
+    def at(before: Any, after: Any, share: jax.Array) -> Any:
+        moved = between(before, after, share)
+        return jax.tree.map(lambda own, moved: jnp.where(share > 0, moved, own), before, moved)
+
+    return jax.jit(at)(before, after, share)
 
 
 def animate(env: Environment, shown: Film, path: Path) -> Path:
@@ -245,7 +273,7 @@ def player(env: Environment, name: str, episodes: Sequence[tuple[Recording, Film
     from marljax.viz import viewer
 
     with user_code(type(_inside(env)), DRAWS):
-        return viewer.Player(name, env, [viewer.Episode.of(*shown, episode) for episode, shown in episodes])
+        return viewer.Player(name, env, [viewer.Episode.of(*shown.decisions(), episode) for episode, shown in episodes])
 
 
 def draw_charts(env: Environment, env_params: EnvParams, episode: Recording, path: Path) -> None:

@@ -87,7 +87,8 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
     )
     references = {name: report.means(metrics) for name, metrics in baselines}
     rows = [{**rank._asdict(), "score": rank.score._asdict()} for rank in ranks]
-    run_folder.write_results(folder, {"settings": rows, "policies": references, "replicas": replicas})
+    display = report.displayed(settings.env)
+    run_folder.write_results(folder, {"settings": rows, "policies": references, "replicas": replicas, "display": display})
     console.print(table(settings, ranks, references))
     for line in report.describe_best(settings, np.array([replica["update"] for replica in replicas])):
         print_line(console, line)
@@ -122,8 +123,7 @@ def redraw(settings: Settings, folder: Path, console: Console, picture: Path | N
 
 def read_results(folder: Path, batches: int) -> list[Result]:
     """The results of the replicas of all batches."""
-    folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
-    replicas = [replica for part in folders for replica in run_folder.read_results(part)["replicas"]]
+    replicas = [replica for part in run_folder.parts(folder, batches) for replica in run_folder.read_results(part)["replicas"]]
     return [replica | {key: _nan_for_none(replica[key]) for key in ("metrics", "last")} for replica in replicas]
 
 

@@ -75,7 +75,13 @@ def _write(run: Run, rows: Rows) -> None:
         for index, seed in enumerate(run.settings.seeds)
     }
     policies = {name: means(metrics) for name, metrics in rows}
-    run_folder.write_results(run.folder, {"policies": policies, "seeds": per_seed})
+    run_folder.write_results(run.folder, {"policies": policies, "seeds": per_seed, "display": displayed(run.settings.env)})
+
+
+def displayed(env: Environment) -> dict[str, Any]:
+    """How commands present an environment's metrics that only read its results; JSON values."""
+    display = env.display
+    return {"metrics": [*display.metrics], "units": {**display.units}, "lowest": [*display.lowest]}
 
 
 def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) -> Table:
@@ -281,9 +287,7 @@ def heading(settings: Settings, folder: Path) -> str:
 
 def curve_rows(settings: Settings, folder: Path) -> list[Row]:
     """The rows of every batch of a run; those of a sweep name their ``setting``."""
-    batches = settings.run.search.batches or 1
-    folders = [folder] if batches == 1 else [folder / run_folder.batch_folder(index) for index in range(batches)]
-    rows = [row for each in folders for row in read_rows(each)]
+    rows = [row for part in run_folder.parts(folder, settings.run.search.batches) for row in read_rows(part)]
     if not settings.run.search.tried:
         return rows
     names = {f"{SWEEP}{name}": name for name in settings.replicas[0].values}

@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -89,6 +89,15 @@ def key_metrics(policies: Sequence[Mapping[str, np.ndarray]], first: Sequence[st
         if not any(all(_same(metrics, name, other) for metrics in policies) for other in kept):
             kept.append(name)
     return kept[:count]
+
+
+def decimals_for(half_widths: Iterable[float]) -> Callable[[float], str]:
+    """Formats numbers with as many decimals as show two digits of the narrowest interval's half width."""
+    known = [width for width in half_widths if np.isfinite(width) and width > 0]
+    if not known:
+        return "{:.4g}".format
+    decimals = int(np.clip(1 - np.floor(np.log10(min(known))), 0, 6))
+    return f"{{:,.{decimals}f}}".format
 
 
 def _same(metrics: Mapping[str, np.ndarray], name: str, other: str) -> bool:

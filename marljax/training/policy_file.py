@@ -43,6 +43,12 @@ def pretrained() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
 
 
+def card(path: Path) -> dict[str, Any]:
+    """What a policy file says of the policy."""
+    with np.load(path, allow_pickle=False) as file:
+        return json.loads(str(file[CARD]))["card"]
+
+
 def write(path: str | os.PathLike, settings: Settings, params: Any, seed: int, update: int, card: Mapping[str, Any]) -> None:
     """Writes the parameters of one replica; ``card`` holds further JSON values that describe the policy."""
     tree = {name: settings.tree[name] for name in ("algo_name", "env_name", "algo", "env")} | {"seed": seed}

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # imports scipy.stats where it is first used: half a second that a mean does not need
 from numpy.random import Generator
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from marljax.errors import UserError
 
 LEVEL = 0.95  # coverage of intervals
 SAMPLES = 2000  # bootstrap samples, as in Agarwal et al. 2021
+AT_ONCE = 200  # of them that are computed together: all would take much memory for hundreds of runs
 
 
 class Estimate(NamedTuple):
@@ -23,6 +25,14 @@ class Estimate(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Profile(NamedTuple):
+    """A performance profile and its pointwise confidence band, [T] each."""
+
+    share: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
 
 def wilson(successes: int, count: int, level: float = LEVEL) -> Estimate:
@@ -36,7 +46,7 @@ def wilson(successes: int, count: int, level: float = LEVEL) -> Estimate:
         raise UserError(f"{successes} successes of {count} is not a valid rate; use 0 <= successes <= count")
     if count == 0:
         return Estimate(float("nan"), 0.0, 1.0)
-    interval = stats.binomtest(successes, count).proportion_ci(level, method="wilson")
+    interval = scipy.stats.binomtest(successes, count).proportion_ci(level, method="wilson")
     return Estimate(successes / count, float(interval.low), float(interval.high))
 
 
@@ -53,17 +63,17 @@ def mean(values: ArrayLike) -> Estimate:
 
 def t_half_width(std: float, count: int) -> float:
     """Half the width of Student's t interval for the mean of ``count`` values with this standard deviation (n - 1)."""
-    return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1) * std / np.sqrt(count))
+    return float(special.stdtrit(count - 1, 0.5 + LEVEL / 2) * std / np.sqrt(count))
 
 
 def iqm(scores: ArrayLike) -> float:
     """The interquartile mean: the mean without the lowest and the highest quarter of all runs × tasks (Agarwal et al. 2021)."""
-    return float(stats.trim_mean(_scores(scores), 0.25, axis=None))
+    return float(_iqm(_scores(scores)))
 
 
 def iqm_interval(scores: ArrayLike, rng: Generator, samples: int = SAMPLES) -> Estimate:
     """The interquartile mean of scores [R, M] (or [R], one task) with a stratified bootstrap interval."""
-    return stratified_bootstrap(iqm, [scores], rng, samples)
+    return stratified_bootstrap(_iqm, [scores], rng, samples)
 
 
 def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
@@ -71,38 +81,68 @@ def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
 
     Ties count half. Scores are [R, M] and [R', M], or [R] and [R'] for one task.
     """
-    left, right = _paired(ours, theirs)
-    wins = left[:, None] > right[None]
-    ties = left[:, None] == right[None]
-    return float(np.mean(wins + 0.5 * ties))
+    return float(_improvement(*_paired(ours, theirs)))
 
 
 def improvement_interval(ours: ArrayLike, theirs: ArrayLike, rng: Generator) -> Estimate:
     """The probability of improvement with a stratified bootstrap interval."""
-    return stratified_bootstrap(probability_of_improvement, _paired(ours, theirs), rng)
+    return stratified_bootstrap(_improvement, _paired(ours, theirs), rng)
+
+
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike, rng: Generator) -> Profile:
+    """The share of runs × tasks with a score above each threshold [T], with a stratified bootstrap band (Agarwal et al. 2021)."""
+    levels = np.asarray(thresholds, float)
+
+    def profile(scores: np.ndarray) -> np.ndarray:
+        """[…, T]."""
+        return np.stack([(scores > level).mean((-2, -1)) for level in levels], axis=-1)
+
+    runs = _scores(scores)
+    return Profile(profile(runs), *_bootstrap_bounds(profile, [runs], rng, SAMPLES))
 
 
 def stratified_bootstrap(
-    statistic: Callable[..., float], scores: Sequence[ArrayLike], rng: Generator, samples: int = SAMPLES
+    statistic: Callable[..., np.ndarray], scores: Sequence[ArrayLike], rng: Generator, samples: int = SAMPLES
 ) -> Estimate:
     """A statistic of one or more score arrays with its percentile bootstrap interval (Agarwal et al. 2021).
 
     Runs are drawn with replacement within each task and each array, never across them (unlike by ``scipy.stats.bootstrap``).
 
     Args:
-        statistic: of as many arrays [R, M] as ``scores`` holds.
+        statistic: of as many arrays […, R, M] as ``scores`` holds, over the last two axes.
         scores: arrays [R, M], each with its own R.
         rng: source of the resampling; the same generator state gives the same interval.
         samples: B.
     """
     arrays = [_scores(array) for array in scores]
+    low, high = _bootstrap_bounds(statistic, arrays, rng, samples)
+    return Estimate(float(statistic(*arrays)), float(low), float(high))
+
+
+def _bootstrap_bounds(
+    statistic: Callable[..., np.ndarray], arrays: Sequence[np.ndarray], rng: Generator, samples: int
+) -> np.ndarray:
+    """[2, …]: the lower and the upper bound of a statistic."""
 
     def resampled(array: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(array, rng.integers(0, array.shape[0], array.shape), axis=0)
+        return np.take_along_axis(array, rng.integers(0, len(array), array.shape), axis=0)
 
-    drawn = [statistic(*map(resampled, arrays)) for _ in range(samples)]
-    low, high = np.quantile(drawn, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
-    return Estimate(float(statistic(*arrays)), float(low), float(high))
+    values = []
+    for start in range(0, samples, AT_ONCE):
+        drawn = [[resampled(array) for array in arrays] for _ in range(start, min(start + AT_ONCE, samples))]
+        values.append(statistic(*map(np.stack, zip(*drawn, strict=True))))
+    return np.quantile(np.concatenate(values), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2], axis=0)
+
+
+def _iqm(scores: np.ndarray) -> np.ndarray:
+    """[…] of scores […, R, M]."""
+    return scipy.stats.trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1)
+
+
+def _improvement(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """[…] of scores […, R, M] and […, R', M]."""
+    left, right = ours[..., :, None, :], theirs[..., None, :, :]
+    return np.mean((left > right) + 0.5 * (left == right), axis=(-3, -2, -1))
 
 
 def _paired(ours: ArrayLike, theirs: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

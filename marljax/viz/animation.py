@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from marljax.core.environment import Environment
+from marljax.core.environment import Display, Environment
 from marljax.core.scene import Scene, Segments, kinds
 from marljax.core.types import EnvParams, State
 from marljax.errors import UserError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import PIL.Image
 
 PAUSE = 1.5  # seconds that the last frame stays
-FPS = 10.0  # frames per second where the environment gives none
+SMOOTH = 20.0  # frames per second of an animation with frames between decisions
 MAX_FRAMES = 1000  # a longer episode is shown in larger steps
 MAX_FRAMES_REAL_TIME = 300  # of an animation in real time; a longer episode is shown in larger steps, at fewer frames per second
 UNCHANGED = 255  # palette index of a GIF's pixels that are the same as in the frame before
@@ -47,7 +47,7 @@ def animate(env: Environment, scenes: Scene, path: str | os.PathLike, *, fps: fl
     if np.ndim(scenes.time) != 1 or len(scenes.time) == 0:
         raise UserError("animate takes stacked scenes with at least one frame; picture draws a single one")
     if fps is None:
-        shown, fps = frames(np.asarray(scenes.time), env.display.frames_per_second)
+        shown, fps = frames(np.asarray(scenes.time), env.display)
         scenes = jax.tree.map(lambda leaf: leaf[shown], scenes)
     with replacing(path, (".gif", ".mp4")) as draft:
         write = _write_gif if draft.suffix.lower() == ".gif" else _write_mp4
@@ -89,13 +89,14 @@ def _image(env: Environment, scene: Scene) -> "PIL.Image.Image":
     return stage.image()
 
 
-def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, float]:
+def frames(times: np.ndarray, display: Display) -> tuple[np.ndarray, float]:
     """Indices of the scenes that an animation shows, the last one included, and its frames per second.
 
     Args:
         times: [T] of the scenes.
-        frames_per_second: of an animation in real time; 0 for a frame per scene, unless they are too many.
+        display: of the environment; not in real time there is a frame per scene, unless they are too many.
     """
+    frames_per_second = display.frames_per_second
     steps = len(times) - 1
     seconds = float(times[-1] - times[0]) / max(steps, 1)
     real_time = frames_per_second > 0 and seconds > 0
@@ -103,7 +104,15 @@ def frames(times: np.ndarray, frames_per_second: float) -> tuple[np.ndarray, flo
     if real_time:
         stride = max(stride, round(1 / (frames_per_second * seconds)))
     stride = max(stride, 1)
-    return np.append(np.arange(0, steps, stride), steps), 1 / (stride * seconds) if real_time else FPS
+    fps = 1 / (stride * seconds) if real_time else display.decisions_per_second
+    return np.append(np.arange(0, steps, stride), steps), fps
+
+
+def frames_between(shown: int, fps: float, display: Display) -> int:
+    """How many frames an animation of ``shown`` scenes has from each to the next, that scene itself included."""
+    if display.between is None or shown > MAX_FRAMES_REAL_TIME:
+        return 1
+    return max(1, min(round(SMOOTH / fps), MAX_FRAMES // shown))
 
 
 def trail_lines(scenes: Scene, index: int) -> Segments | None:
@@ -135,8 +144,8 @@ def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
 
     count = len(scenes.time)
     samples = [np.asarray(image) for image in images(np.unique(np.linspace(0, count - 1, 6).astype(int)))]
-    palette = _palette(scenes, Image.fromarray(np.concatenate(samples)))
-    drawn = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images(range(count)))
+    colours = palette(scenes, Image.fromarray(np.concatenate(samples)))
+    drawn = (image.quantize(palette=colours, dither=Image.Dither.NONE) for image in images(range(count)))
     tick = max(20, 10 * round(100 / fps))  # ms; the format has hundredths of a second, and viewers slow down less than 2
     durations = [tick] * (count - 1) + [round(1000 * PAUSE)]
     # ``optimize`` and ``transparency``: each frame holds only the pixels that change.
@@ -144,17 +153,17 @@ def _write_gif(stage: Stage, scenes: Scene, path: Path, fps: float) -> None:
     next(drawn).save(path, format="GIF", append_images=drawn, **style)
 
 
-def _palette(scenes: Scene, samples: "PIL.Image.Image") -> "PIL.Image.Image":
+def palette(scenes: Scene, samples: "PIL.Image.Image") -> "PIL.Image.Image":
     """A palette for all frames: the shapes' own colours, so that rare ones (a crash) are kept, and the samples' other colours."""
     from PIL import Image
 
     own = _shape_colours(scenes)
     strip = samples.quantize(colors=UNCHANGED - len(own), dither=Image.Dither.NONE)
     mixed = np.array(strip.getpalette(), np.uint8).reshape(-1, 3)
-    palette = np.concatenate([own, mixed])[:UNCHANGED]
-    palette[palette.min(1) >= 246] = 255  # Pillow looks colours up in steps of 4 and would take these for a white background
-    palette = np.append(palette, np.tile(palette[:1], (UNCHANGED + 1 - len(palette), 1)), axis=0)
-    strip.putpalette(palette.ravel().tolist())
+    colours = np.concatenate([own, mixed])[:UNCHANGED]
+    colours[colours.min(1) >= 246] = 255  # Pillow looks colours up in steps of 4 and would take these for a white background
+    colours = np.append(colours, np.tile(colours[:1], (UNCHANGED + 1 - len(colours), 1)), axis=0)
+    strip.putpalette(colours.ravel().tolist())
     return strip
 
 

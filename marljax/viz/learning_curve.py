@@ -212,7 +212,7 @@ def _panel(
         lines = [(_of_setting(rows, name, each), colours.get(each, FAINT), each if each in colours else "") for each in settings]
     for (positions, values), colour, label in lines:
         if len(positions):
-            _series(axes, positions, scale * values, colour, label, with_seeds=not colours)
+            draw_seeds(axes, positions, scale * values, colour, label, with_seeds=not colours)
     for index, (policy, metrics) in enumerate(references.items()):
         if name in metrics:
             colour = REFERENCES[index % len(REFERENCES)]
@@ -225,7 +225,7 @@ def _panel(
         axes.set_ylim(max(low - room, lowest), min(high + room, highest))
 
 
-def _series(axes: "Axes", positions: np.ndarray, values: np.ndarray, colour: str, label: str, with_seeds: bool) -> None:
+def draw_seeds(axes: "Axes", positions: np.ndarray, values: np.ndarray, colour: str, label: str, with_seeds: bool = True) -> None:
     """The seeds, their mean, and of many its interval; missing values of a seed are ignored."""
     dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(positions) < 40 else {}
     many = len(values) >= BAND_SEEDS

@@ -31,7 +31,8 @@ class Stage:
     one above it ends.
     """
 
-    def __init__(self, scenes: Scene, display: Display):
+    def __init__(self, scenes: Scene, display: Display, widest: int = WIDTH):
+        """``widest``: pixels of the width; lines and letters keep their size."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch
@@ -41,10 +42,10 @@ class Stage:
         width, height = view_size(scenes)
         rows = panels(width, height)
         window = width / rows
-        scale = min((WIDTH - 2 * MARGIN) / window, (MAX_HEIGHT - HEADER) / rows / height)
+        scale = min((widest - 2 * MARGIN) / window, (MAX_HEIGHT * widest / WIDTH - HEADER) / rows / height)
         # even, as video encoders require
         pixels = [2 * round(size / 2) for size in (scale * window + 2 * MARGIN, rows * (scale * height + AXIS) + HEADER)]
-        pixels[0] = max(pixels[0], WIDTH // 3)
+        pixels[0] = max(pixels[0], widest // 3)
         self.figure = Figure(figsize=(pixels[0] / DPI, pixels[1] / DPI), dpi=DPI, facecolor="white")
         self._canvas = FigureCanvasAgg(self.figure)
         self._panels = []
@@ -113,9 +114,12 @@ def needed_entries(legend: tuple, scenes: Scene) -> tuple:
 
 
 def status_texts(status: Any) -> list[str]:
-    """``["cars 3", "on the ramp 1"]`` for a status of those fields."""
-    names = getattr(status, "_fields", ())
-    return [f"{name.replace('_', ' ')} {float(value):g}" for name, value in zip(names, status, strict=True)]
+    """``["cars 3", "on the ramp 1"]`` for a status of those fields; of bools the names of the true ones."""
+    texts = []
+    for field, value in zip(getattr(status, "_fields", ()), status, strict=True):
+        name, is_bool = field.replace("_", " "), np.asarray(value).dtype == bool
+        texts += [name] * bool(value) if is_bool else [f"{name} {float(value):g}"]
+    return texts
 
 
 class _Panel:

@@ -46,9 +46,12 @@ class Wrapper(Environment):
     @property
     def display(self) -> Display:
         inner = self.env.display
-        if (draw := inner.charts) is None:
-            return inner
-        return dataclasses.replace(inner, charts=lambda states, env_params: draw(states.env, self.inner_params(env_params)))
+        changes: dict[str, Any] = {}
+        if (draw := inner.charts) is not None:
+            changes["charts"] = lambda states, env_params: draw(states.env, self.inner_params(env_params))
+        if (between := inner.between) is not None:
+            changes["between"] = lambda state, after, share: state.replace(env=between(state.env, after.env, share))
+        return dataclasses.replace(inner, **changes)
 
     @property
     def default_params(self) -> Any:

@@ -129,6 +129,16 @@ def test_evaluate_writes_its_table(folder, tmp_path, capsys):
     assert f"{tiny['metrics']['return']['mean']:.3g}" in shown
 
 
+def test_a_finished_run_is_listed_and_compared_by_its_results(folder, tmp_path, capsys):
+    assert console("runs", folder.parents[1]) == 0
+    assert re.search(r"tiny_corridor/first +tiny +corridor .*200 +2 return ", capsys.readouterr().out)
+    seeds = json.loads((folder / "results.json").read_text())["seeds"]
+    assert console("compare", folder, "which=last", f"out={tmp_path}") == 0
+    lines = (tmp_path / "compare.csv").read_text().splitlines()
+    scores = [float(line.split(",")[-1]) for line in lines if ",return," in line]
+    assert scores == [seeds[seed]["last"]["return"] for seed in "01"]
+
+
 def test_no_two_suites_share_a_part():
     most = PARTS_PER_SUITE
     first, second, last = (evaluation.fresh_part(suite) for suite in (0, 1, SUITES - 1))
@@ -325,6 +335,9 @@ def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
         (["evaluate", "-h"], "  episodes=320  "),
         (["replay", "-h"], "  env.<key>=…  "),
         (["plot", "-h"], "  trust=false  "),
+        (["new", "--help"], "from=mappo"),
+        (["runs", "-h"], "  limit=20  "),
+        (["compare", "-h"], "  which=best  "),
     ],
 )
 def test_every_command_explains_itself(words, option, capsys):

@@ -85,7 +85,7 @@ def test_two_updates_are_finite(algo, env):
 
 def test_the_documentation_lists_the_same():
     """Its table has a row for every algorithm, with a tick for every possible pair."""
-    text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "algorithms" / "index.md").read_text(encoding="utf-8")
     table = text.split("<!-- every pair -->")[1].strip().split("\n\n")[0].splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table]
     header, body = rows[0][1:], {row[0]: row[1:] for row in rows[2:]}

@@ -13,6 +13,7 @@ ERRORS = [
     ["train", "ippo", "env=jaxmarl/MPE_simple_spread_v3", "algo.gamma=x"],
     ["train", "ppo", "env=gymnax/CartPole-v1", "eval.every=2"],
     ["evaluate", "nowhere"],
+    ["compare", "nowhere"],
 ]
 
 

@@ -1,4 +1,4 @@
-"""An algorithm from outside of the package: the REINFORCE of CONTRIBUTING.md."""
+"""An algorithm from outside of the package: the REINFORCE of the documentation."""
 
 import re
 import sys
@@ -23,7 +23,8 @@ WORDS = ["env=gymnax/CartPole-v1", "render=false", "eval.episodes=8", "eval.fina
 @pytest.fixture
 def target(tmp_path, monkeypatch):
     """The module of the example, found only from its folder."""
-    example = re.search(r"```python\n(\"\"\"REINFORCE.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    text = (ROOT / "docs" / "how_to" / "own_algorithm.md").read_text(encoding="utf-8")
+    example = re.search(r'```python title="reinforce.py"\n(.*?)```', text, re.DOTALL)
     (tmp_path / "reinforce.py").write_text(example[1], encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     monkeypatch.setattr(program_cache, "enable", lambda: None)

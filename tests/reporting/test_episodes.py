@@ -59,7 +59,7 @@ def test_the_env_params_are_the_ones_given_or_those_of_the_training():
 
 def test_a_notebook_shows_the_page_and_files_hold_the_episodes(walked, tmp_path):
     page = walked.save(tmp_path / "episode.html").read_text(encoding="utf-8")
-    assert len(json.loads(re.search(r'id="meta">(.*?)</script>', page, re.S)[1])["episodes"]) == 3
+    assert len(json.loads(re.search(r'id="meta">(.*?)</script>', page, re.S)[1])["players"][0]["episodes"]) == 3
     shown = walked._repr_html_()
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', shown)[1]) == page
     steps = int(walked.metrics["length"][0])

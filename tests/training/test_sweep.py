@@ -15,7 +15,7 @@ from marljax.config import compose as settings
 from marljax.config import sweep
 from marljax.errors import UserError
 from marljax.io import metrics_log
-from marljax.reporting import ranking, report
+from marljax.reporting import groups, ranking, report
 from marljax.training import load, runner
 from marljax.training.evaluation import Evaluator
 from marljax.utils import memory
@@ -153,6 +153,19 @@ def test_the_best_setting_comes_first_with_its_interval(whole):
     assert headers[2:5] == ["return", "95 %", "last"]
     saved = json.loads((whole.folder / "results.json").read_text())
     assert [setting["trial"] for setting in saved["settings"]] == [rank.trial for rank in ranks]
+
+
+def test_the_settings_of_a_sweep_are_groups_that_compare(whole):
+    runs, left_out = groups.read_runs(groups.find_runs([str(whole.folder)]))
+    found = groups.grouped(runs, "last")
+    replicas = json.loads((whole.folder / "results.json").read_text())["replicas"]
+    scores = [[seed.metrics["return"] for seed in group.seeds] for group in found]
+    assert np.ravel(scores).tolist() == [replica["last"]["return"] for replica in replicas]
+    assert (left_out, [len(group.seeds) for group in found]) == ([], [2, 2, 2, 2])
+    assert found[1].label == "tiny env.slip=0.2 learning_rate=0.1"
+    assert all(seed.rows[-1]["env_steps"] == 800 and seed.rows[-1]["seconds"] > 0 for group in found for seed in group.seeds)
+    assert runs[0].results.display.units == {}
+    assert runs[0].task["the environment's version"] == "1"
 
 
 def test_a_sweep_is_drawn_again_where_it_is_ranked(whole, tmp_path, capsys):

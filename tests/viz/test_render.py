@@ -13,6 +13,7 @@ from PIL import Image
 from marljax.core.environment import Display
 from marljax.core.scene import Boxes, Circles, Labels, Polygons, Scene, Segments, Trails, empty
 from marljax.errors import UserError
+from marljax.reporting import episodes
 from marljax.viz import animation, stage
 
 RED, BLUE = (0.9, 0.0, 0.1), (0.0, 0.4, 0.7)
@@ -109,6 +110,7 @@ def test_status_follows_the_time_and_the_legend_has_what_some_scene_needs(tmp_pa
     assert stage.needed_entries(LEGEND, some) == LEGEND[:1]
     assert stage.needed_entries(LEGEND, some._replace(listed=np.eye(2, dtype=bool))) == LEGEND
     assert stage.status_texts(Status(np.float32(3.0), np.int32(1))) == ["cars 3", "on the ramp 1"]
+    assert stage.status_texts(Status(np.array(True), np.array(False))) == ["cars"]
     assert stage.status_texts(()) == []
     one = first(scenes)
     headers = []
@@ -240,7 +242,7 @@ def test_an_animation_has_trails_and_a_picture_has_none(tmp_path):
     ],
 )
 def test_frames_are_chosen_for_the_speed(steps, seconds, real_time, stride, fps):
-    shown, rate = animation.frames(seconds * np.arange(steps + 1), real_time)
+    shown, rate = animation.frames(seconds * np.arange(steps + 1), Display(frames_per_second=real_time))
     assert rate == pytest.approx(fps)
     assert shown[-1] == steps
     assert len(shown) <= (animation.MAX_FRAMES_REAL_TIME if real_time else animation.MAX_FRAMES) + 1
@@ -251,3 +253,26 @@ def test_an_environment_with_a_frame_rate_is_shown_in_real_time(tmp_path):
     fast = types.SimpleNamespace(display=Display(frames_per_second=20.0))
     film = Image.open(animation.animate(fast, street(41)._replace(time=0.01 * jnp.arange(41)), tmp_path / "fast.gif"))
     assert (film.n_frames, film.info["duration"]) == (9, 50)
+
+
+def test_frames_between_decisions_are_in_an_animation_and_not_in_a_page():
+    """A point that moves by 1 a decision, at 5 decisions a second; a frame at a decision is that of its own state."""
+
+    def between(state, after, share):
+        return {"x": (1 - share) * state["x"] + share * after["x"], "shots": after["shots"]}
+
+    def scene(state, env_params):
+        lines = Segments(*(jnp.zeros((1, 2)),) * 2, state["shots"][None], jnp.ones((1, 4)))
+        none = empty(Boxes), empty(Circles), empty(Labels)
+        return Scene(lines, *none, jnp.array([0.0, 1.0, 0.0, 1.0]), state["x"])
+
+    env = types.SimpleNamespace(display=Display(decisions_per_second=5.0, between=between), scene=scene)
+    states = {"x": np.arange(3.0), "shots": np.array([0.0, 1.0, 2.0])}
+    film = episodes.film(env, (), types.SimpleNamespace(states=states))
+    assert film.fps == 20.0
+    np.testing.assert_allclose(film.scenes.time, np.arange(9) / 4)
+    np.testing.assert_array_equal(film.scenes.segments.width[:, 0], [0, 1, 1, 1, 1, 2, 2, 2, 2])
+    kept = film.decisions()
+    assert kept.fps == 5.0
+    np.testing.assert_array_equal(kept.steps, [0, 1, 2])
+    np.testing.assert_array_equal(kept.scenes.time, [0, 1, 2])

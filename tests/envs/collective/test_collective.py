@@ -340,3 +340,13 @@ def test_metrics_are_means_over_the_second_half(duration, limit):
     assert (bool(timestep.terminated), bool(timestep.truncated)) == (limit == "end", limit == "truncate")
     assert float(timestep.metrics["distance"]) == pytest.approx(np.mean(distances[duration // 2 :]), rel=1e-5)
     assert float(timestep.metrics["effort"]) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_arrows_point_where_particles_fly():
+    params, state, _ = start(Collective(agents=16))
+    scene = jax.jit(Collective(agents=16).scene)(state, params)
+    corners, agents = np.asarray(scene.polygons.corners), np.asarray(scene.agents)
+    np.testing.assert_allclose(agents, np.stack([state.particles.x, state.particles.y], axis=1))
+    tip = corners[:, 0] - agents
+    heading = np.stack([state.particles.cos, state.particles.sin], axis=1)
+    np.testing.assert_allclose(tip / np.linalg.norm(tip, axis=1, keepdims=True), heading, atol=1e-4)

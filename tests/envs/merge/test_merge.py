@@ -370,17 +370,21 @@ def course(open_inflow: bool):
 
 @pytest.mark.parametrize("open_inflow", [False, True])
 def test_every_cav_is_in_the_picture_or_accounted_for(open_inflow):
-    """The parts of the status add up to all CAVs; on the closed road all are in view to the end of a default episode."""
+    """The parts of the status add up to all CAVs; on the closed road the view moves along and loses those in front."""
     states, _, scenes = course(open_inflow)
     status, drawn = scenes.status, scenes.labels.colour[..., 3] > 0
-    left, right = scenes.bounds[0, :2]
+    left, right = scenes.bounds[:, :2, None].transpose(1, 0, 2)
     in_view = (scenes.labels.position[..., 0] >= left) & (scenes.labels.position[..., 0] <= right)
     np.testing.assert_array_equal(sum(status[1:]), status.CAVs)
     np.testing.assert_array_equal(status.CAVs - status.out_of_view, (drawn & in_view).sum(-1))
     np.testing.assert_array_equal(status.crashed, (states.vehicles.crashed & states.vehicles.alive)[:, :6].sum(-1))
     assert status.on_the_ramp[0] == (states.on_ramp & states.vehicles.alive[:, :6])[0].sum() > 0
     assert status.merged[0] == 0 < status.merged.max()
-    assert (status.out_of_view[-1] > 0) == open_inflow
+    assert open_inflow or np.all(scenes.labels.position[:, :6, 0] >= left + 10)
+    assert status.out_of_view[0] == 0 < status.out_of_view[-1]
+    assert (np.ptp(left) == 0) == open_inflow
+    assert np.ptp(right - left) < 1e-3
+    assert np.abs(np.diff(left[:, 0])).max() < 10  # m in 0.2 s: without jumps
 
 
 def test_open_inflow():

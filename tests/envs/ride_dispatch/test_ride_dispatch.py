@@ -12,6 +12,7 @@ import pytest
 from marljax.envs.ride_dispatch import RideDispatch, fleet
 from marljax.envs.ride_dispatch.charts import by_zone
 from marljax.envs.ride_dispatch.demand import Trips, Zones, demand_from_shares, draw_trips, read_times
+from marljax.envs.ride_dispatch.scene import DUE
 from marljax.errors import UserError
 from marljax.testing import check_env
 
@@ -28,6 +29,23 @@ PARAMS = {
     ),
     "stuck": ENV.default_params.replace(fleet=12, floors=True, stuck=True, jitter=0.0),
 }
+
+
+def test_the_scene_shows_who_arrives_soon_and_who_is_out_of_view():
+    """Of two passengers in vehicle 0 one arrives within a minute; in vehicle 1 one would, but for a pickup before that."""
+    state = jax.jit(ENV.initial)(KEY, PARAMS["jitter"])
+    vehicles = state.vehicles
+    seated = np.zeros((3, 12), bool)
+    seated[:2, 0] = seated[2, 1] = True
+    remaining, pickup_left, up = np.full((3, 12), 0.5), np.zeros(12), np.zeros(12)
+    remaining[1, 0], pickup_left[1], up[2] = 5.0, 2.0, 20.0
+    vehicles = vehicles.replace(seated=seated, remaining=remaining, pickup_left=pickup_left, up=up, cross=np.zeros(12))
+    scene = jax.jit(ENV.scene)(state.replace(vehicles=vehicles), PARAMS["jitter"])
+    due = np.abs(np.asarray(scene.circles.colour) - np.array(DUE)).max(axis=1) < 1e-6
+    expected = [vehicles.to_up[0, 0], -vehicles.to_cross[0, 0]]
+    np.testing.assert_allclose(scene.circles.centre[due], [expected])
+    assert (np.asarray(scene.boxes.colour)[:, 3] > 0).sum() == 3
+    assert scene.status.vehicles_out_of_view == 1
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ from marljax.algos import ippo
 from marljax.config import compose
 from marljax.core.vector import vectorize
 from marljax.envs.smax import DOWN, FIRST_ATTACK, LEFT, RIGHT, STOP, UP, Opponent, Scenario, Smax, SmaxParams, SmaxState, spawn
+from marljax.envs.smax import scene as smax_scene
 from marljax.envs.smax.battle import Units, stats_of
 from marljax.envs.smax.opponent import mirror
 from marljax.envs.smax.script import Memory, act
@@ -21,6 +22,7 @@ from marljax.errors import UserError
 from marljax.testing import check_env
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
+from marljax.viz import stage
 
 ENV = Smax()
 BOTH = Smax(mode="self_play")
@@ -496,14 +498,36 @@ def test_the_scene_shows_who_lives_and_who_shoots_at_whom():
     state, _ = ENV.step(KEY, state, jnp.array([FIRST_ATTACK, FIRST_ATTACK + 1, STOP]))
     scene = jax.jit(ENV.scene)(state, PARAMS)
     alive = np.array([True, False, True, True, True, True])
-    assert (float(scene.status.allies), float(scene.status.enemies)) == (2, 3)
-    np.testing.assert_allclose(scene.circles.radius, np.where(alive, 0.375, 0.1875))
+    assert [float(part) for part in scene.status] == [2, 3, False, False]
+    drawn = np.asarray(scene.circles.colour)[:, 3] > 0  # the dead, then the living
+    assert drawn.tolist() == [*~alive, *alive]
+    np.testing.assert_allclose(np.asarray(scene.circles.radius)[drawn], np.where(np.sort(alive), 0.375, 0.1875))
     assert (np.asarray(scene.labels.colour)[:, 3] > 0).tolist() == alive.tolist()
-    lines = np.asarray(scene.segments.colour)[4:, 3] > 0  # after the four walls
-    assert lines[:3].tolist() == [True, False, False]
+    shots = slice(-6, None)  # after the floor and the walls
+    assert (np.asarray(scene.segments.colour)[shots, 3] > 0)[:3].tolist() == [True, False, False]
     position = np.stack([state.units.x, state.units.y], axis=1)
-    np.testing.assert_allclose(np.asarray(scene.segments.end)[4], position[3])
+    np.testing.assert_allclose(np.asarray(scene.segments.end)[shots][0], position[3])
     assert np.asarray(scene.listed).tolist() == [True] + [False] * 5 + [True] * 2  # marines, enemies, the dead
+    won = jax.jit(ENV.scene)(battle(FACING, health=[45, 0, 45, 0, 0, 0]), PARAMS)
+    assert stage.status_texts(won.status) == ["allies 2", "enemies 0", "won"]
+
+
+def test_the_view_holds_all_units_and_closes_in():
+    """Of one proportion, on the map where that is large enough, and never closer than ``LEAST_VIEW``."""
+    generator = np.random.default_rng(0)
+    units = battle(FACING).units
+    bounds = jax.jit(smax_scene.view)
+    for reach in (0.2, 3.0, 10.0, 16.0):
+        x, y = 16 + generator.uniform(-reach, reach, (2, 6)).astype(np.float32)
+        left, right, low, high = bounds(units.replace(x=x, y=y), np.full(6, 0.4, np.float32), 32.0, 32.0)
+        assert left <= x.min() - 0.4 < x.max() + 0.4 <= right
+        assert low <= y.min() - 0.4 < y.max() + 0.4 <= high
+        assert (right - left) / (high - low) == pytest.approx(smax_scene.ASPECT, rel=1e-5)
+        assert right - left >= smax_scene.LEAST_VIEW - 1e-4
+        assert min(low, 0.0) == pytest.approx(0.0, abs=smax_scene.MARGIN)
+    far = bounds(units.replace(x=units.x * 0 + 31.0, y=units.y * 0 + 1.0), np.full(6, 0.4, np.float32), 32.0, 32.0)
+    least = np.array([1.0, 1.0 / smax_scene.ASPECT]) * smax_scene.LEAST_VIEW
+    np.testing.assert_allclose(far, [33 - least[0], 33, -1, least[1] - 1], rtol=1e-5)
 
 
 def test_a_decision_is_one_kernel_in_a_training_program_for_a_gpu():

@@ -215,5 +215,7 @@ def test_point_masses_are_balls_and_landmarks_have_no_owner():
     assert drawn.status.at_the_goal == env.drones - 1
     balls = polygons_of(drawn, own_colour(0))
     assert len(balls) == 1
-    np.testing.assert_allclose(np.ptp(balls[0], axis=0)[0], 0.2, rtol=0.3)  # up to perspective
+    np.testing.assert_allclose(np.ptp(balls[0], axis=0), [0.2, 0.2], rtol=0.01)
+    np.testing.assert_allclose(balls[0].mean(axis=0), state.body.position[:2, 0], atol=1e-3)  # seen from above
+    assert drawn.axis
     assert len(polygons_of(drawn, (*scene.SHARED[:3], 0.72))) == env.drones

@@ -1,0 +1,51 @@
+"""Runs what the documentation prints, in a process that keeps its imports and compiled programs from one example to the next."""
+
+import contextlib
+import io
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from marljax.core.environment import ScriptedPolicy
+from marljax.reporting import episodes, report
+from marljax.training.evaluation import RandomPolicy
+
+ROOT = Path(__file__).parents[2]
+
+
+def only_random(env, env_params):
+    """In place of all scripted policies, which have tests of their own and take long to compile."""
+    return {episodes.RANDOM: ScriptedPolicy(env, env_params, RandomPolicy(env))}
+
+
+def run_command(command, folder):
+    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder."""
+    from marljax.cli import console
+
+    os.chdir(folder)
+    report.scripted_policies = only_random
+    name, *words = command
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            if name == "marljax":
+                sys.argv = [name, *words]
+                console()
+            else:
+                sys.argv = words
+                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        except SystemExit as ended:
+            return ended.code or 0, shown.getvalue()
+    return 0, shown.getvalue()
+
+
+def run_code(blocks, folder):
+    """The names that a page's blocks (name, source) define, executed one after the other."""
+    os.chdir(folder)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    namespace = {"__name__": "page"}
+    for name, source in blocks:
+        exec(compile(source, name or "page", "exec"), namespace)
+    return sorted(namespace)
