@@ -197,6 +197,11 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     return TrainState(Learner(params, opt_state, updates, key_learner, env_params), actors)
 
 
+def with_params(learner: Learner, params: Params) -> Learner:
+    """A new learner with the parameters of a trained one, which are also the best so far."""
+    return learner.replace(params=params, opt_state=learner.opt_state._replace(best=jax.tree.map(jnp.copy, params)))
+
+
 def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
     """One iteration: collect a rollout, compare rewards within groups, take epochs of minibatch gradient steps."""
     learner, actors = state

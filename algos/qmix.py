@@ -274,6 +274,12 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     return TrainState(learner, actors.replace(carry=Carry(recurrent, PersistentState(replay.experience))))
 
 
+def with_params(learner: Learner, params: Params) -> Learner:
+    """A new learner with the parameters of a trained one; its target networks are copies of those."""
+    target = jax.tree.map(jnp.copy, {"agent": params.agent, "mixer": params.mixer})
+    return learner.replace(params=params, opt_state=learner.opt_state._replace(target=target))
+
+
 def without_single_mixer(env: Environment, config: Config) -> Config:
     """The config for this environment: a single agent's values are not mixed."""
     return config.replace(mixer="none") if env.num_agents == 1 and config.mixer != "none" else config

@@ -8,6 +8,7 @@ from marljax.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from marljax import testing as testing
+    from marljax.cli.from_python import train
     from marljax.config.compose import tuned
     from marljax.core.environment import Environment
     from marljax.core.types import Outcome, TimeStep, View
@@ -38,6 +39,7 @@ __all__ = [
     "show",
     "to_gymnax",
     "to_jaxmarl",
+    "train",
     "tuned",
     "vectorize",
 ]
@@ -59,6 +61,7 @@ _MODULES = {
     "show": "marljax.reporting.episodes",
     "to_gymnax": "marljax.wrappers.to_gymnax",
     "to_jaxmarl": "marljax.wrappers.to_jaxmarl",
+    "train": "marljax.cli.from_python",
     "tuned": "marljax.config.compose",
     "vectorize": "marljax.core.vector",
 }

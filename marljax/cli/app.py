@@ -30,7 +30,8 @@ Trains {algo} and writes everything to runs/{algo}_<env>/<time>/. Examples:
   {command} env=merge seeds=4 "sweep.learning_rate=[1e-4,1e-3]"    every setting with every seed, in one program
   {command} -m env=merge "algo.hidden=[64],[128,128]"              one run after another, by Hydra's multirun
   {command} env=custom env.target=my_package.my_module:MyEnvironment
-  {command} resume=runs/{algo}_merge/<time>
+  {command} resume=runs/{algo}_merge/<time>    go on, bit for bit; with algo.total_steps=2e6 for longer
+  {command} env=merge env.density=hard init_from=runs/{algo}_merge/<time>    start from its trained networks
 """
 
 
@@ -51,6 +52,7 @@ def _exit_with(command: Callable[[], int]) -> NoReturn:
 
     def started() -> int:
         terminal.in_utf8()
+        terminal.without_native_banners()
         with terminal.matplotlib_home():
             return command()
 

@@ -17,7 +17,7 @@ from marljax.io import provenance, run_folder
 from marljax.reporting import ranking
 from marljax.training import runner
 from marljax.training.progress import print_line
-from marljax.training.runner import RunResult, Status
+from marljax.training.runner import TERMINAL, RunResult, Status, Watcher
 from marljax.training.trainer import Trainer
 from marljax.utils import distributed, memory
 from marljax.utils.collectives import SEED
@@ -25,7 +25,7 @@ from marljax.utils.collectives import SEED
 MEMORY_FRACTION = 0.8  # of the free memory, for the program; the remainder is for evaluation and checkpoints
 
 
-def train(settings: Settings, console: Console) -> RunResult:
+def train(settings: Settings, console: Console, watcher: Watcher = TERMINAL) -> RunResult:
     """Trains all replicas in one program, or in equal batches if they do not fit into memory; evaluates those of a sweep.
 
     Of several batches the last run is returned, with the status of all: diverged if every replica of every batch has.
@@ -46,7 +46,7 @@ def train(settings: Settings, console: Console) -> RunResult:
     if count is None:
         count = 1 if resume else distributed.largest(distributed.on_all_processes(lambda: num_batches(settings, console)))
     if count == 1:
-        ended = runner.train(settings, console)
+        ended = runner.train(settings, console, watcher=watcher)
         if ranking.compares(settings) and ended.status != "interrupted":
             ranking.evaluate_runs(ended.run, console)
         return ended
@@ -57,19 +57,19 @@ def train(settings: Settings, console: Console) -> RunResult:
         distributed.first_writes(lambda: run_folder.write_config(folder, settings.tree))
         trust.mark(folder, settings.tree)
         session = stack.enter_context(provenance.recorded(folder, runner.own_sources(settings)))
-        ended = _train_batches(settings, count, folder, console)
+        ended = _train_batches(settings, count, folder, console, watcher)
         session.status = ended.status
         return ended
 
 
-def _train_batches(settings: Settings, count: int, folder: Path, console: Console) -> RunResult:
+def _train_batches(settings: Settings, count: int, folder: Path, console: Console, watcher: Watcher) -> RunResult:
     statuses: list[Status] = []
     ended = None
     for index in range(count):
         part = batch_of(settings, index, count)
         print_line(console, f"batch {index + 1} of {count}: {part.replicas[0].name} to {part.replicas[-1].name}")
         ended = None  # frees its arrays for the next batch
-        ended = runner.train(part, console, folder / run_folder.batch_folder(index))
+        ended = runner.train(part, console, folder / run_folder.batch_folder(index), watcher)
         if ended.status == "interrupted":
             return dataclasses.replace(ended, folder=folder)
         if not distributed.largest(ranking.has_results(part, ended.folder)):  # every process reads before one of them writes

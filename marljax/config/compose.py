@@ -18,10 +18,13 @@ from marljax.core.environment import Environment
 from marljax.errors import UserError, short_repr, unknown
 
 STANDARD, UNTUNED = "standard", "none"  # tuned values of the pair, or none
+TOTAL_STEPS = "algo.total_steps"
 SET_BY_RUN = ("search.batch", "search.tried")
 # Without influence on the results, or as little as another machine has.
-CHANGEABLE_ON_RESUME = ("resume", "render", "checkpoint", "wandb", "devices", "mesh", "distributed", "hosts", "trust")
-PATHS = ("runs", "resume", "name", "out")  # taken literally: no character is special
+CHANGEABLE_ON_RESUME = (
+    *("resume", "render", "quiet", "checkpoint", "wandb", "tensorboard", "devices", "mesh", "distributed", "hosts", "trust"),
+)
+PATHS = ("runs", "resume", "init_from", "name", "out")  # taken literally: no character is special
 
 
 def compose(algo: str, overrides: Sequence[str]) -> Settings:
@@ -30,7 +33,7 @@ def compose(algo: str, overrides: Sequence[str]) -> Settings:
     Args:
         algo: name of the algorithm.
         overrides: in Hydra's syntax, ``["env=merge", "algo.gamma=0.95", "seeds=4"]``. With ``resume=<run folder>`` that run's
-            settings apply, and only those without influence on its results may be changed.
+            settings apply, and only those without influence on its results may be changed, or ``algo.total_steps`` raised.
 
     Raises:
         UserError: for the first invalid override.
@@ -186,6 +189,7 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
 
     folder = Path(str(changes["resume"]))
     tree = read_config(folder)
+    steps = tree["algo"].get("total_steps")
     repeatable = {"algo": tree["algo_name"], "env": tree["env_name"], **trust.targets(tree)}
     if not trust.is_marked(folder, trust.WANDB, tree.get(trust.WANDB)):
         tree[trust.WANDB] = trust.default_wandb()  # nothing is sent to an account that a received folder names
@@ -200,10 +204,13 @@ def _resumed(algo: str, changes: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{folder} was trained with {key}={repeatable[key]}, not with {convert.format_value(value)}")
         if key not in known and not key.startswith(("algo.", "env.", SWEEP)):
             raise convert.unknown_setting(key, known)
-        if key.split(".")[0] not in CHANGEABLE_ON_RESUME:
+        if key != TOTAL_STEPS and key.split(".")[0] not in CHANGEABLE_ON_RESUME:
             raise UserError(f"resume continues a run with its own settings; leave out {key} or start a new run")
         _put(tree, key, value)
     trust.check(folder, tree, changes, tree["trust"] is True)
+    longer = tree["algo"].get("total_steps")
+    if isinstance(longer, int | float) and isinstance(steps, int | float) and longer < steps:
+        raise UserError(f"{TOTAL_STEPS}={longer:,.0f} is less than the {steps:,} of {folder}; a run can only go on for longer")
     return tree
 
 

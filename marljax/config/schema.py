@@ -8,7 +8,7 @@ from marljax.config.sweep import Method
 from marljax.core import fields
 from marljax.core.fields import MAX_INT, option
 from marljax.errors import UserError
-from marljax.io.run_folder import check_name
+from marljax.io.run_folder import Which, check_name
 from marljax.wrappers.failure_replay import FailureReplay, ReplayParams
 
 MAX_RUNS, MAX_EPISODES = 2**16, 2**20  # in memory at once
@@ -124,10 +124,16 @@ class RunSettings(Group):
     runs: str = option("runs", help="the folder of <algo>_<env>/<run>")
     name: str | None = option(None, help="the run's folder; null: the time of its start")
     tuned: str = option("standard", help="tuned values of the pair (standard), none, or configs/tuned/<algo>_<env>_<tuned>.yaml")
-    resume: str | None = option(None, help="a run folder to continue, bit for bit")
-    trust: bool = option(False, help="with resume: import the folder's env.target although the run was not trained here")
+    resume: str | None = option(None, help="a run folder to continue, bit for bit; with a larger algo.total_steps, for longer")
+    init_from: str | None = option(
+        None, help="run folder or policy file whose networks a new run starts from, as in a curriculum"
+    )
+    init_which: Which = option("best", choices=get_args(Which), help="parameters of init_from: evaluated best, or the last")
+    trust: bool = option(False, help="with resume or init_from: import the folder's env.target although it was not trained here")
     chunk: int | None = option(None, low=1, help="updates per compiled call (and log); null: about 1 % of training, at most 64")
     render: bool = option(True, help="draw the learning curve and an episode of the trained policy at the end")
+    quiet: bool = option(False, help="print only warnings, errors and the last line, with the run folder")
+    tensorboard: bool = option(False, help="event files for TensorBoard in the run folder, one run per seed")
     search: Search = dataclasses.field(default_factory=Search)
     failure_replay: FailureReplaySettings = dataclasses.field(default_factory=FailureReplaySettings)
     eval: Evaluation = dataclasses.field(default_factory=Evaluation)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import glob
-import os
 import re
 import sys
 import warnings
@@ -22,7 +21,8 @@ def enable() -> None:
 
     from marljax.io import cache
 
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    # JAX_COMPILATION_CACHE_DIR, or what a user's program has set
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if not folder:
         home = cache.home()
         if home is None:

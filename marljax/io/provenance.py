@@ -35,15 +35,18 @@ class Session:
 
 
 @contextlib.contextmanager
-def recorded(folder: Path, sources: Mapping[str, Path] | None = None) -> Iterator[Session]:
+def recorded(
+    folder: Path, sources: Mapping[str, Path] | None = None, origin: Mapping[str, Any] | None = None
+) -> Iterator[Session]:
     """Adds a session to ``run.json`` of a run folder, and its status and duration when the block ends.
 
-    ``sources`` are the files of a user's own modules, ``{"env.target": …}``, whose commits are recorded. Only the first process
-    writes. Raises ``UserError`` where the file cannot be written at the start.
+    ``sources`` are the files of a user's own modules, ``{"env.target": …}``, whose commits are recorded, ``origin`` says what the
+    session goes beyond or starts from. Only the first process writes. Raises ``UserError`` where the file cannot be written at
+    the start.
     """
     session, start = Session(), time.monotonic()
     path = folder / PROVENANCE
-    sessions = [*read_sessions(folder), describe(sources or {})]
+    sessions = [*read_sessions(folder), describe(sources or {}) | dict(origin or {})]
     distributed.first_writes(lambda: _write(path, sessions))
     try:
         yield session

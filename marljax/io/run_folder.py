@@ -86,7 +86,8 @@ def locked(folder: Path) -> Iterator[Path]:
         except OSError:  # a file system without locks: drafts may be another process's
             exclusive = False
         # Through a linked folder, checkpoints would be written and deleted outside of the run's own.
-        for path in (folder / CHECKPOINTS, folder / "wandb", *folder.glob("batch_*")):
+        inside = [*folder.glob("tensorboard/*"), *folder.glob("batch_*")]
+        for path in (folder / CHECKPOINTS, folder / "wandb", folder / "tensorboard", *inside):
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and a run writes only inside its own folder; replace it by the folder itself")
         if exclusive:

@@ -1,6 +1,7 @@
 """The process of a command: its output, and how Ctrl-C ends it."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -211,9 +212,21 @@ def output_error(lost: OSError) -> str:
     return f"cannot write to standard output: {lost.strerror or lost}; free some space or redirect it"
 
 
-def screen(quiet: bool = False) -> Console:
-    """A console on standard output, at least as wide as a table needs."""
-    console = Console(quiet=quiet)
+def without_native_banners() -> None:
+    """Keeps what XLA logs off the terminal, unless ``TF_CPP_MIN_LOG_LEVEL`` asks for it: its errors reach Python as exceptions.
+
+    To be called before anything computes.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # which JAX sets where there is none
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+
+def screen(quiet: bool = False, silent: bool = False) -> Console:
+    """A console on standard output, at least as wide as a table needs.
+
+    A ``quiet`` one is for warnings and results only, as ``print_line`` writes them; a ``silent`` one shows nothing.
+    """
+    console = Console(quiet=quiet or silent, file=io.StringIO() if silent else None)
     if console.width < MIN_WIDTH:
         console.width = MIN_WIDTH
     return console

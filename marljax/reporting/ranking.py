@@ -99,10 +99,8 @@ def finish(settings: Settings, folder: Path, console: Console) -> None:
         index = loaded.index_of(None, folder)
         whose = f"trial {ranks[0].trial}, seed {loaded.settings.seeds[index]}"
         report.draw_episode(loaded.settings, jax.tree.map(lambda leaf: leaf[index], loaded.params), whose, folder, console)
-    print_line(
-        console,
-        f"results: {folder}; the best setting is trial {ranks[0].trial}: {describe_trial(ranks[0].values) or 'the only one'}",
-    )
+    best = f"the best setting is trial {ranks[0].trial}: {describe_trial(ranks[0].values) or 'the only one'}"
+    print_line(console, f"results: {folder}; {best}", always=True)
 
 
 def redraw(settings: Settings, folder: Path, console: Console, picture: Path | None = None) -> None:

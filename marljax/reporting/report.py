@@ -62,7 +62,7 @@ def finish(run: Run, console: Console) -> None:
         try_curve(settings, run.folder, console, references)
         index = int(np.argmax(run.best.score))
         draw_episode(settings, jax.tree.map(lambda leaf: leaf[index], params), run.names[index], run.folder, console)
-    print_line(console, f"results: {run.folder}")
+    print_line(console, f"results: {run.folder}", always=True)
 
 
 def _write(run: Run, rows: Rows) -> None:
@@ -112,7 +112,8 @@ def describe_best(settings: Settings, updates: np.ndarray) -> list[str]:
         lines = [f"best parameters: after updates {low:,.0f} to {high:,.0f} of {total:,}, median {middle:,.0f}"]
     if untrained := [name for name, update in zip(names, updates, strict=True) if update == 0]:
         which = ", ".join(untrained) if len(untrained) <= LISTED else f"{len(untrained)} of {len(names)} runs"
-        lines.append(f"warning: {which}: no evaluation beat that of update 0; the best parameters are the untrained network's")
+        whose = "the untrained network's" if settings.run.init_from is None else "those that the run began with"
+        lines.append(f"warning: {which}: no evaluation beat that of update 0; the best parameters are {whose}")
     return lines
 
 

@@ -1,8 +1,9 @@
-"""Signals that end a run after the current chunk."""
+"""Signals and errors of a user's code that end a run after the current chunk."""
 
 import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -15,13 +16,14 @@ from marljax.utils import distributed
 
 
 class Stopper:
-    """Turns the first Ctrl-C or SIGTERM, or lost output, into a request to stop after the chunk.
+    """Turns the first Ctrl-C or SIGTERM, lost output, or an exception of a user's code, into a request to stop after the chunk.
 
     A second signal does what Ctrl-C did before: in a command it ends the process, even in the middle of a chunk; in Python it
     raises ``KeyboardInterrupt`` after the chunk.
     """
 
     def __init__(self, console: Console) -> None:
+        self.error: BaseException | None = None  # of a user's code
         self._console = console
         self._signal = 0  # that requests to stop
         self._previous: dict[int, Any] = {}  # handlers
@@ -33,8 +35,18 @@ class Stopper:
         """The signal that any process received, 0 for none; to be called by all of them."""
         if lost_output(self._console.file) is not None:
             self._signal = self._signal or signal.SIGPIPE
+        if self.error is not None:
+            self._signal = self._signal or signal.SIGINT
         self._signal = distributed.largest(self._signal)
         return self._signal
+
+    def guard(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Calls a user's function, unless one has raised before."""
+        if self.error is None:
+            try:
+                function(*arguments)
+            except BaseException as error:  # SystemExit, too: the run is saved first
+                self.error = error
 
     def __enter__(self) -> "Stopper":
         if threading.current_thread() is threading.main_thread():
@@ -63,7 +75,8 @@ class Stopper:
             return
         self._received += 1
         if self._received == 1:
-            print_line(self._console, "saving a checkpoint and stopping after this chunk; press Ctrl-C again to abort")
+            line = "saving a checkpoint and stopping after this chunk; press Ctrl-C again to abort"
+            print_line(self._console, line, always=True)
         if self._received != 2 or self._second_handled.wait(terminal.PATIENCE):
             return
         signal.pthread_kill(threading.main_thread().ident or 0, number)  # in case the two were merged

@@ -25,6 +25,7 @@ from marljax.training.evaluation import LearnedPolicy, misfit
 from marljax.training.mesh import make_mesh
 from marljax.training.resume import ENV_PARAMS, changed_settings, edited_params, lost_progress, purpose_of, saved_shapes
 from marljax.training.trainer import Trainer
+from marljax.utils.pytrees import named_leaves
 from marljax.utils.validation import is_integer
 
 
@@ -76,7 +77,8 @@ def load(
     update = replicas.update_of(index, which)
     if update == 0:
         advice = "which='last' gives the trained ones" if replicas.update else "the run has just begun"
-        warnings.warn(f"{run}, seed {chosen.seeds[index]}: these are the untrained network's parameters; {advice}", stacklevel=2)
+        whose = "the untrained network's parameters" if chosen.run.init_from is None else "the parameters that the run began with"
+        warnings.warn(f"{run}, seed {chosen.seeds[index]}: these are {whose}; {advice}", stacklevel=2)
     return TrainedPolicy(
         algorithm=chosen.algorithm,
         env=chosen.env,
@@ -88,6 +90,47 @@ def load(
         score=float(score) if which == "best" and np.isfinite(score) else float("nan"),
         settings=chosen,
         card=replicas.card,
+    )
+
+
+class Start(NamedTuple):
+    """Parameters that a new run starts from."""
+
+    params: Any  # [S, …] on the host
+    record: dict[str, Any]  # for run.json
+    line: str  # for the screen
+    warnings: tuple[str, ...]
+
+
+def starting_params(new: Settings, template: Any) -> Start:
+    """The parameters of the run ``init_from`` for the replicas of a new one, whose own are the ``template`` [S, …].
+
+    Of a run with as many seeds each seed gets those of its counterpart, else all get those of the best one. Of a sweep its best
+    setting is taken.
+
+    Raises:
+        UserError: where the folder is not a run's, was not trained here, or its parameters do not fit the networks.
+    """
+    folder, which = Path(str(new.run.init_from)), new.run.init_which
+    loaded = load_replicas(folder, which, trust=new.run.trust, repeated=trusting.targets(new.tree))
+    stored, needed = checkpoint.structure(loaded.params), checkpoint.structure(template)
+    for name in [*needed, *stored]:
+        found, expected = (f"{entry[1]}{entry[0][1:]}" if (entry := side.get(name)) else "absent" for side in (stored, needed))
+        if found != expected:
+            advice = "take an algorithm, networks and an environment of the same sizes"
+            raise UserError(f"init_from={folder} does not fit: {name} is {found} there and {expected} here; {advice}")
+    arrays, seeds = dict(named_leaves(loaded.params)), loaded.settings.seeds
+    paired, best = len(seeds) == new.run.seeds, loaded.index_of(None, folder)
+    chosen = [replica.seed - new.run.seed if paired else best for replica in new.replicas]
+    updates = [loaded.update_of(index, which) for index in chosen]
+    whose = f"seed {seeds[chosen[0]]} after update {updates[0]:,}" if len(set(chosen)) == 1 else "the seeds in their order"
+    untrained = [f"seed {seeds[index]}" for index in dict.fromkeys(chosen) if loaded.update_of(index, which) == 0]
+    lines = [f"{folder}: the parameters of {', '.join(untrained)} are the untrained network's"] * bool(untrained)
+    return Start(
+        params=jax.tree.unflatten(jax.tree.structure(template), [arrays[name][chosen] for name, _ in named_leaves(template)]),
+        record={"folder": str(folder.resolve()), "which": which, "seeds": [seeds[index] for index in chosen], "updates": updates},
+        line=f"starting from the {which} parameters of {folder}: {whose}",
+        warnings=(*loaded.warnings, *lines),
     )
 
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 SHOWN = ("return", "return_0", "return_1", "crash", "success", "won", "length")  # of which the first that exist are shown
 FEWEST_SEEDS = 3  # below which a table warns
 SECONDS_BETWEEN_LINES = 10.0
+WARNING = "warning: "
 
 
 class LiveProgress:
@@ -24,7 +25,8 @@ class LiveProgress:
         self._last_line = 0.0
         self._fields = ("steps", "speed", "left", "metrics")
         columns = [TextColumn(f"{{task.fields[{name}]}}") for name in self._fields]
-        self._bar = Progress(BarColumn(bar_width=12), *columns, console=console, disable=not console.is_terminal)
+        live = console.is_terminal and not console.quiet
+        self._bar = Progress(BarColumn(bar_width=12), *columns, console=console, disable=not live)
         fields: dict[str, Any] = dict.fromkeys(self._fields, "") | {"steps": "compiling"}
         self._task = self._bar.add_task("", total=total_steps, completed=done_steps, **fields)
 
@@ -37,13 +39,7 @@ class LiveProgress:
 
     def update(self, steps: int, speed: float | None, metrics: str) -> None:
         """Shows that every seed has done ``steps`` environment steps, at ``speed`` of them per second (None: unknown)."""
-        times = f" × {self._replicas}" if self._replicas != "1 seed" else ""
-        parts: dict[str, Any] = {
-            "steps": f"{short(steps)}/{short(self._total)} steps",
-            "speed": f"{short(speed)} steps/s{times}" if speed else "",
-            "left": f"{timedelta(seconds=round((self._total - steps) / speed))} left" if speed else "",
-            "metrics": metrics,
-        }
+        parts: dict[str, Any] = self._describe(steps, speed) | {"metrics": metrics}
         self._bar.update(self._task, completed=steps, **parts)
         now = time.monotonic()
         due = now - self._last_line >= SECONDS_BETWEEN_LINES or steps >= self._total
@@ -51,14 +47,25 @@ class LiveProgress:
             self.print_line("  ".join(part for part in parts.values() if part))
             self._last_line = now
 
+    def _describe(self, steps: int, speed: float | None) -> dict[str, str]:
+        times = f" × {self._replicas}" if self._replicas != "1 seed" else ""
+        return {
+            "steps": f"{short(steps)}/{short(self._total)} steps",
+            "speed": f"{short(speed)} steps/s{times}" if speed else "",
+            "left": f"{timedelta(seconds=round((self._total - steps) / speed))} left" if speed else "",
+        }
+
     def print_line(self, line: str) -> None:
         """Prints a line above the bar."""
         print_line(self._console, line)
 
 
-def print_line(console: Console, line: str) -> None:
-    """Prints one plain line, without interpreting markup."""
-    console.print(escape(line), highlight=False, soft_wrap=True)
+def print_line(console: Console, line: str, always: bool = False) -> None:
+    """Prints one plain line, without interpreting markup; on a quiet console only a warning, or what ``always`` is printed."""
+    if not console.quiet:
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    elif always or line.startswith(WARNING):
+        print(line, file=console.file, flush=True)
 
 
 def short(number: float) -> str:

@@ -1,5 +1,6 @@
 """The arrays of a checkpoint, and checks that a run folder has not changed since it was saved."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from marljax.config import convert
+from marljax.config.compose import TOTAL_STEPS
 from marljax.config.overrides import ENV
 from marljax.config.settings import CUSTOM, Settings
 from marljax.core.types import persistent_parts
@@ -18,7 +20,9 @@ from marljax.training.best import Best
 from marljax.training.trainer import MAX_CHUNK, Replicas, Trainer
 
 ENV_PARAMS = "env_params"  # group of a configuration
-RESULTS_DEPEND_ON = ("seed", "seeds", "sweep", "search", "eval", "failure_replay", "algo", "env", ENV_PARAMS)  # groups, too
+RESULTS_DEPEND_ON = (
+    *("seed", "seeds", "sweep", "search", "eval", "failure_replay", "init_from", "init_which", "algo", "env", ENV_PARAMS),
+)  # groups, too
 
 
 class Saved(NamedTuple):
@@ -86,6 +90,7 @@ def changed_settings(folder: Path, notes: dict[str, Any], settings: Settings) ->
     """Name → description of each setting that differs from those of a checkpoint with these notes.
 
     Settings that are not in the checkpoint are newer than it and not compared, except for ``env``, which lists all that were set.
+    More ``algo.total_steps`` are no change: the run goes on for longer.
     """
     saved = notes.get("settings")
     saved = saved if isinstance(saved, dict) else {}
@@ -95,8 +100,29 @@ def changed_settings(folder: Path, notes: dict[str, Any], settings: Settings) ->
     except RecursionError as error:
         raise UserError(f"{folder}: the settings in its checkpoints are not what marljax writes; they nest too deep") from error
     lines = {name: f"{name} was {old} and is {after.get(name)}" for name, old in before.items() if old != after.get(name)}
+    if shorter(notes, settings) is not None:
+        del lines[TOTAL_STEPS]
     added = [name for name in after if name.startswith(ENV) and name not in before and after[name] is not None]
     return {name: f"{name} was not set and is {after[name]}" for name in added} | lines
+
+
+def shorter(notes: dict[str, Any], settings: Settings) -> int | None:
+    """The ``algo.total_steps`` of a checkpoint with these notes, where the run goes on for longer than that."""
+    saved = notes.get("settings")
+    algo = saved.get("algo") if isinstance(saved, dict) else None
+    steps = algo.get("total_steps") if isinstance(algo, dict) else None
+    return steps if isinstance(steps, int) and steps < settings.config.total_steps else None
+
+
+def extension_line(settings: Settings, trainer: Trainer, steps: int) -> str:
+    """A line on a run that goes on for longer than its ``steps``, and whether that is what a longer one would have computed."""
+    inputs = replica_inputs(settings)
+    before = dataclasses.replace(trainer, config=settings.config.replace(total_steps=steps))
+    programs = [each.lower(*inputs).as_text() for each in (before, trainer)]
+    line = f"going on for longer: {TOTAL_STEPS} was {steps:,} and is {settings.config.total_steps:,}"
+    if programs[0] == programs[1]:
+        return f"{line}; nothing is annealed, so the last parameters become those of a run that had begun with that"
+    return f"{line}; what is annealed now follows the longer schedule, and not the same as in a run that had begun with it"
 
 
 def edited_params(notes: dict[str, Any], settings: Settings) -> dict[str, str]:

@@ -7,6 +7,7 @@ Axis letter: S replicas (runs of a batch, which train in one program).
 """
 
 import dataclasses
+import functools
 import math
 import sys
 import time
@@ -24,25 +25,30 @@ from marljax.config.settings import Settings
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
 from marljax.io import cache, checkpoint, metrics_log, provenance, run_folder
+from marljax.io.files import discard
 from marljax.io.metrics_log import MetricsFile, Row, summarise
 from marljax.testing.static import check_before_training, is_builtin, scene_error
 from marljax.training.best import Best, choose
 from marljax.training.evaluation import Evaluator, score_of, suite_key
 from marljax.training.interrupts import Stopper
+from marljax.training.load import starting_params
 from marljax.training.mesh import layout, make_mesh
+from marljax.training.policy_file import is_policy_file
 from marljax.training.progress import LiveProgress, headline, print_line
 from marljax.training.resume import (
     Saved,
     changed_settings,
     chunk_of,
     edited_params,
+    extension_line,
     lost_progress,
     purpose_of,
     replica_inputs,
     saved_shapes,
+    shorter,
 )
+from marljax.training.trackers import TensorBoardRuns, Tracker, WandbRuns
 from marljax.training.trainer import Replicas, Trainer
-from marljax.training.wandb import WandbRuns
 from marljax.utils import collectives, distributed, memory
 
 # Values are compared with rewards after this share of training, since those of an untrained critic mean nothing, and warned of
@@ -64,6 +70,7 @@ class Run:
     best: Best
     update: int  # updates done
     largest_reward: np.ndarray  # [S] absolute, since this process began; NaN of replicas that were warned of
+    origin: dict[str, Any] = dataclasses.field(default_factory=dict)  # for run.json: what it goes beyond or starts from
 
     @property
     def names(self) -> list[str]:
@@ -83,13 +90,31 @@ class RunResult:
     status: Status
     folder: Path  # to resume: of the run, or of the whole that it is a batch of
     signal: int = 0  # that interrupted it
+    error: BaseException | None = None  # of ``Watcher.on_log``, which interrupted it
+
+
+def terminal_progress(run: Run, console: Console) -> LiveProgress:
+    """The progress of a run in the terminal."""
+    steps = run.trainer.steps_per_update
+    return LiveProgress(console, run.trainer.num_updates * steps, run.update * steps, describe_runs(run.settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class Watcher:
+    """What follows a run on the host, between compiled chunks."""
+
+    on_log: Callable[[Row], None] | None = None  # a user's: gets every row of ``metrics.jsonl``, in the first process
+    progress: Callable[[Run, Console], LiveProgress] = terminal_progress
+
+
+TERMINAL = Watcher()
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-def train(settings: Settings, console: Console, folder: Path | None = None) -> RunResult:
-    """Trains until all updates are done, every replica has diverged, or a signal asks to stop.
+def train(settings: Settings, console: Console, folder: Path | None = None, watcher: Watcher = TERMINAL) -> RunResult:
+    """Trains until all updates are done, every replica has diverged, or a signal or an error of ``on_log`` asks to stop.
 
     Continues the run in ``folder``, or that of ``resume``, from its newest good checkpoint if it has one; else the run folder is
     new.
@@ -100,31 +125,35 @@ def train(settings: Settings, console: Console, folder: Path | None = None) -> R
         folder = open_run_folder(stack, settings, folder)
         run = start(settings, folder, trainer, console)
         trust.mark(folder, settings.tree)
-        session = stack.enter_context(provenance.recorded(folder, own_sources(settings)))
-        wandb = distributed.on_all_processes(lambda: WandbRuns(settings, folder, lambda line: print_line(console, line)))
-        stack.callback(wandb.finish)
-        announce(run, console)
+        session = stack.enter_context(provenance.recorded(folder, own_sources(settings), run.origin))
         log = distributed.on_all_processes(lambda: MetricsFile(folder, run.update or -1))  # a new run writes its first row again
+        trackers: list[Tracker] = []
+        for kind in (TensorBoardRuns, WandbRuns):
+            start_tracker = functools.partial(kind, settings, folder, lambda line: print_line(console, line))
+            trackers.append(distributed.on_all_processes(start_tracker))
+            stack.callback(trackers[-1].finish)
+        announce(run, console)
         stopper = stack.enter_context(Stopper(console))
-        steps = trainer.steps_per_update
-        progress = stack.enter_context(
-            LiveProgress(console, trainer.num_updates * steps, run.update * steps, describe_runs(settings))
-        )
+        progress = stack.enter_context(watcher.progress(run, console))
 
         def record(rows: list[Row]) -> None:
             distributed.on_all_processes(lambda: log.append(rows))
-            wandb.append(rows)
+            for tracker in trackers:
+                tracker.append(rows)
+            if watcher.on_log is not None and distributed.is_first():
+                for row in rows:
+                    stopper.guard(watcher.on_log, dict(row))
 
         status = session.status = run_chunks(run, progress, record, stopper)
         bests = zip(settings.replicas, run.best.score, run.best.update, strict=True)
-        wandb.conclude(
-            [
-                replica.row_key | {"best_eval_score": float(score), "best_update": int(update)}
-                for replica, score, update in bests
-                if np.isfinite(score)
-            ]
-        )
-        return RunResult(run, status, run.folder, stopper.agreed())
+        final = [
+            replica.row_key | {"best_eval_score": float(score), "best_update": int(update)}
+            for replica, score, update in bests
+            if np.isfinite(score)
+        ]
+        for tracker in trackers:
+            tracker.conclude(final)
+        return RunResult(run, status, run.folder, stopper.agreed(), stopper.error)
 
 
 def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], None], stopper: Stopper) -> Status:
@@ -140,6 +169,9 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
     saved_at, save_due = time.monotonic(), False
     if run.update == 0 and settings.run.eval.every:
         record(rows_of(run, {}, evaluate(run, evaluator)))
+        if stopper.agreed():  # before anything is compiled
+            save(run)
+            return "interrupted"
     while run.update < total:
         before, frozen, begin = run.update, run.diverged, time.monotonic()
         count = min(chunk, total - before)
@@ -169,7 +201,7 @@ def run_chunks(run: Run, progress: LiveProgress, record: Callable[[list[Row]], N
         if stop or run.update == total or distributed.largest(save_due and spaced):
             save(run)
             saved_at, save_due = time.monotonic(), False
-        if stop and run.update < total:
+        if stop and (run.update < total or distributed.largest(stopper.error is not None)):
             return "interrupted"
     return "diverged" if run.diverged.all() else "finished"
 
@@ -230,6 +262,9 @@ def check_environment(settings: Settings, console: Console) -> None:
     check_before_training(env, env_params)
     cache.source_digest()  # of the files as they were imported
     env.check_backend(jax.default_backend())
+    source = settings.run.init_from
+    if source is not None and settings.run.resume is None and not is_policy_file(Path(source)):
+        run_folder.read_config(Path(source))  # an error if it is none, before anything is compiled
     if settings.run.render and not is_builtin(env) and (fault := scene_error(env, env_params)):
         print_line(console, f"no animation: {fault}")
 
@@ -325,10 +360,15 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
             run_folder.note_saved(folder, 0)
 
         distributed.first_writes(write)
-        replicas = trainer.init(*replica_inputs(settings))
+        replicas, origin = trainer.init(*replica_inputs(settings)), dict[str, Any]()
+        if settings.run.init_from is not None:
+            given = starting_params(settings, replicas.state.learner.params)
+            for line in (*(f"warning: {warning}" for warning in given.warnings), given.line):
+                print_line(console, line)
+            replicas, origin = with_params(settings, replicas, given.params), {"init_from": given.record}
         params = distributed.fetch(replicas.state.learner.params)
         best = Best(params, np.full(count, -np.inf, np.float32), np.zeros(count, np.int32))
-        return Run(settings, folder, trainer, replicas, best, 0, np.zeros(count))
+        return Run(settings, folder, trainer, replicas, best, 0, np.zeros(count), origin)
 
     devices = devices_of(trainer)
     if (before := notes.get("devices", devices)) != devices:
@@ -338,8 +378,29 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
     for warning in (*restored.warnings, lost and f"{lost}; going on from there", rows):
         if warning:
             print_line(console, f"warning: {warning}")
-    best = distributed.fetch(restored.tree.best)
-    return Run(settings, folder, trainer, restored.tree.replicas, best, restored.update, np.zeros(count))
+    best, origin = distributed.fetch(restored.tree.best), dict[str, Any]()
+    if (steps := shorter(restored.notes, settings)) is not None:
+        print_line(console, extension_line(settings, trainer, steps))
+        distributed.first_writes(lambda: lengthen(folder, settings))
+        origin = {"extended_from": steps}
+    return Run(settings, folder, trainer, restored.tree.replicas, best, restored.update, np.zeros(count), origin)
+
+
+def with_params(settings: Settings, replicas: Replicas, params: Any) -> Replicas:
+    """New replicas with the parameters [S, …] of trained ones, and an optimiser and counters of their own."""
+    learner = replicas.state.learner
+    placed = jax.tree.map(lambda value, like: distributed.place(value, like.sharding), params, learner.params)
+    replace = getattr(settings.algorithm, "with_params", lambda learner, params: learner.replace(params=params))
+    return replicas.replace(state=replicas.state._replace(learner=replace(learner, placed)))
+
+
+def lengthen(folder: Path, settings: Settings) -> None:
+    """Records more ``algo.total_steps`` in a run folder, and drops the results of the shorter run."""
+    tree = run_folder.read_config(folder)
+    tree["algo"]["total_steps"] = settings.config.total_steps
+    run_folder.write_config(folder, tree)
+    for whole in (folder, *[folder.parent] * (settings.run.search.batch is not None)):
+        discard(whole / run_folder.RESULTS)
 
 
 def devices_of(trainer: Trainer) -> str:
@@ -390,7 +451,7 @@ def report_divergence(run: Run, before: np.ndarray, log: Callable[[str], None]) 
     for index in np.flatnonzero((update >= 0) & ~before):
         name = run.trainer.quantities[int(quantity[index])]
         log(
-            f"{run.names[index]} diverged: {name} is not finite at update {int(update[index]) + 1}; "
+            f"warning: {run.names[index]} diverged: {name} is not finite at update {int(update[index]) + 1}; "
             "its state before that update is kept in checkpoints"
         )
 

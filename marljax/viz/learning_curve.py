@@ -36,7 +36,7 @@ ROOM = 0.05  # of a panel's height above and below its lines
 
 def learning_curve(
     records: Iterable[Row],
-    path: str | os.PathLike,
+    path: str | os.PathLike | None,
     *,
     first: Sequence[str] = (),
     references: Mapping[str, Mapping[str, float]] | None = None,
@@ -51,14 +51,14 @@ def learning_curve(
     Args:
         records: one row per chunk and seed, with ``env_steps``, ``seed`` and metrics by name, which need not be in every row.
             ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the greedy evaluation. ``setting`` names that of a sweep.
-        path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent.
+        path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent. None writes nothing.
         first: metrics in the order of their importance (``env.display.metrics``).
         references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
         title: above the figure.
         units: of metrics, for the headings; "%" multiplies the values by 100 (``env.display.units``).
 
     Returns:
-        The figure that was written.
+        The figure.
 
     Raises:
         UserError: for rows without metrics, or a path that cannot be written.
@@ -83,7 +83,7 @@ def _complete(records: Iterable[Row]) -> list[Row]:
 def _draw(
     rows: list[Row],
     names: Sequence[str],
-    path: str | os.PathLike,
+    path: str | os.PathLike | None,
     large: bool,
     references: Mapping[str, Mapping[str, float]],
     title: str,
@@ -101,7 +101,8 @@ def _draw(
         axes.set_xlim(-0.01 * last, 1.02 * last)
     figure.supxlabel(_caption(rows, bool(colours)), fontsize=9, color=INK)
     entitle(figure, panels, title)
-    save(figure, path)
+    if path is not None:
+        save(figure, path)
     return figure
 
 

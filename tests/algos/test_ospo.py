@@ -11,7 +11,7 @@ from devices import StubPolicy, on_one_device
 
 import marljax
 from marljax.algos import ippo, ospo
-from marljax.learning.rollout import Step
+from marljax.learning.rollout import Learner, Step
 from marljax.training import mesh
 from marljax.training.evaluation import Evaluator
 from marljax.training.trainer import Trainer, make_train
@@ -344,3 +344,12 @@ def test_ospo_learns_to_dispatch(scorer):
     before = play(params=fresh.state.learner.params)["reward"].mean()
     after = play(params=jax.tree.map(lambda x: x[None], result.state.learner.params))["reward"].mean()
     assert before < 550 < 780 < after
+
+
+def test_the_given_policy_of_a_warm_start_is_the_best_so_far():
+    params = ospo.Params({"w": jnp.arange(2.0)}, None, None)
+    new = Learner(None, ospo.OptState("fresh", None, -jnp.inf, 0.0), 0, KEY, None)
+    started = ospo.with_params(new, params)
+    np.testing.assert_array_equal(started.opt_state.best.actor["w"], params.actor["w"])
+    assert (started.params, started.opt_state.adam) == (params, "fresh")
+    assert started.opt_state.best.actor["w"] is not params.actor["w"]  # the training program takes both over

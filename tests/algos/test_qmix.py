@@ -21,7 +21,7 @@ from marljax.config import compose
 from marljax.core.spaces import Discrete
 from marljax.core.types import persistent_parts
 from marljax.errors import UserError
-from marljax.learning.rollout import Inputs
+from marljax.learning.rollout import Inputs, Learner
 from marljax.training import mesh
 from marljax.training.evaluation import Evaluator
 from marljax.training.trainer import Trainer, _run, make_train
@@ -367,3 +367,12 @@ def test_no_update_copies_the_replay(seeds):
     stored = sum(map(memory.size, persistent_parts(replicas.state)))
     used = _run.lower(trainer, replicas, jax.ShapeDtypeStruct((), jnp.int32)).compile().memory_analysis()
     assert used.temp_size_in_bytes < 0.1 * stored
+
+
+def test_the_targets_of_a_warm_start_are_copies_of_the_given_networks():
+    params = qmix.Params({"w": jnp.arange(2.0)}, {"v": jnp.ones(3)}, None, None)
+    new = Learner(None, qmix.OptState("fresh", None, 0, False), 0, KEY, None)
+    started = qmix.with_params(new, params)
+    chex.assert_trees_all_equal(started.opt_state.target, {"agent": params.agent, "mixer": params.mixer})
+    assert (started.params, started.opt_state.optimizer) == (params, "fresh")
+    assert started.opt_state.target["agent"]["w"] is not params.agent["w"]  # the training program takes both over

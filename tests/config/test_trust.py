@@ -18,7 +18,7 @@ from marljax import registry
 from marljax.cli import app, batches, exit_status
 from marljax.config import compose, settings, trust
 from marljax.errors import UserError
-from marljax.io import checkpoint, files, metrics_log, run_folder
+from marljax.io import checkpoint, files, metrics_log, run_folder, terminal
 from marljax.reporting import ranking
 from marljax.training import runner
 
@@ -195,7 +195,7 @@ def test_damaged_or_edited_results_of_batches_are_reported_and_evaluated_again(t
     before = results.read_text()
     tree = json.loads(before)
     tree["replicas"][0]["metrics"]["return"] = 1e9
-    ranking.finish(ended.run.settings, ended.folder, Console(quiet=True))
+    ranking.finish(ended.run.settings, ended.folder, terminal.screen(silent=True))
     edited = json.dumps(tree)  # with the checksum of the original
     for content in (edited, before[:-9]):
         results.write_text(content)

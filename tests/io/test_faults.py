@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import kill_and_corrupt
 import numpy as np
 import pytest
@@ -182,10 +183,14 @@ def test_without_a_home_directory_programs_are_not_kept(monkeypatch, capsys):
     def no_home():
         raise RuntimeError("Could not determine home directory.")
 
-    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(program_cache.Path, "home", no_home)
-    program_cache.enable()
+    folder = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        program_cache.enable()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -18,6 +18,7 @@ class Config(Hyperparameters):
     rollout_length: int = static(5, low=1)
     layers: tuple[int, ...] = static((3, 2), low=1)
     learning_rate: float = traced(0.1, low=0.0)  # how fast the parameters drift
+    anneal: bool = static(False)  # slower and slower, to 0
     broken_seed: float = traced(-1.0)  # the seed whose loss turns NaN
     broken_update: float = traced(7.0)  # after this many updates
 
@@ -42,7 +43,8 @@ def update(env, config, state):
     learner, (env_state, timestep) = state
     key_next, key_drift, key_step = jax.random.split(learner.key, 3)
     drift = jax.random.normal(key_drift, config.layers)
-    params = learner.params | {"w": learner.params["w"] + config.learning_rate * drift}
+    rate = config.learning_rate * (1.0 - learner.updates / config.num_updates if config.anneal else 1.0)
+    params = learner.params | {"w": learner.params["w"] + rate * drift}
     vec = vectorize(env, timestep.first.shape[0])
     action = jnp.full((vec.num_envs, env.num_agents), FORTH)
     env_state, timestep = vec.step(collectives.fold_data(key_step), env_state, action, learner.env_params)

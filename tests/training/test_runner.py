@@ -1,7 +1,10 @@
 """Runs: bitwise resumes, frozen replicas, one row per chunk and seed, one trace, one writer."""
 
 import dataclasses
+import glob
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import pytest
 import tiny
 from kill_and_corrupt import assert_same, newest, timeless
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toys import Corridor
 
 import marljax
@@ -23,9 +27,9 @@ from marljax.config import compose, schema
 from marljax.errors import UserError
 from marljax.io import checkpoint, metrics_log, run_folder
 from marljax.reporting import report
-from marljax.training import best, load, runner
-from marljax.training import wandb as wandb_runs
+from marljax.training import best, load, runner, trackers
 from marljax.training.evaluation import Evaluator, ScriptedPolicy
+from marljax.training.resume import extension_line
 
 # 40 updates; most runs here have three seeds and chunks of 2, and share one compiled program
 TINY = ["env=corridor", "algo.total_steps=800", "render=false", "eval.episodes=4", "checkpoint.every=0.1"]
@@ -276,20 +280,111 @@ def test_killed_in_mid_run_and_resumed_gives_the_same_bits(tmp_path):
     assert_same(folder, whole.folder)
 
 
-def test_wandb_writes_one_offline_run_per_seed(tmp_path, monkeypatch):
+def test_wandb_writes_one_offline_run_per_seed_and_says_how_to_send_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    run = train(tmp_path, *SHARED, "wandb.mode=offline").run
-    assert len(list((run.folder / "wandb").glob("offline-run-*"))) == 3
+    run = train(tmp_path, *SHARED, "wandb.mode=offline", console=Console()).run
+    command = next(line for line in capsys.readouterr().out.splitlines() if "wandb sync" in line).split("wandb sync ")[1]
+    assert len(glob.glob(command)) == 3
+    assert command == f"{run.folder}/wandb/offline-run-*"
 
 
 def test_wandb_out_of_reach_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(wandb_runs, "WANDB_TIMEOUT", 2)
+    monkeypatch.setattr(trackers, "WANDB_TIMEOUT", 2)
     with pytest.raises(UserError, match=r"wandb.mode=online .* use wandb.mode=offline") as refused:
         train(tmp_path, *SHARED, "wandb.mode=online")
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_shows_every_row_once_also_after_a_resume(tmp_path, terminate_at):
+    terminate_at(14)
+    stopped = train(tmp_path, *SHARED, "tensorboard=true").run
+    shutil.rmtree(checkpoint.checkpoints(stopped.folder / "checkpoints")[0])  # goes on from update 12
+    run = resume(stopped.folder).run
+    rows = metrics_log.read_rows(run.folder)
+    for seed in (0, 1, 2):
+        events = EventAccumulator(str(run.folder / "tensorboard" / f"seed{seed}")).Reload()
+        assert events.Tags()["scalars"]
+        for name in events.Tags()["scalars"]:
+            points = [(each.step, each.value, each.wall_time) for each in events.Scalars(name)]
+            own = [(row["env_steps"], row[name], row["time"]) for row in rows if row["seed"] == seed and name in row]
+            np.testing.assert_allclose(points, own, rtol=1e-6)
+
+
+def test_tensorboard_without_its_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(UserError, match=r"^tensorboard=true .*pip install tensorboardX$"):
+        train(tmp_path, *SHARED, "tensorboard=true")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_goes_on_for_longer_to_what_a_longer_one_computes(finished, tmp_path, terminate_at, capsys):
+    short = train(tmp_path, *SHARED, "algo.total_steps=400").run
+    run_folder.write_results(short.folder, {"policies": {}})
+    longer = [f"resume={short.folder}", "algo.total_steps=800"]
+    with pytest.raises(UserError, match=r"algo.total_steps=200 is less than the 400 of .*longer"):
+        compose.compose("tiny", [longer[0], "algo.total_steps=200"])
+    terminate_at(22)
+    stopped = runner.train(compose.compose("tiny", longer), Console())
+    assert (stopped.status, stopped.run.update) == ("interrupted", 22)
+    assert "algo.total_steps was 400 and is 800; nothing is annealed" in capsys.readouterr().out
+    assert not (short.folder / "results.json").exists()  # of the shorter run
+    assert marljax.load(short.folder, which="last").update == 22
+    resumed = resume(short.folder, Console()).run
+    assert "for longer" not in capsys.readouterr().out
+    chex.assert_trees_all_equal(*(each.replicas.state.learner.params for each in (resumed, finished.run)))
+    assert run_folder.read_config(short.folder)["algo"]["total_steps"] == 800
+    sessions = json.loads((short.folder / "run.json").read_text())["sessions"]
+    assert [session.get("extended_from") for session in sessions] == [None, 400, None]
+    config = short.folder / "config.yaml"
+    config.write_text(config.read_text().replace("total_steps: 800", "total_steps: 400"))
+    with pytest.raises(UserError, match=r"algo.total_steps was 800 and is 400"):
+        resume(short.folder)
+
+
+def test_where_something_is_annealed_going_on_for_longer_says_that_it_is_another_run():
+    longer = compose.compose("tiny", ["env=corridor", "algo.anneal=true", "algo.total_steps=440"])
+    line = extension_line(longer, runner.make_trainer(longer), 400)
+    assert "was 400 and is 440; what is annealed now follows the longer schedule" in line
+
+
+def test_a_new_run_starts_from_the_parameters_of_another(finished, tmp_path, capsys):
+    """Seed by seed, its first evaluation is the score of the loaded policy, here and in another environment."""
+    source, run = finished.run.folder, finished.run
+
+    def first_rows(started):
+        rows = metrics_log.read_rows(started.folder)
+        return [row["eval_return"] for row in rows if row["update"] == 0]
+
+    same = train(tmp_path, *SHARED, f"init_from={source}", "seed=5", name="same", console=Console()).run
+    np.testing.assert_allclose(first_rows(same), run.best.score, rtol=1e-6)
+    assert f"starting from the best parameters of {source}: the seeds in their order" in capsys.readouterr().out
+    (session,) = json.loads((same.folder / "run.json").read_text())["sessions"]
+    updates = run.best.update.tolist()
+    assert session["init_from"] == {"folder": str(source), "which": "best", "seeds": [0, 1, 2], "updates": updates}
+    np.testing.assert_array_equal(same.replicas.state.learner.updates, [40, 40, 40])
+    own = metrics_log.read_rows(finished.run.folder)
+    assert first_rows(same) != [row["eval_return"] for row in own if row["update"] == 0]
+
+    words = ("env.slip=0.6", f"init_from={source}", "init_which=last", "chunk=2")
+    alone = train(tmp_path, *words, name="alone").run  # fewer seeds: all start from the best one
+    params = jax.tree.map(lambda leaf: leaf[None], marljax.load(source, which="last").params)
+    played = runner.play_suite(alone.settings, Evaluator(alone.settings.env, 4), params, 0)
+    np.testing.assert_allclose(first_rows(alone), played["return"].mean(-1), rtol=1e-6)
+
+
+def test_parameters_that_do_not_fit_are_one_line(finished, tmp_path):
+    source = finished.run.folder
+    refused = rf"^init_from={re.escape(str(source))} does not fit: w is float32\[3, 2\] there and float32\[4, 2\] here; .*sizes$"
+    with pytest.raises(UserError, match=refused):
+        train(tmp_path, "algo.layers=[4,2]", f"init_from={source}")
+    with pytest.raises(UserError, match="is not a run folder"):
+        train(tmp_path, f"init_from={source.parent}")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="leave out init_from"):
+        compose.compose("tiny", [f"resume={source}", f"init_from={source}"])
 
 
 def test_values_above_the_largest_possible_return_are_warned_of_once():

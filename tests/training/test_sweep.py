@@ -105,8 +105,8 @@ def test_batches_give_the_results_of_one_program_also_where_they_were_stopped(wh
     def stop(run, console):
         raise KeyboardInterrupt
 
-    def signalled(part, console, folder, train=runner.train):
-        return dataclasses.replace(train(part, console, folder), signal=15)
+    def signalled(part, console, folder, watcher, train=runner.train):
+        return dataclasses.replace(train(part, console, folder, watcher), signal=15)
 
     with monkeypatch.context() as patch:
         patch.setattr(ranking, "evaluate_runs", stop)
