@@ -5,7 +5,6 @@ elsewhere.
 """
 
 import contextlib
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,15 +19,16 @@ from rich.console import Console
 import marljax
 from marljax.cli import batches
 from marljax.config import compose
-from marljax.io import program_cache, run_folder
+from marljax.io import program_cache
 from marljax.reporting import episodes, report
 from marljax.training.evaluation import Recording, record, suite_key
 from marljax.viz.animation import PAUSE, UNCHANGED, palette, trail_lines
+from marljax.viz.learning_curve import EVALUATED, learning_curve
 from marljax.viz.stage import AXIS, HEADER, Stage
 
 ASSETS = Path(__file__).parent / "assets"
 TRAINING = ["env=merge", "seeds=5", "algo.total_steps=6e5"]
-WIDTH = 300  # pixels of a small animation
+CURVES = ("return", "crash")  # metrics of the learning curve
 EPISODES = 8  # to choose from
 
 
@@ -39,16 +39,18 @@ class Picture(NamedTuple):
     policy: str  # that plays, a scripted one
     metric: str  # by which the best of some episodes is chosen
     frames: int  # at most
+    width: int = 300  # pixels
 
 
 PICTURES = {
     "smax": Picture(("env=smax", "env.scenario=2s3z"), "script (closest target)", "won", 150),
-    "swarm": Picture(("env=swarm", "env.preset=swarm_versus_swarm"), "PD, with repulsion", "success", 150),
+    "swarm": Picture(("env=swarm", "env.preset=obstacles_random", "env.duration=700"), "PD, with repulsion", "success", 100),
     "collective": Picture(
-        ("env=collective", "env.agents=50", "env.control=replace", "env.noise=1.5", "env.duration=120"),
+        ("env=collective", "env.agents=40", "env.control=replace", "env.noise=1.5", "env.duration=80"),
         "align with neighbours",
         "polarisation",
-        60,
+        41,
+        230,
     ),
     "ride_dispatch": Picture(("env=ride_dispatch", "env.preset=demo"), "nearest pickup", "reward", 150),
 }
@@ -87,11 +89,25 @@ def draw(settings: Any, episode: Recording, path: Path, width: int, frames: int)
 def trained() -> Iterator[tuple[Path, Console]]:
     """The folder of a run, and the console that it was shown on."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        console = Console(record=True, width=110, force_terminal=False)
+        console = Console(record=True, width=120, force_terminal=False)
         console.print(f"$ python algos/mappo.py {' '.join(TRAINING)}", highlight=False)
         ended = batches.train(compose.compose("mappo", TRAINING), console)
         report.finish(ended.run, console)
         yield ended.folder, console
+
+
+def draw_run(folder: Path) -> None:
+    """The learning curve of the trained policy, and its animation."""
+    settings = compose.compose("mappo", TRAINING)
+    shown = {"seed", "env_steps", *CURVES, *(EVALUATED + name for name in CURVES)}
+    rows = [{name: value for name, value in row.items() if name in shown} for row in report.curve_rows(settings, folder)]
+    scripted = {name: metrics for name, metrics in report.played(folder).items() if not name.startswith(settings.algo)}
+    style = {"references": scripted, "title": settings.label, "units": settings.env.display.units}
+    learning_curve(rows, ASSETS / "learning_curve.png", **style)
+    policy = marljax.load(folder)
+    key = suite_key(report.FINAL_PART)
+    recorded = record(policy.env, policy.env_params, policy, policy.initial_carry(), key, episodes=EPISODES)
+    draw(settings, max(recorded, key=lambda episode: episode.metrics["return"]), ASSETS / "merge.gif", 600, 100)
 
 
 def main(names: list[str]) -> None:
@@ -102,16 +118,11 @@ def main(names: list[str]) -> None:
     program_cache.enable()
     ASSETS.mkdir(exist_ok=True)
     for name in set(names) & set(PICTURES):
-        draw(*scripted(PICTURES[name]), ASSETS / f"{name}.gif", WIDTH, PICTURES[name].frames)
+        draw(*scripted(PICTURES[name]), ASSETS / f"{name}.gif", PICTURES[name].width, PICTURES[name].frames)
     if "merge" in names:
         with trained() as (folder, console):
-            shutil.copy(folder / run_folder.CURVE, ASSETS / "learning_curve.png")
             console.save_svg(str(ASSETS / "terminal.svg"), title="marljax")
-            policy = marljax.load(folder)
-            key = suite_key(report.FINAL_PART)
-            recorded = record(policy.env, policy.env_params, policy, policy.initial_carry(), key, episodes=EPISODES)
-            best = max(recorded, key=lambda episode: episode.metrics["return"])
-            draw(compose.compose("mappo", TRAINING), best, ASSETS / "merge.gif", 2 * WIDTH, 100)
+            draw_run(folder)
     for path in sorted(ASSETS.iterdir()):
         print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

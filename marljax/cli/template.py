@@ -38,9 +38,9 @@ class PadsState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Pads(Environment):
-    """Agents cover pads, one each; all earn the share of pads covered in a step.
+    """Agents cover pads, one each: a pad pays 1 in every step, in equal shares to the agents on it.
 
-    Observation: the agent's own cell and the offsets of all pads and agents from it, over the grid's size.
+    Observation: the agent's own cell, and the offsets of the pads, nearest first, and of all agents, over the grid's size.
     """
 
     agents: int = option(3, low=1, high=9, help="A, also the number of pads")  # options shape the program
@@ -80,28 +80,32 @@ class Pads(Environment):
         moves = jax.random.uniform(key, (self.agents, 1)) >= env_params.slip
         agents = jnp.clip(state.agents + moves * jnp.array(MOVES)[action], 0, self.size - 1)
         state = state.replace(agents=agents, step=state.step + 1)
-        reward = jnp.full(self.agents, jnp.mean(covered(state)))
+        on = on_pad(state)
+        reward = jnp.sum(on / jnp.maximum(jnp.sum(on, axis=0), 1), axis=1)
         # Terminated: the task is over, nothing more can be earned. Truncated: only the episode is, and values go on.
         return state, Outcome(reward, terminated=jnp.array(False), truncated=state.step >= env_params.duration)
 
     def observe(self, state: PadsState, env_params: PadsParams) -> View:
-        others = jnp.concatenate([state.pads, state.agents]) - state.agents[:, None]
-        obs = jnp.concatenate([state.agents[:, None], others], axis=1).reshape(self.agents, -1) / self.size
+        own = state.agents[:, None]
+        pads = state.pads - own
+        nearest_first = jnp.argsort(jnp.sum(jnp.abs(pads), axis=-1), axis=1)
+        pads = jnp.take_along_axis(pads, nearest_first[..., None], axis=1)
+        obs = jnp.concatenate([own, pads, state.agents - own], axis=1).reshape(self.agents, -1) / self.size
         mask, alive = jnp.ones((self.agents, len(MOVES)), bool), jnp.ones(self.agents, bool)
-        return View(obs, mask, alive, {"covered": jnp.mean(covered(state))})
+        return View(obs, mask, alive, {"covered": jnp.mean(jnp.any(on_pad(state), axis=0))})
 
     def global_state(self, state: PadsState, env_params: PadsParams) -> jax.Array:
         return jnp.concatenate([state.agents, state.pads]).reshape(-1) / self.size
 
     def scene(self, state: PadsState, env_params: PadsParams) -> Scene:
         """What animations and pages draw; without it there are none."""
-        pad = jnp.where(covered(state)[:, None], jnp.array(COVERED), jnp.array(PAD))
+        pad = jnp.where(jnp.any(on_pad(state), axis=0)[:, None], jnp.array(COVERED), jnp.array(PAD))
         boxes = Boxes(1.0 * state.pads, jnp.full((self.agents, 2), 0.9), jnp.zeros(self.agents), pad)
         circles = Circles(1.0 * state.agents, jnp.full(self.agents, 0.3), jnp.tile(jnp.array(AGENT), (self.agents, 1)))
         bounds = jnp.array([-0.5, self.size - 0.5, -0.5, self.size - 0.5])
         return Scene(empty(Segments), boxes, circles, empty(Labels), bounds, 1.0 * state.step, agents=circles.centre)
 
 
-def covered(state: PadsState) -> jax.Array:
-    """[A] bool: a pad with an agent on it."""
-    return jnp.any(jnp.all(state.pads[:, None] == state.agents, axis=-1), axis=1)
+def on_pad(state: PadsState) -> jax.Array:
+    """[A, A] bool: an agent (first axis) is on a pad."""
+    return jnp.all(state.agents[:, None] == state.pads, axis=-1)

@@ -44,7 +44,7 @@ def test_its_agents_learn_to_cover_pads(here):
     assert new("env", "pads") == 0
     env = registry.load_class("pads:Pads")()
     mappo = registry.algorithm("mappo")
-    train = marljax.make_train(mappo, env, mappo.Config(total_steps=300_000))
+    train = marljax.make_train(mappo, env, mappo.Config(total_steps=200_000))
     metrics = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 3)).metrics
     returns = np.asarray(metrics["sum_return"] / metrics["episodes"])
     assert (returns[:, -10:].mean(axis=1) > 2 * returns[:, :3].mean(axis=1)).all(), returns
