@@ -20,21 +20,6 @@ def only_random(settings):
     return {report.RANDOM: ScriptedPolicy(env, env_params, RandomPolicy(env))}
 
 
-def timed(f):
-    import functools, time
-
-    @functools.wraps(f)
-    def g(a, b):
-        t = time.process_time()
-        try:
-            return f(a, b)
-        finally:
-            open("/tmp/cpu.log", "a").write(f"{time.process_time() - t:6.1f} {str(a)[:220]}\n")
-
-    return g
-
-
-@timed
 def run_command(command, folder):
     """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder."""
     from marljax.cli import console
@@ -56,7 +41,6 @@ def run_command(command, folder):
     return 0, shown.getvalue()
 
 
-@timed
 def run_code(blocks, folder):
     """The names that a page's blocks (name, source) define, executed one after the other."""
     os.chdir(folder)
