@@ -164,7 +164,7 @@ def test_code(page, process, folder):
         (name, re.sub(r'"algo\.total_steps=.*?"', '"algo.total_steps=64", "algo.num_envs=8", "algo.rollout_length=8"', source))
         for name, source in CODE[page]
     ]
-    blocks = [(name, with_runs(re.sub(r"\btotal_steps=\d[\d_]*", sizes, source))) for name, source in blocks]
+    blocks = [(name, with_runs(re.sub(r"(?<!\.)\btotal_steps=\d[\d_]*", sizes, source))) for name, source in blocks]
     assert process(run_code, blocks, folder)
 
 
