@@ -61,9 +61,15 @@ def results(policy: load.TrainedPolicy) -> dict[str, Any]:
     params = jax.tree.map(lambda leaf: leaf[None], policy.params)
     metrics = report.learned(policy.settings, params, evaluation.fresh_part(0), EPISODES)
     shown = dict.fromkeys(name for name in (*policy.env.display.metrics, "return") if name in metrics)
-    result = {name: [round(value, 4) for value in stats.mean(metrics[name])] for name in shown}
+    result = {name: [round(value, 4) for value in estimate(metrics[name])] for name in shown}
     first = {name: round(float(np.mean(metrics[name][0, :CHECKED])), 4) for name in shown}
     return {"episodes": EPISODES, "result": result, "checked": CHECKED, "first": first}
+
+
+def estimate(values: np.ndarray) -> stats.Estimate:
+    """The mean with its interval: Wilson's for a rate, else Student's t."""
+    rate = np.isin(values, (0.0, 1.0)).all()
+    return stats.wilson(int(values.sum()), values.size) if rate else stats.mean(values)
 
 
 if __name__ == "__main__":

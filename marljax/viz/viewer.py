@@ -102,12 +102,13 @@ def _meta(players: Sequence[Player], headers: Sequence[Any]) -> dict[str, Any]:
     display, first = players[0].env.display, players[0].episodes[0]
     every = [episode for player in players for episode in player.episodes]
     names = [name for name in (*display.metrics, "return", *sorted(first.metrics)) if name in first.metrics]
+    status = getattr(first.scenes.status, "_asdict", dict)()
     needed = [needed_entries(display.legend, episode.scenes) for episode in every]
     return {
         "rows": panels(*view_size(first.scenes)),
         "units": dict(display.units),
         "whole": bool(np.all(first.scenes.time == np.round(first.scenes.time))),
-        "status": [name.replace("_", " ") for name in getattr(first.scenes.status, "_fields", ())],
+        "status": [(name.replace("_", " "), np.asarray(value).dtype == bool) for name, value in status.items()],
         "legend": [entry for entry in display.legend if any(entry in entries for entries in needed)],
         "metrics": [(name, display.meanings.get(name, "")) for name in dict.fromkeys(names)][:STRIPS],
         "players": [_player_meta(player) | {"arrays": arrays} for player, arrays in zip(players, headers, strict=True)],
