@@ -23,8 +23,8 @@ UNTESTED = {
     r"pip install": "installs; .ci/run does so in a new virtual environment",
     r"pytest|\.ci/run|python tests/campaigns": "runs the tests themselves",
     r"mkdocs": ".ci/run builds the site",
-    r"srun|python .* hosts\.|python .* hydra/launcher=": "needs a cluster; tests/training and tests/cli have processes and jobs",
-    r"marljax compile": "needs compilers for accelerators; tests/aot compiles where they are installed",
+    r"srun|python .* hosts\.|python .* hydra/launcher=": "needs a cluster; tests/config and tests/cli check such settings",
+    r"marljax compile": "needs compilers for accelerators, an extra that tests do without",
     r"python baselines/(?!.* --help)|rm -r baselines": "takes hours, or measures; tests/baselines computes small tables",
 }
 RUN = {
