@@ -102,7 +102,7 @@ def _meta(players: Sequence[Player], headers: Sequence[Any]) -> dict[str, Any]:
     display, first = players[0].env.display, players[0].episodes[0]
     every = [episode for player in players for episode in player.episodes]
     names = [name for name in (*display.metrics, "return", *sorted(first.metrics)) if name in first.metrics]
-    status = getattr(first.scenes.status, "_asdict", dict)()
+    status: dict[str, Any] = getattr(first.scenes.status, "_asdict", dict)()
     needed = [needed_entries(display.legend, episode.scenes) for episode in every]
     return {
         "rows": panels(*view_size(first.scenes)),
