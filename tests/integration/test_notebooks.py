@@ -1,4 +1,5 @@
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -36,13 +37,12 @@ def test_the_quickstart_installs_from_a_clone_and_once(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebook_runs(path, tmp_path, monkeypatch):
-    """Every cell of the notebook as it stands, from a folder of its own; figures or episodes come out."""
-    monkeypatch.delenv("XLA_FLAGS")  # it trains for longer than it compiles
+def test_notebook_runs(path, tmp_path):
+    """Every cell of the notebook in a folder of its own, with short trainings; figures or episodes come out."""
     notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "commit without outputs"
+    for cell in notebook.cells:
+        cell.source = re.sub(r"total_steps=\d[\d_]*", "total_steps=8_192", cell.source)
     NotebookClient(notebook, timeout=900, resources={"metadata": {"path": tmp_path}}).execute()
     kinds = {kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})}
     assert {"image/png", "text/html"} & kinds
-    assert not any("outputs" in cell and cell["outputs"] for cell in nbformat.read(path, as_version=4).cells), (
-        "commit without outputs"
-    )
