@@ -379,7 +379,7 @@ def act(
 def explain(
     env: Environment, config: Config, params: Params, env_params: EnvParams, env_state: Any, timestep: TimeStep
 ) -> dict[str, jax.Array]:
-    """What the networks made of episodes [T, E] that start at their first timestep: the parameters of the policy [T, E, A, …] and
+    """Network outputs for episodes [T, E] that start at their first timestep: the parameters of the policy [T, E, A, …] and
     ``value`` [T, E, A], the discounted return that the critic expects."""
     observe = jax.vmap(functools.partial(get_inputs, env, config, env_params))
     inputs = jax.tree.map(lambda x: x[:, 0], observe(env_state, timestep))

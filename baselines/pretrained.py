@@ -61,15 +61,18 @@ def results(policy: load.TrainedPolicy) -> dict[str, Any]:
     params = jax.tree.map(lambda leaf: leaf[None], policy.params)
     metrics = report.learned(policy.settings, params, evaluation.fresh_part(0), EPISODES)
     shown = dict.fromkeys(name for name in (*policy.env.display.metrics, "return") if name in metrics)
-    result = {name: [round(value, 4) for value in estimate(metrics[name])] for name in shown}
+    units = policy.env.display.units
+    result = {name: [round(value, 4) for value in estimate(metrics[name], units.get(name) == "%")] for name in shown}
     first = {name: round(float(np.mean(metrics[name][0, :CHECKED])), 4) for name in shown}
     return {"episodes": EPISODES, "result": result, "checked": CHECKED, "first": first}
 
 
-def estimate(values: np.ndarray) -> stats.Estimate:
-    """The mean with its interval: Wilson's for a rate, else Student's t."""
-    rate = np.isin(values, (0.0, 1.0)).all()
-    return stats.wilson(int(values.sum()), values.size) if rate else stats.mean(values)
+def estimate(values: np.ndarray, is_share: bool) -> stats.Estimate:
+    """The mean with its interval: Wilson's for a rate, else Student's t, that of a share clipped to [0, 1]."""
+    if np.isin(values, (0.0, 1.0)).all():
+        return stats.wilson(int(values.sum()), values.size)
+    found = stats.mean(values)
+    return stats.Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0)) if is_share else found
 
 
 if __name__ == "__main__":

@@ -33,12 +33,9 @@ def on_config(config: Any) -> Any:
     for section in config.nav:
         for title, entries in section.items():
             if isinstance(entries, list):
-                section[title] = [file for entry in entries for file in _matching(entry)]
+                matches = [sorted(DOCS.glob(entry)) if "*" in entry else [DOCS / entry] for entry in entries]
+                section[title] = [path.relative_to(DOCS).as_posix() for paths in matches for path in paths]
     return config
-
-
-def _matching(entry: str) -> list[str]:
-    return sorted(path.relative_to(DOCS).as_posix() for path in DOCS.glob(entry)) if "*" in entry else [entry]
 
 
 def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
@@ -139,6 +136,12 @@ def pretrained() -> str:
     return table(("name", "result", "command"), rows)
 
 
+def source(path: str) -> str:
+    """A file of the repository, folded."""
+    lines = (DOCS.parent / path).read_text(encoding="utf-8").splitlines()
+    return "\n".join([f'??? note "{path}"', "", *(f"    {line}".rstrip() for line in ["```python", *lines, "```"])])
+
+
 def results(page: str, heading: str) -> str:
     """The section under a heading of a page of results."""
     text = (RESULTS / f"{page}.md").read_text(encoding="utf-8")
@@ -150,7 +153,7 @@ def results(page: str, heading: str) -> str:
 
 MARKERS: dict[str, Callable[..., str]] = {
     function.__name__: function
-    for function in (about, facts, options, params, metrics, config, run_settings, suite, pretrained, results)
+    for function in (about, facts, options, params, metrics, config, run_settings, suite, pretrained, source, results)
 }
 
 

@@ -15,6 +15,7 @@ USAGE = """usage:
   marljax info <environment> [env.<key>=value …]       describe an environment: observations, actions, options, metrics
   marljax evaluate <run folder> [key=value …]          play frozen episodes with the trained policy, next to scripted ones
   marljax replay <run folder> [key=value …]            write episodes as a page for a browser, or one as GIF or MP4
+  marljax replay pretrained/merge-hard-mappo           of a policy that comes with marljax
   marljax compile <algorithm> env=<name> [key=value …] compile for a GPU or TPU that need not be there: memory, kernels
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
   marljax runs [folder] [key=value …]                  list runs: algorithm, environment, steps, result, age

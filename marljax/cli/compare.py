@@ -48,7 +48,7 @@ def compare(arguments: Sequence[str]) -> int:
     for line in compared.notes:
         print_line(screen, f"note: {line}")
     out = Path(options.out)
-    stem = out / "compare" if out.is_dir() else out
+    stem = out / "compare" if out.is_dir() else out.with_suffix("") if out.suffix in comparison.SUFFIXES else out
     comparison.write(compared, stem, shlex.join(["marljax", "compare", *arguments]))
     print_line(screen, f"written: {stem}.md, .csv, .png, .svg")
     return 0

@@ -61,7 +61,7 @@ def environment(name: str, options: Sequence[str]) -> tuple[str, list[str]]:
         raise UserError(f"'marljax new env' takes a name and nothing else; leave out {' '.join(options)}")
     template = importlib.resources.files("marljax.cli").joinpath("template.py").read_text(encoding="utf-8")
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    if class_name != "Pads" and re.search(rf"\b{class_name}\b", template):
+    if class_name != "Pads" and re.search(rf"^(?:from .* import .*|class )\b{class_name}\b", template, re.MULTILINE):
         raise UserError(f"a class {class_name} would hide marljax's own; choose another name, such as my_{name}")
     check = f"from marljax.testing import check_env; from {name} import {class_name}; check_env({class_name}())"
     target = f"env=custom env.target={name}:{class_name}"

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 
 from marljax.cli.evaluate import PolicyOptions, folder_and_options, load_run, output_file
 from marljax.cli.help import explained
+from marljax.config import convert
 from marljax.config.settings import Settings
 from marljax.core.fields import option
 from marljax.errors import UserError
+from marljax.reporting import episodes
+from marljax.reporting.episodes import FORMATS, TOO_LARGE
 from marljax.training import evaluation
 from marljax.training.evaluation import Recording
 from marljax.training.policy_file import is_policy_file
 
-FORMATS = (".html", ".gif", ".mp4")
 WORST_OF = 320  # episodes among which the worst are found
 SIDE_BY_SIDE = 2  # runs that a page shows
 
@@ -51,7 +53,7 @@ def replay(arguments: Sequence[str]) -> int:
     folder, options, changes = parsed[0]
     path = Path(options.out or (f"{folder.stem}.html" if is_policy_file(folder) else folder / "replay.html"))
     _check_output(path, options, folders)
-    from marljax.reporting import episodes, report
+    from marljax.reporting import report
 
     runs = [_load(each, options, changes) for each, _, _ in parsed]
     for other in runs[1:]:
@@ -63,13 +65,15 @@ def replay(arguments: Sequence[str]) -> int:
         indices = report.worst_episodes(first, runs[0].params, part, WORST_OF, count)
     recorded = [report.record_episodes(run.settings, run.params, part, indices) for run in runs]
     names = [_name(run, len(runs)) for run in runs]
-    if path.suffix == ".html":
+    if path.suffix.lower() == ".html":
         count = _write_page(runs, names, recorded, path)
         if count < len(indices):
-            print(f"{path} holds {count} of {len(indices)} episodes: more would be larger than 3 MB")
+            print(f"{path} holds {count} of {len(indices)} episodes: {TOO_LARGE}")
     else:
         episodes.animate(first.env, episodes.film(first.env, first.env_params, recorded[0][0]), path)
-    episodes.draw_charts(first.env, first.env_params, recorded[0][0], path.with_suffix(".png"))
+    if first.env.display.charts:
+        episodes.draw_charts(first.env, first.env_params, recorded[0][0], path.with_suffix(".png"))
+        print(f"charts of the first episode: {path.with_suffix('.png')}")
     for run, name, own in zip(runs, names, recorded, strict=True):
         if run.untrained:
             print(f"warning: {name}: the untrained network's parameters; which=last plays the trained ones")
@@ -81,7 +85,6 @@ def replay(arguments: Sequence[str]) -> int:
 
 def _write_page(runs: Sequence[Replayed], names: Sequence[str], recorded: Sequence[Sequence[Recording]], path: Path) -> int:
     """All episodes of all runs as a page; returns the number of episodes that it holds of each."""
-    from marljax.reporting import episodes
     from marljax.viz import viewer
 
     players = []
@@ -97,11 +100,11 @@ def _check_output(path: Path, options: ReplayOptions, folders: Sequence[str]) ->
     output_file(str(path), FORMATS)
     if len(folders) > SIDE_BY_SIDE:
         raise UserError(f"a page shows {SIDE_BY_SIDE} runs side by side; leave out {' '.join(folders[SIDE_BY_SIDE:])}")
-    if path.suffix != ".html" and (max(options.episodes, options.worst or 1) > 1 or len(folders) > 1):
+    if path.suffix.lower() != ".html" and (max(options.episodes, options.worst or 1) > 1 or len(folders) > 1):
         raise UserError(f"a {path.suffix} file shows one episode of one run; write an .html file to see more")
     if options.worst and options.episodes > 1:
         raise UserError("episodes and worst choose the episodes in two ways; leave one of them out")
-    if path.suffix == ".mp4":
+    if path.suffix.lower() == ".mp4":
         from marljax.viz import animation
 
         animation.check_ffmpeg()
@@ -124,12 +127,13 @@ def _name(run: Replayed, runs: int) -> str:
 
 def _check_same_environment(one: Replayed, other: Replayed) -> None:
     """Refuses runs whose episodes would not begin alike."""
-    trees = [
-        {"env": run.settings.env_name} | {f"env.{key}": value for key, value in run.settings.tree["env"].items()}
-        for run in (one, other)
-    ]
-    for key in sorted(trees[0].keys() | trees[1].keys()):
-        values = [tree.get(key) for tree in trees]
-        if values[0] != values[1]:
+    tasks = []
+    for run in (one, other):
+        env, params = run.settings.base_env, convert.readable_leaves(run.settings.env_params)
+        options = {field.name: str(getattr(env, field.name)) for field in dataclasses.fields(env) if field.compare}
+        tasks.append({"env": run.settings.env_name} | {f"env.{name}": value for name, value in (options | params).items()})
+    for key in tasks[0] | tasks[1]:
+        before, after = (task.get(key) for task in tasks)
+        if before != after:
             advice = "compare runs of one environment" if key == "env" else f"{key}=… sets both"
-            raise UserError(f"{one.folder} and {other.folder} differ: {key} is {values[0]} and {values[1]}; {advice}")
+            raise UserError(f"{one.folder} and {other.folder} differ: {key} is {before} and {after}; {advice}")

@@ -15,7 +15,7 @@ class Algorithm(Protocol):
     Everything runs inside ``shard_map`` over the axes of ``marljax.utils.collectives``: means over samples go through
     ``collectives.mean``, so that several devices compute what one would. An optional ``present(env)`` returns the environment
     that the command line trains in: PPO controls all agents as one. An optional ``explain(env, config, params, env_params,
-    env_state, timestep)`` returns arrays [T, E, A, …] by name of what the networks made of episodes [T, E], for replays:
+    env_state, timestep)`` returns network outputs [T, E, A, …] by name for episodes [T, E], for replays:
     probabilities or values of the actions, the value of the state; ``env_state`` and ``timestep`` are those of a ``VecEnv``.
     An optional ``with_params(learner, params)`` returns a new learner with trained parameters, for ``init_from``: QMIX copies
     them to its target networks, too.

@@ -26,6 +26,7 @@ from marljax.viz import comparison as picture
 from marljax.viz import learning_curve
 from marljax.viz.learning_curve import EVALUATED
 
+SUFFIXES = (".md", ".csv", ".png", ".svg")  # of the files of a comparison
 NO_INTERVAL = (float("nan"), float("nan"))
 NAMED = 4  # groups up to which the title of a page lists them
 MATRIX = 12  # groups up to which each is compared with each; of more, each with the first
@@ -157,15 +158,12 @@ def _notes(groups: Sequence[Group]) -> list[str]:
         for seed in group.seeds:
             if seed.rows and max(row["update"] for row in seed.rows) < ends[seed.run.folder]:
                 notes.append(f"{group.label}: seed {seed.seed} of {seed.run.folder} diverged; its parameters from before count")
-    for name, values in {"env steps": _steps(groups), "devices": _devices(groups)}.items():
+    steps = {group.label: f"{group.settings['algo.total_steps']:,}" for group in groups if "algo.total_steps" in group.settings}
+    for name, values in {"env steps": steps, "devices": _devices(groups)}.items():
         if len({*values.values()}) > 1:
             consequence = "; seconds cannot be compared" if name == "devices" else ""
             notes.append(f"different {name}: {', '.join(f'{label} {value}' for label, value in values.items())}{consequence}")
     return notes
-
-
-def _steps(groups: Sequence[Group]) -> dict[str, str]:
-    return {group.label: f"{group.settings['algo.total_steps']:,}" for group in groups if "algo.total_steps" in group.settings}
 
 
 def _devices(groups: Sequence[Group]) -> dict[str, str]:
@@ -221,8 +219,8 @@ def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
 
 def write(compared: Comparison, stem: Path, command: str) -> None:
     """``<stem>.md``, ``.csv``, ``.png`` and ``.svg``; raises ``UserError`` where they cannot be written."""
-    paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in ("md", "csv", "png", "svg")}
-    for kind, text in (("csv", _csv(compared)), ("md", _markdown(compared, command, paths["png"].name))):
+    paths = {kind: stem.with_name(f"{stem.name}{kind}") for kind in SUFFIXES}
+    for kind, text in ((".csv", _csv(compared)), (".md", _markdown(compared, command, paths[".png"].name))):
         with replacing(paths[kind]) as draft:
             draft.write_text(text, encoding="utf-8")
     metric = compared.metric
@@ -231,7 +229,7 @@ def write(compared: Comparison, stem: Path, command: str) -> None:
     key = EVALUATED + metric.name if evaluated else metric.name
     picture.comparison_picture(
         [_shown(line, key, metric.scale) for line in compared.lines],
-        [paths["png"], paths["svg"]],
+        [paths[".png"], paths[".svg"]],
         metric=metric.title,
         lowest=metric.lowest,
         curves="greedy evaluation" if evaluated else "training",
@@ -254,7 +252,8 @@ def _csv(compared: Comparison) -> str:
 
 def _markdown(compared: Comparison, command: str, figure: str) -> str:
     labels = [line.group.label for line in compared.lines]
-    versions = {f"{name} {version}" for line in compared.lines for name, version in _versions(line.group)}
+    sessions = [seed.run.session for line in compared.lines for seed in line.group.seeds]
+    versions = {f"{name} {version}" for session in sessions for name, version in dict(session.get("versions") or {}).items()}
     metric = compared.metric
     sections = [
         f"# {metric.title} on {compared.task}: {', '.join(labels) if len(labels) <= NAMED else f'{len(labels)} groups'}",
@@ -288,10 +287,6 @@ def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _chances(compared: Comparison, row: int) -> list[str]:
     count = len(compared.lines)
     return ["" if row == other else _interval(compared.better[row, other], "{:.2f}".format) for other in range(count)]
-
-
-def _versions(group: Group) -> Sequence[tuple[str, str]]:
-    return [item for seed in group.seeds for item in dict(seed.run.session.get("versions") or {}).items()]
 
 
 def _folders(group: Group) -> Mapping[str, str]:

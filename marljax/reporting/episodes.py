@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 FORMATS = (".html", ".gif", ".mp4")
+TOO_LARGE = "more would be larger than 3 MB"  # viewer.LARGEST
 HEIGHT = 640  # pixels of the page in a notebook
 DRAWS = "what draws an episode"  # for the messages of ``user_code``
 
@@ -85,7 +86,7 @@ class Played:
         shown = player(self.env, self.subtitle, list(zip(self.episodes, self._films, strict=True)))
         held = viewer.write_page([shown], path, self.title)
         if held < len(self.episodes):
-            warnings.warn(f"{path} holds {held} of {len(self.episodes)} episodes: more would be larger than 3 MB", stacklevel=2)
+            warnings.warn(f"{path} holds {held} of {len(self.episodes)} episodes: {TOO_LARGE}", stacklevel=2)
         return path
 
     @functools.cached_property

@@ -180,7 +180,8 @@ def check_comparable(runs: Sequence[StoredRun]) -> None:
         names = names[:1] if names[0] == "env" else names
         texts = [f"{name} is {_value(one, name)} in the first and {_value(other, name)} in the second" for name in names[:LISTED]]
         more = f", and {len(names) - LISTED} more differ" if len(names) > LISTED else ""
-        raise UserError(f"{first.folder} and {run.folder} cannot be compared: {'; '.join(texts)}{more}")
+        advice = "" if names[0] in ("env", VERSION) else "; marljax evaluate with env.<key>=… plays each in the same environment"
+        raise UserError(f"{first.folder} and {run.folder} cannot be compared: {'; '.join(texts)}{more}{advice}")
 
 
 def _value(values: Mapping[str, Any], name: str) -> str:

@@ -34,7 +34,9 @@ class Found(NamedTuple):
 def newest_first(root: Path) -> list[Found]:
     """The runs below a folder; raises ``UserError`` where it does not exist."""
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder; name the one that holds runs, as runs=<folder> of marljax train")
+        raise UserError(
+            f"there is no folder {root}; train something first, or name the one that holds runs: marljax runs <folder>"
+        )
     found = [(folder, run_folder.read_sessions(folder)) for folder in run_folder.find(root)]
     return sorted((Found(*each, _started(*each)) for each in found), key=lambda run: run.started, reverse=True)
 

@@ -80,7 +80,7 @@ class LearnedPolicy:
         return self.algorithm.initial_carry(self.env, self.config)
 
     def explain(self, env_params: EnvParams, state: VecState, timestep: TimeStep) -> dict[str, jax.Array]:
-        """What its networks made of episodes [T, E] that start at their first timestep, such as ``probability`` [T, E, A, n] of
+        """Network outputs for episodes [T, E] that start at their first timestep, such as ``probability`` [T, E, A, n] of
         each action and ``value`` [T, E, A]; empty for an algorithm without ``explain``."""
         explain = getattr(self.algorithm, "explain", None)
         return explain(self.env, self.config, self.params, env_params, state, timestep) if explain else {}

@@ -230,8 +230,10 @@ def _settings_of_trial(whole: Settings, trial: int) -> Settings:
     own = [index for index, replica in enumerate(whole.replicas) if replica.trial == trial]
     values = {name: column[own[0]] for name, column in whole.evaluation_overrides.items()}
     config, env_params = apply_overrides(whole.config, whole.env_params, values)
-    changes = {name.removeprefix(ENV): convert.to_builtin(value) for name, value in values.items() if name.startswith(ENV)}
-    tree = whole.tree | {"env": whole.tree["env"] | changes}
+    tree = whole.tree | {"env": dict(whole.tree["env"]), "algo": dict(whole.tree["algo"])}
+    for name, value in values.items():
+        group = "env" if name.startswith(ENV) else "algo"
+        tree[group][name.removeprefix(ENV)] = convert.to_builtin(value)
     replicas = tuple(whole.replicas[index]._replace(trial=0, values={}) for index in own)
     return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, replicas=replicas)
 

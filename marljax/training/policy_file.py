@@ -74,16 +74,20 @@ def read(path: Path, trust: bool = False, repeated: Mapping[str, Any] | None = N
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays.pop(CARD)))
+        version, _, update = about["env_version"], about["card"], about["update"]
         tree = {**convert.to_builtin(RunSettings()), **about["config"]}
+        missing = {"algo_name", "env_name", "algo", "env"} - tree.keys()
+        if missing or not isinstance(update, int):
+            raise ValueError(f"it lacks {', '.join(sorted(missing)) or 'its update'}")
     except FileNotFoundError as error:
         raise UserError(f"there is no policy file {path}") from error
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is not a policy that marljax has saved, or is damaged: {error}") from error
     trusting.check(path, tree, repeated or {}, trust)
     loaded = settings_of.from_tree(tree)
-    if about["env_version"] != loaded.env.version:
-        versions = f"{about['env_version']} of {loaded.env_name}, and this is {loaded.env.version}"
-        raise UserError(f"{path} was trained in version {versions}; install marljax {about['marljax']} to play it")
+    if version != loaded.env.version:
+        versions = f"{version} of {loaded.env_name}, and this is {loaded.env.version}"
+        raise UserError(f"{path} was trained in version {versions}; install marljax {about.get('marljax')} to play it")
     trainer = Trainer(loaded.algorithm, loaded.training_env, loaded.config, make_mesh())
     shapes = saved_shapes(trainer, loaded).replicas.state.learner.params
     misfits = [name for name, leaf in named_leaves(shapes) if name not in arrays or arrays[name].shape != leaf.shape[1:]]

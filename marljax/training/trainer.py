@@ -84,14 +84,11 @@ class Result(struct.PyTreeNode):
         if not inside:
             given = f"policy({', '.join(map(short_repr, index))})"
             example = f"policy({', '.join('0' for _ in runs)})"
-            raise UserError(f"{given} does not exist: there {_describe_runs(runs)}; give {example}")
+            there = f"are {' × '.join(map(str, runs))} runs" if runs else "is a single run"
+            raise UserError(f"{given} does not exist: there {there}; give {example}")
         parts = (self.config, self.state.learner.params, self.state.learner.env_params)
         config, params, env_params = jax.tree.map(lambda leaf: leaf[index], parts)
         return LearnedPolicy(self.algorithm, self.env, config, params, env_params=env_params)
-
-
-def _describe_runs(shape: tuple[int, ...]) -> str:
-    return f"are {' × '.join(map(str, shape))} runs" if shape else "is a single run"
 
 
 class Replicas(struct.PyTreeNode):

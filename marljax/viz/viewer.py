@@ -39,7 +39,7 @@ class Episode(NamedTuple):
     reward: np.ndarray  # [T, A], of all steps since the frame before
     alive: np.ndarray  # [T, A]
     metrics: Mapping[str, np.ndarray]  # [T] each
-    explanation: Mapping[str, np.ndarray]  # [T, A] or [T, A, k] each: what networks made of it
+    explanation: Mapping[str, np.ndarray]  # [T, A] or [T, A, k] each: network outputs
 
     @classmethod
     def of(cls, scenes: Scene, steps: np.ndarray, fps: float, recording: Recording) -> "Episode":

@@ -1,6 +1,7 @@
 """Runs what the documentation prints, in a process that keeps its imports and compiled programs from one example to the next."""
 
 import contextlib
+import importlib
 import io
 import os
 import runpy
@@ -47,5 +48,8 @@ def run_code(blocks, folder):
         sys.path.append(str(folder))
     namespace = {"__name__": "page"}
     for name, source in blocks:
-        exec(compile(source, name or "page", "exec"), namespace)
+        if name:  # a file of the reader's, which the blocks below import
+            importlib.import_module(Path(name).stem)
+        else:
+            exec(compile(source, "page", "exec"), namespace)
     return sorted(namespace)
