@@ -290,7 +290,8 @@ def test_runs_lists_what_there_is_newest_first(make, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "suggestion"), [(["nowhere"], "there is no folder nowhere"), (["limit=x"], "limit=x"), (["ago=mappo"], "'ago'.*algo")]
+    ("words", "suggestion"),
+    [(["nowhere"], "there is no folder nowhere"), (["limit=x"], "limit=x"), (["ago=mappo"], "'ago'.*algo")],
 )
 def test_mistakes_of_runs_are_one_line(words, suggestion, capsys):
     assert console("runs", *words) == 2
