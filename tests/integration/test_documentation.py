@@ -88,8 +88,10 @@ def test_scripts_that_are_mentioned_exist():
 def small(command):
     """The words of a command with small settings."""
     name, *words = command
-    if "--help" in words or words[0] in ("info", "plot", "replay", "runs", "compare", "new") or words[-1].startswith("resume="):
+    if "--help" in words or words[0] in ("info", "plot", "replay", "runs", "compare", "new"):
         return command
+    if any(word.startswith("resume=") for word in words):
+        return tuple(re.sub(r"^algo\.total_steps=.*", "algo.total_steps=192", word) for word in command)
     if words[0] == "evaluate":
         return (*command, "episodes=2")
     algo, *settings = (Path(words[0]).stem, *words[1:]) if name == "python" else (words[1].removeprefix("algo="), *words[2:])
