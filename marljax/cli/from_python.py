@@ -50,7 +50,7 @@ def train(algo: str, env: str, *overrides: str, on_log: Callable[[Row], None] | 
 
     Example:
         run = marljax.train("mappo", "merge", "env.density=easy", "algo.total_steps=2e5", on_log=print)
-        run.folder, run.policy, run.results["policies"]["mappo"]["return"]
+        run.folder, run.policy, run.results
 
     Args:
         algo: name of the algorithm.
