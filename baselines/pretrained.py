@@ -71,8 +71,7 @@ def estimate(values: np.ndarray, is_share: bool) -> stats.Estimate:
     """The mean with its interval: Wilson's for a rate, else Student's t, that of a share clipped to [0, 1]."""
     if np.isin(values, (0.0, 1.0)).all():
         return stats.wilson(int(values.sum()), values.size)
-    found = stats.mean(values)
-    return stats.Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0)) if is_share else found
+    return stats.mean(values, 0.0, 1.0) if is_share else stats.mean(values)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from marljax.core.scene import Boxes, Circles, Colour, Labels, Polygons, Scene, 
 from marljax.envs.swarm import space as spaces
 from marljax.envs.swarm.contacts import distances, nearest_obstacle
 from marljax.envs.swarm.quadrotor import Body, norm
+from marljax.envs.swarm.space import LINES, faded, mixed
 
 # of the drones, cyclic; without red, which marks contacts, and grey
 PALETTE = np.array(
@@ -61,7 +62,6 @@ EYE = 4.5, math.radians(-62.0), math.radians(18.0)
 LEAST_UP = 4.0  # m, minimum height of the view
 ABOVE = 1e3  # m, height of the camera over a plane: parallel rays, nearly
 MARGIN = 0.4, 0.15  # m left of the view, for the scale, and on the other sides
-LINES = 10  # grid lines either way from the middle, 1 m apart
 ENLARGED = 3.0, 2.0  # times life size: up to eight drones, and very many
 TRAIL = 1.2  # s
 V = 32  # corners of a polygon
@@ -220,15 +220,15 @@ def _drones(view: Camera, body: Any, size: Any, own: jax.Array, marks: Marks) ->
         marks: highlighted drones; the hub or middle of those that have collided is dark.
     """
     colour = _marked(own, marks)
-    colour = jnp.where(marks.outside[:, None], _faded(colour, OUTSIDE[3]), colour)
+    colour = jnp.where(marks.outside[:, None], faded(colour, OUTSIDE[3]), colour)
     collided, count = marks.collided[:, None], len(own)
     if not isinstance(body, Body):
-        light = jnp.where(collided, jnp.array(COLLIDED), _mixed(colour, 1.0, 0.45))
+        light = jnp.where(collided, jnp.array(COLLIDED), mixed(colour, 1.0, 0.45))
         shapes = np.stack([_circle(1.0), _circle(0.45, -0.25, 0.3)])
         layer = _layer(view, body.position, _facing(view, size, count), shapes, jnp.stack([colour, light]))
         return layer._replace(nearer=jnp.repeat(jnp.arange(2.0), count))
-    hub = jnp.where(collided, jnp.array(COLLIDED), _mixed(colour, 0.0, 0.3))
-    dark, pale = _mixed(colour, 0.0, 0.45), _mixed(colour, 1.0, 0.55)
+    hub = jnp.where(collided, jnp.array(COLLIDED), mixed(colour, 0.0, 0.3))
+    dark, pale = mixed(colour, 0.0, 0.45), mixed(colour, 1.0, 0.55)
     signs = np.array([(1, -1), (-1, -1), (-1, 1), (1, 1)]) / math.sqrt(2)
     arms, rotors = [_bar(x, y, 0.22) for x, y in signs], [_circle(0.47, x, y, 0.18) for x, y in signs]
     shapes, colours = np.stack([*arms, *rotors, _circle(0.45, z=0.07)]), jnp.stack([dark] * 4 + [pale, colour, colour, pale, hub])
@@ -243,7 +243,7 @@ def _marked(own: jax.Array, marks: Marks) -> jax.Array:
 
 def _halos(view: Camera, position: jax.Array, size: Any, marks: Marks) -> Layer:
     """A red glow behind drones in contact."""
-    colour = jnp.where(marks.touches[:, None], _faded(jnp.array([TOUCHES]), 0.3), 0.0)
+    colour = jnp.where(marks.touches[:, None], faded(jnp.array([TOUCHES]), 0.3), 0.0)
     layer = _layer(view, position, _facing(view, size, position.shape[1]), _circle(1.0)[None], colour[None])
     return layer._replace(nearer=jnp.full_like(layer.nearer, -jnp.inf))
 
@@ -272,7 +272,7 @@ def _discs(view: Camera, obstacles: Any) -> Layer:
 def _goals(view: Camera, goal: jax.Array, own: jax.Array, size: Any, shared: jax.Array) -> Layer:
     """Open rings that face the camera; one target instead where all drones share a goal."""
     first = (jnp.arange(goal.shape[1]) == 0)[:, None]
-    faint, rings = (jnp.where(shared, 0.0, _faded(own, alpha)) for alpha in (0.18, 0.9))
+    faint, rings = (jnp.where(shared, 0.0, faded(own, alpha)) for alpha in (0.18, 0.9))
     target = jnp.where(shared & first, jnp.array(SHARED), 0.0)
     shapes = np.stack([_circle(1.0), _ring(1.0, 0.75), _ring(1.5, 1.38), _ring(0.85, 0.73), _circle(0.2)])
     return _layer(view, goal, _facing(view, size, goal.shape[1]), shapes, jnp.stack([faint, rings, target, target, target]))
@@ -317,16 +317,6 @@ def _stems(view: Camera, position: jax.Array, head: jax.Array, colour: jax.Array
     """From the floor below ``position`` [3, K] to ``head`` [2, K] in the picture."""
     floor = project(view, position * _column(1.0, 1.0, 0.0))
     return Segments(floor.T, head.T, jnp.full(position.shape[1], width), colour)
-
-
-def _mixed(colour: jax.Array, light: float, share: float) -> jax.Array:
-    """[K, 4] colours with a share of black (0) or white (1)."""
-    return jnp.append((1 - share) * colour[:, :3] + share * light, colour[:, 3:], axis=1)
-
-
-def _faded(colour: jax.Array, alpha: float) -> jax.Array:
-    """[K, 4] colours, less opaque."""
-    return colour * jnp.array([1.0, 1.0, 1.0, alpha])
 
 
 def _column(*parts: Any) -> jax.Array:
@@ -379,7 +369,7 @@ def draw(state: Any, env_params: Any, landmarks: bool = False, plane: bool = Fal
     goal_colour = jnp.broadcast_to(jnp.array(SHARED), own.shape) if landmarks else own
     shared = jnp.max(jnp.abs(goal - goal[:, :1])) < 1e-3
     first = (jnp.arange(count) == 0)[:, None]
-    stem_colour = jnp.where(shared, jnp.where(first, jnp.array(SHARED), 0.0), _faded(goal_colour, 0.25))
+    stem_colour = jnp.where(shared, jnp.where(first, jnp.array(SHARED), 0.0), faded(goal_colour, 0.25))
 
     layers = [
         _goals(view, goal, goal_colour, 1.3 * size, shared).moved(goal_shift),
@@ -398,7 +388,7 @@ def draw(state: Any, env_params: Any, landmarks: bool = False, plane: bool = Fal
     heads, goal_heads = project(view, position) + shift, project(view, goal) + goal_shift
     scale, labels = (empty(Segments), empty(Labels)) if plane else _scale(view, aside, up)
     goal_stems = _stems(view, goal, goal_heads, stem_colour, 0.7)
-    stems = _stems(view, position, heads, _faded(own, 0.55), 0.9)
+    stems = _stems(view, position, heads, faded(own, 0.55), 0.9)
 
     distance = norm(position - goal)
     if landmarks:
@@ -416,7 +406,7 @@ def draw(state: Any, env_params: Any, landmarks: bool = False, plane: bool = Fal
         status=Status(near, jnp.sum(stats.collided), jnp.sum(stats.crashed), jnp.round(jnp.mean(distance), 2)),
         listed=jnp.stack([*listed, *(jnp.any(mark) for mark in marks)]),
         polygons=_joined(Polygons, [shadows, Polygons(whole.corners[order], whole.colour[order])]),
-        trails=Trails(heads.T, jnp.full(count, 1.6), jnp.full(count, TRAIL), _faded(own, 0.8)),
+        trails=Trails(heads.T, jnp.full(count, 1.6), jnp.full(count, TRAIL), faded(own, 0.8)),
         agents=heads.T,
         axis=jnp.array(plane),
         space=() if plane else spaces.draw(body, size, _marked(own, marks), goal, own, obstacles, (aside, up), STYLE),

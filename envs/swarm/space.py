@@ -46,14 +46,13 @@ def draw(
         forward, left, up = jnp.moveaxis(body.rotation, 1, 0)  # [3, N] each
         offsets = arm * jnp.stack([x * forward + y * left for x, y in ROTORS])  # [4, 3, N]
         ends = (body.position + offsets).transpose(0, 2, 1).reshape(-1, 3)
-        pale = colour.at[:, :3].set(0.45 * colour[:, :3] + 0.55)
+        pale = mixed(colour, 1.0, 0.55)
         rotors = jnp.concatenate([pale, colour, colour, pale])
         discs = Discs3D(ends, jnp.tile(up.T, (4, 1)), jnp.full(len(ends), ROTOR) * arm, rotors)
         balls = balls._replace(radius=HUB * balls.radius)
         arms = Lines3D(jnp.tile(position, (4, 1)), ends, rotors)
     on_floor = jnp.array([1.0, 1.0, 0.0])
-    faint = jnp.array([1.0, 1.0, 1.0, 0.45])
-    stems = [Lines3D(points, points * on_floor, own * faint) for points, own in ((position, colour), (goals, goal_colour))]
+    stems = [Lines3D(points, points * on_floor, faded(own, 0.45)) for points, own in ((position, colour), (goals, goal_colour))]
     columns = Columns3D(jnp.zeros((0, 2)), jnp.zeros(0), jnp.zeros(0), jnp.zeros((0, 4)))
     if obstacles is not None:
         present = (obstacles.radius > 0)[:, None]
@@ -83,3 +82,13 @@ def _floor(half: jax.Array, style: tuple[Colour, Colour, Colour]) -> Lines3D:
     )
     grid = jnp.where((jnp.abs(number) <= half)[:, None], jnp.array(style[0]), 0.0)
     return Lines3D(start, end, jnp.concatenate([grid, grid, jnp.tile(jnp.array([style[1]]), (4, 1))]))
+
+
+def mixed(colour: jax.Array, light: float, share: float) -> jax.Array:
+    """[K, 4] colours with a share of black (0) or white (1)."""
+    return jnp.append((1 - share) * colour[:, :3] + share * light, colour[:, 3:], axis=1)
+
+
+def faded(colour: jax.Array, alpha: float) -> jax.Array:
+    """[K, 4] colours, less opaque."""
+    return colour * jnp.array([1.0, 1.0, 1.0, alpha])

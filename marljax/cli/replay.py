@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from marljax.cli.evaluate import PolicyOptions, folder_and_options, load_run, output_file
 from marljax.cli.help import explained
-from marljax.config import convert
 from marljax.config.settings import Settings
 from marljax.core.fields import option
 from marljax.errors import UserError
-from marljax.reporting import episodes
+from marljax.reporting import episodes, stored
 from marljax.reporting.episodes import FORMATS, TOO_LARGE
 from marljax.training import evaluation
 from marljax.training.evaluation import Recording
@@ -127,11 +126,7 @@ def _name(run: Replayed, runs: int) -> str:
 
 def _check_same_environment(one: Replayed, other: Replayed) -> None:
     """Refuses runs whose episodes would not begin alike."""
-    tasks = []
-    for run in (one, other):
-        env, params = run.settings.base_env, convert.readable_leaves(run.settings.env_params)
-        options = {field.name: str(getattr(env, field.name)) for field in dataclasses.fields(env) if field.compare}
-        tasks.append({"env": run.settings.env_name} | {f"env.{name}": value for name, value in (options | params).items()})
+    tasks = [stored.task(run.settings.tree) for run in (one, other)]
     for key in tasks[0] | tasks[1]:
         before, after = (task.get(key) for task in tasks)
         if before != after:

@@ -130,9 +130,7 @@ def _line(group: Group, metric: Metric) -> Line:
     if len(scores) == 1:
         single = Estimate(float(scores[0]), *NO_INTERVAL)
         return Line(group, scores, single, single)
-    mean = stats.mean(scores)
-    if metric.unit == "%":
-        mean = mean._replace(low=max(mean.low, 0.0), high=min(mean.high, 100.0))
+    mean = stats.mean(scores, 0.0, 100.0) if metric.unit == "%" else stats.mean(scores)
     return Line(group, scores, mean, stats.iqm_interval(scores, np.random.default_rng(0)))
 
 

@@ -17,8 +17,8 @@ from marljax.io import checkpoint, run_folder
 from marljax.io.metrics_log import Row, read_rows
 from marljax.io.run_folder import Which
 from marljax.reporting import stored
+from marljax.reporting.stored import ENV
 
-ENV = "env."
 VERSION = "the environment's version"
 LISTED = 3  # differences that a message names
 
@@ -108,11 +108,8 @@ def _results(folder: Path, tree: Mapping[str, Any]) -> stored.Results:
 
 
 def _task(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
-    params = tree["env_params"]
-    options = {key: value for key, value in tree["env"].items() if key not in params and value is not None}
-    env = {ENV + key: value for key, value in (options | params).items()}
     version, episodes = _env_version(stored.parts(folder, tree)), tree["eval"]["final_episodes"]
-    return {"env": tree["env_name"], **env, VERSION: version, "eval.final_episodes": episodes}
+    return stored.task(tree) | {VERSION: version, "eval.final_episodes": episodes}
 
 
 def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:

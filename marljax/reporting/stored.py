@@ -12,6 +12,7 @@ from marljax.io import run_folder
 from marljax.io.files import read_file
 
 SWEEP = "sweep."  # prefix of swept names in the rows and results of a run
+ENV = "env."  # prefix of an environment's options and params
 CUSTOM = "custom"  # as a name: what ``target`` names
 RETURNS = ("return", "return_0")  # of which the first that exists is the score of an environment that lists no metrics
 SCENARIO = ("name", "preset", "scenario", "task", "density")  # options that name the task of an environment
@@ -95,6 +96,13 @@ def algorithm(tree: Mapping[str, Any]) -> str:
 def environment(tree: Mapping[str, Any]) -> str:
     """The name of a configuration's environment; of a user's own its class."""
     return _name(tree, "env", ":")
+
+
+def task(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment of a configuration with its options and params, by name: equal for equal tasks."""
+    params = tree["env_params"]
+    options = {key: value for key, value in tree["env"].items() if key not in params and value is not None}
+    return {"env": tree["env_name"], **{ENV + key: value for key, value in (options | params).items()}}
 
 
 def scenario(tree: Mapping[str, Any]) -> str:

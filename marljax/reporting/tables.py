@@ -120,14 +120,11 @@ def _estimate(values: np.ndarray, unit: str, rate: bool) -> tuple[Estimate, bool
     values = np.asarray(values, np.float64)
     over_seeds = values.ndim == 2 and len(values) > 1
     sample = values.mean(-1) if over_seeds else values.ravel()
-    mean = stats.mean(sample)
-    if unit != "%":
-        return mean, False
-    if over_seeds:
-        return Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 1.0)), True
-    if rate or (_is_rate(sample) and np.ptp(sample) > 0):
+    if unit == "%" and over_seeds:
+        return stats.mean(sample, 0.0, 1.0), True
+    if unit == "%" and (rate or (_is_rate(sample) and np.ptp(sample) > 0)):
         return stats.wilson(int(sample.sum()), sample.size), True
-    return mean, False
+    return stats.mean(sample), False
 
 
 def _texts(estimate: Estimate, share: bool, unit: str, dash: str) -> tuple[str, str]:

@@ -234,6 +234,7 @@ def _settings_of_trial(whole: Settings, trial: int) -> Settings:
     for name, value in values.items():
         group = "env" if name.startswith(ENV) else "algo"
         tree[group][name.removeprefix(ENV)] = convert.to_builtin(value)
+    tree[ENV_PARAMS] = convert.readable_leaves(env_params)
     replicas = tuple(whole.replicas[index]._replace(trial=0, values={}) for index in own)
     return dataclasses.replace(whole, config=config, env_params=env_params, tree=tree, replicas=replicas)
 
@@ -259,4 +260,5 @@ def with_env(trained: Settings, changes: Mapping[str, Any]) -> Settings:
     params = jax.eval_shape(sharded, jax.random.key(0))
     if reason := misfit(LearnedPolicy(trained.algorithm, trained.env, trained.config, params), env, env_params):
         raise UserError(f"{refusal}: {reason}; leave it out")
-    return dataclasses.replace(trained, env=env, base_env=base_env, env_params=env_params, tree=trained.tree | {"env": tree})
+    changed = trained.tree | {"env": tree, ENV_PARAMS: convert.readable_leaves(env_params)}
+    return dataclasses.replace(trained, env=env, base_env=base_env, env_params=env_params, tree=changed)

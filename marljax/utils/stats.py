@@ -50,15 +50,16 @@ def wilson(successes: int, count: int, level: float = LEVEL) -> Estimate:
     return Estimate(successes / count, float(interval.low), float(interval.high))
 
 
-def mean(values: ArrayLike) -> Estimate:
-    """The mean of independent values with Student's t interval; of a single value, an infinite one."""
+def mean(values: ArrayLike, low: float = -np.inf, high: float = np.inf) -> Estimate:
+    """The mean of independent values with Student's t interval, of a single value an infinite one, cut to ``low`` … ``high``."""
     sample = _finite(np.asarray(values, float).ravel())
     if sample.size == 0:
         raise UserError("no values to average; use at least one")
     if sample.size == 1:
-        return Estimate(float(sample[0]), -np.inf, np.inf)
+        return Estimate(float(sample[0]), low, high)
     half = t_half_width(float(sample.std(ddof=1)), len(sample))
-    return Estimate(float(sample.mean()), float(sample.mean() - half), float(sample.mean() + half))
+    middle = float(sample.mean())
+    return Estimate(middle, max(middle - half, low), min(middle + half, high))
 
 
 def t_half_width(std: float, count: int) -> float:

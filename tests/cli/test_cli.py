@@ -10,6 +10,7 @@ import warnings
 
 import jax
 import pytest
+from commands import console
 from PIL import Image
 from rich.console import Console
 from toys import Corridor, Points
@@ -32,15 +33,6 @@ def folder(toys, tmp_path_factory):
     words = ["env=corridor", f"runs={root}", "name=first", "algo.total_steps=200", "seeds=2", "eval.episodes=4"]
     assert exit_status.guarded(lambda: app.run_command(["train", "tiny", *words, "eval.final_episodes=8"])) == 0
     return root / "tiny_corridor" / "first"
-
-
-def console(*words):
-    """The exit status of ``marljax <words>``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["marljax", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            app.console()
-    return stopped.value.code
 
 
 def test_a_finished_run_leaves_pictures_and_the_results_of_its_best_and_last_parameters(folder):

@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 import pytest
+from commands import console
 
-from marljax.cli import app
 from marljax.errors import UserError
 from marljax.io import run_folder
 from marljax.io.files import with_checksum
@@ -85,15 +85,6 @@ class Folder:
 @pytest.fixture
 def make(tmp_path):
     return Folder(tmp_path / "runs")
-
-
-def console(*words):
-    """The exit status of ``marljax <words>``."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["marljax", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            app.console()
-    return stopped.value.code
 
 
 def grouped(*folders, which="best"):
