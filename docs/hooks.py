@@ -29,12 +29,17 @@ CALL = re.compile(r" (\w+)\((.*)\) ")
 
 
 def on_config(config: Any) -> Any:
-    """Patterns in the navigation, such as ``notebooks/*.ipynb``, become the files that they match."""
+    """Patterns in the navigation, such as ``tables/*.md``, become the files that they match."""
+
+    def files(entry: Any) -> list[Any]:
+        if not isinstance(entry, str) or "*" not in entry:
+            return [entry]
+        return [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.glob(entry))]
+
     for section in config.nav:
         for title, entries in section.items():
             if isinstance(entries, list):
-                matches = [sorted(DOCS.glob(entry)) if "*" in entry else [DOCS / entry] for entry in entries]
-                section[title] = [path.relative_to(DOCS).as_posix() for paths in matches for path in paths]
+                section[title] = [file for entry in entries for file in files(entry)]
     return config
 
 
