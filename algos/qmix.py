@@ -29,10 +29,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from flashbax.buffers.trajectory_buffer import TrajectoryBuffer, TrajectoryBufferState
-from flax import linen
 
 from marljax import nn
-from marljax.config import Scalar, static, traced
+from marljax.config import static, traced
 from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, PersistentState, TimeStep
@@ -178,7 +177,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     encoder = nn.ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
     sizes = nn.Sizes(config.core, config.hidden, (), config.activation, dtype=config.network_dtype)
     agent = nn.PerAgent(nn.Actor(env.action_space.n, sizes, scale=1.0), env.num_agents, config.share_parameters)
-    mixer = Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
+    mixer = nn.Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
     def action_values(params: Params, weights: Any, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
         obs = encoder(params.obs_stats, inputs.obs.astype(jnp.float32))
@@ -209,41 +208,6 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return params._replace(obs_stats=obs_stats, state_stats=params.state_stats.updated(state, mask))
 
     return Networks(init, action_values, mix, update_stats)
-
-
-class Mixer(linen.Module):
-    """A team's value, monotonic in every agent's: one hidden layer whose non-negative weights are computed from the global state
-    (Rashid et al. 2018, figure 2).
-
-    Initial weights are around 1 / √width, so that small values are roughly summed; ``scale`` is how far the state changes that. A
-    large scale multiplies values by the square of the state's norm. The paper's ELU goes flat for negative inputs; here its slope
-    does not fall below ``slope``, so that costs are distinguished too. With a slope of 0.25, or a bias that lifts all values
-    above 0, the mixture is so nearly linear that it reaches 7 in the paper's two-step game, as VDN does; the optimum is 8.
-    """
-
-    width: int
-    hypernet_width: int
-    scale: float
-    slope: float
-    activation: str
-
-    @linen.compact
-    def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:
-        """values […, A], state […, G] → […, 1]."""
-        agents = values.shape[-1]
-
-        def hypernet(outputs: int, hidden: int, name: str, bias: float = 0.0) -> jax.Array:
-            x = nn.ACTIVATIONS[self.activation](nn.dense(hidden, self.scale, f"{name}_hidden")(state))
-            return nn.dense(outputs, self.scale, name, bias=bias)(x)
-
-        weight = 1 / self.width**0.5
-        first = hypernet(agents * self.width, self.hypernet_width, "first", weight).reshape(*state.shape[:-1], agents, self.width)
-        bias = nn.dense(self.width, self.scale, "bias")(state)
-        hidden = jnp.einsum("...a,...aw->...w", values, jnp.abs(first)) + bias
-        low = jnp.minimum(hidden, 0.0)
-        hidden = jnp.maximum(hidden, 0.0) + (1.0 - self.slope) * jnp.expm1(low) + self.slope * low
-        second = hypernet(self.width, self.hypernet_width, "second", weight)
-        return jnp.sum(hidden * jnp.abs(second), axis=-1, keepdims=True) + hypernet(1, self.width, "offset")
 
 
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
@@ -300,7 +264,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     def policy_step(key, env_state, timestep, carry):
         inputs = get_inputs(env, config, env_params, env_state, timestep)
         carry, values = networks.action_values(params, {"agent": params.agent}, inputs, carry)
-        action = epsilon_greedy(key, epsilon, values, inputs.action_mask)[0]
+        action = nn.epsilon_greedy(key, epsilon, values, inputs.action_mask)[0]
         return action, carry, (jax.tree.map(lambda x: x[0], inputs), timestep.last, action)
 
     carry: Carry = actors.carry
@@ -374,7 +338,7 @@ def td_loss(
     # agents that are not alive add nothing.
     chosen = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
     chosen_value = jnp.sum(jnp.where(chosen, values[:-1], 0.0), axis=-1) * inputs.alive[:-1]
-    greedy_action = best_action(jax.lax.stop_gradient(values) if config.double_q else target_values, inputs.action_mask)
+    greedy_action = nn.best_action(jax.lax.stop_gradient(values) if config.double_q else target_values, inputs.action_mask)
     greedy_value = jnp.take_along_axis(target_values, greedy_action[..., None], axis=-1)[..., 0] * inputs.alive
     team_value = networks.mix(params, weights, chosen_value, inputs.state[:-1])
     greedy_team_value = networks.mix(params, target, greedy_value, inputs.state)
@@ -425,18 +389,6 @@ def exploration_rate(config: Config, updates: jax.Array) -> jax.Array:
     return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * jnp.minimum(done, 1.0)
 
 
-def epsilon_greedy(key: jax.Array, epsilon: Scalar, values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Available actions, for each agent a random one with probability ε: values and mask […, n] → […]."""
-    key_random, key_which = jax.random.split(key)
-    random = nn.Categorical(jnp.zeros(values.shape), mask).sample(key_random)
-    return jnp.where(jax.random.uniform(key_which, random.shape) < epsilon, random, best_action(values, mask))
-
-
-def best_action(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The available action of the highest value: […, n] → […]."""
-    return jnp.argmax(jnp.where(mask, values, nn.MASKED), axis=-1)
-
-
 def initial_carry(env: Environment, config: Config, *batch: int) -> Any:
     """The agents' recurrent state at the start of an episode, of one environment or of a batch [*batch]."""
     return nn.initial_carry(config.core, config.hidden[-1], (*batch, env.num_agents))
@@ -451,7 +403,7 @@ def act(
     inputs = inputs._replace(obs=to_buffer_dtype(config, inputs.obs))
     carry, values = make_networks(env, config).action_values(params, {"agent": params.agent}, inputs, carry)
     mask = inputs.action_mask
-    action = best_action(values, mask) if greedy else epsilon_greedy(key, config.epsilon_end, values, mask)
+    action = nn.best_action(values, mask) if greedy else nn.epsilon_greedy(key, config.epsilon_end, values, mask)
     return action[0, 0], jax.tree.map(lambda x: x[0], carry)
 
 

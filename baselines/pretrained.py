@@ -1,7 +1,8 @@
 """Trains the policies that come with marljax: ``python baselines/pretrained.py [name …]``.
 
-Each is the best evaluation of one seed of a tuned command, and comes with a card: the command, its result on fresh episodes, and
-the versions. ``python baselines/pretrained.py --list`` prints the cards.
+Each comes from one seed of a tuned command: the best evaluation of its training or the end, whichever returns more on fresh
+episodes, since many evaluations may tie at the best of all returns. A card names the command, the result on other episodes, and
+the versions; ``python baselines/pretrained.py --list`` prints the cards.
 """
 
 import json
@@ -51,20 +52,26 @@ def train(name: str, runs: Path) -> None:
     command = f"marljax train {COMMANDS[name]}"
     print(f"{name}: {command}", flush=True)
     _, folder = result_cache.train(algo, [*overrides, f"runs={runs}", f"name={name}"], terminal.screen())
-    policy = load.load(folder)
+    policies = [load.load(folder, which=which) for which in ("best", "last")]
+    policy = max(policies, key=lambda policy: played(policy, 1)["return"].mean())
     card = {"command": command, "seed": policy.seed, "update": policy.update, "versions": describe_versions(), **results(policy)}
     policy.save(Path(policy_file.__file__).parents[1] / policy_file.PRETRAINED / f"{name}{policy_file.SUFFIX}", card)
 
 
 def results(policy: load.TrainedPolicy) -> dict[str, Any]:
     """The policy's metrics on fresh episodes: mean and 95 % interval of all, and means of the first ``CHECKED``."""
-    params = jax.tree.map(lambda leaf: leaf[None], policy.params)
-    metrics = report.learned(policy.settings, params, evaluation.fresh_part(0), EPISODES)
+    metrics = played(policy, 0)
     shown = dict.fromkeys(name for name in (*policy.env.display.metrics, "return") if name in metrics)
     units = policy.env.display.units
     result = {name: [round(value, 4) for value in estimate(metrics[name], units.get(name) == "%")] for name in shown}
     first = {name: round(float(np.mean(metrics[name][0, :CHECKED])), 4) for name in shown}
     return {"episodes": EPISODES, "result": result, "checked": CHECKED, "first": first}
+
+
+def played(policy: load.TrainedPolicy, suite: int) -> dict[str, np.ndarray]:
+    """The policy's metrics [1, EPISODES] in a suite of fresh episodes."""
+    params = jax.tree.map(lambda leaf: leaf[None], policy.params)
+    return report.learned(policy.settings, params, evaluation.fresh_part(suite), EPISODES)
 
 
 def estimate(values: np.ndarray, is_share: bool) -> stats.Estimate:

@@ -27,6 +27,7 @@ ALGORITHMS: dict[str, str] = {
     "mappo": "marljax.algos.mappo",
     "ospo": "marljax.algos.ospo",
     "qmix": "marljax.algos.qmix",
+    "pqn": "marljax.algos.pqn",
 }
 ALGORITHM_NAMES = ("Config", "init", "update", "initial_carry", "act")  # that an algorithm's module defines
 

@@ -1,5 +1,6 @@
 """Networks, action distributions and running statistics."""
 
+from marljax.nn.action_values import Mixer, best_action, epsilon_greedy
 from marljax.nn.distributions import MASKED, Categorical, Distribution, distribution, has_choice, num_outputs
 from marljax.nn.encoder import ObservationEncoder, check_no_items
 from marljax.nn.layers import ACTIVATIONS, DTYPES, Sizes, agent_ids, dense
@@ -17,6 +18,7 @@ __all__ = [
     "CentralCritic",
     "Critic",
     "Distribution",
+    "Mixer",
     "ObservationEncoder",
     "PairScorer",
     "PerAgent",
@@ -24,9 +26,11 @@ __all__ = [
     "Sizes",
     "TwoTowers",
     "agent_ids",
+    "best_action",
     "check_no_items",
     "dense",
     "distribution",
+    "epsilon_greedy",
     "has_choice",
     "initial_carry",
     "num_outputs",

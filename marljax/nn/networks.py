@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from marljax.nn.encoder import Encoder
 from marljax.nn.gru import GRU
-from marljax.nn.layers import ACTIVATIONS, Sizes, dense
+from marljax.nn.layers import ACTIVATIONS, Sizes, dense, layer_dtype
 
 Carry = Any  # () for MLP cores, [E, A, H] for GRU cores
 
@@ -29,7 +29,9 @@ class Core(nn.Module):
         if self.sizes.encoder:
             x = Encoder(self.sizes.encoder, self.sizes.activation, self.sizes.dtype)(x)
         for width in self.sizes.hidden[:-1] if recurrent else self.sizes.hidden:
-            x = ACTIVATIONS[self.sizes.activation](dense(width, dtype=self.sizes.dtype)(x))
+            x = dense(width, dtype=self.sizes.dtype)(x)
+            x = nn.LayerNorm(dtype=layer_dtype(self.sizes.dtype))(x) if self.sizes.layer_norm else x
+            x = ACTIVATIONS[self.sizes.activation](x)
         return GRU(self.sizes.hidden[-1], self.sizes.dtype)(carry, x, first, alive) if recurrent else (carry, x)
 
 

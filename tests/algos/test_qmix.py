@@ -15,6 +15,7 @@ from probes import Probe
 from toys import Corridor, Points
 
 import marljax
+from marljax import nn
 from marljax.algos import qmix
 from marljax.baselines import games
 from marljax.config import compose
@@ -124,7 +125,7 @@ def test_replaying_a_rollout_reproduces_its_values(core):
         batch = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), rows._replace(recurrent=()))._replace(recurrent=rows.recurrent)
         networks = qmix.make_networks(env, config)
         _, values = networks.action_values(frozen, {"agent": frozen.agent}, batch.inputs, batch.recurrent)
-        return batch, qmix.best_action(values, batch.inputs.action_mask)[:-1]
+        return batch, nn.best_action(values, batch.inputs.action_mask)[:-1]
 
     batch, again = on_one_device(collected, KEY)
     assert batch.inputs.first[1:-1].any(), "an episode begins within a rollout"
@@ -185,7 +186,7 @@ def test_targets_are_td_lambda_returns(mixer):
 
 
 def test_a_team_is_worth_no_less_when_an_agent_is():
-    mixer = qmix.Mixer(8, 16, 1.0, 0.05, "relu")
+    mixer = nn.Mixer(8, 16, 1.0, 0.05, "relu")
     keys = jax.random.split(KEY, 4)
     values, state = 3.0 * jax.random.normal(keys[0], (200, 4)), jax.random.normal(keys[1], (200, 6))
     weights = mixer.init(keys[2], values, state)
@@ -219,7 +220,7 @@ def test_one_agent_is_mixed_with_nobody():
 def test_exploration_stays_within_the_available_actions_and_is_even():
     mask = jnp.array([[True, False, True, True, False], [False, True, False, False, False]])
     values = jnp.array([[9.0, 99.0, 0.0, 0.0, 99.0], [0.0, -5.0, 1.0, 1.0, 1.0]])
-    draw = jax.vmap(lambda key, epsilon: qmix.epsilon_greedy(key, epsilon, values, mask), in_axes=(0, None))
+    draw = jax.vmap(lambda key, epsilon: nn.epsilon_greedy(key, epsilon, values, mask), in_axes=(0, None))
     keys = jax.random.split(KEY, 6_000)
     counts = np.stack([np.bincount(draw(keys, 0.3)[:, agent], minlength=5) for agent in (0, 1)]) / len(keys)
     np.testing.assert_allclose(counts, [[0.8, 0.0, 0.1, 0.1, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]], atol=0.015)

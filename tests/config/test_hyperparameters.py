@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.algos import ippo, mappo, ospo, ppo, qmix
+from marljax.algos import ippo, mappo, ospo, ppo, pqn, qmix
 from marljax.config.hyperparameters import traced_names
 from marljax.errors import UserError
 
@@ -47,10 +47,10 @@ def test_an_impossible_config_is_one_line(changes, setting, suggestion):
 
 
 def test_every_algorithm_checks_its_layers_and_minibatches():
-    for algorithm in (ppo, ippo, mappo, ospo, qmix):
+    for algorithm in (ppo, ippo, mappo, ospo, qmix, pqn):
         with pytest.raises(UserError, match=r"hidden=\[\]"):
             algorithm.Config(hidden=())
-    for algorithm in (ppo, ippo, mappo, ospo):
+    for algorithm in (ppo, ippo, mappo, ospo, pqn):
         with pytest.raises(UserError, match="num_minibatches"):
             algorithm.Config(num_envs=6, rollout_length=5, num_minibatches=4)
 

@@ -39,7 +39,7 @@ LEARNER = {"algo.total_steps": "128", "algo.num_envs": "8", "algo.rollout_length
 LEARNERS = {
     "qmix": {"algo.batch_size": "8", "algo.buffer_size": "128", "algo.learning_starts": "0", "algo.gradient_steps": "1"},
     "ospo": {"algo.num_minibatches": "2", "algo.num_epochs": "1", "algo.samples": "8"},
-    **{algo: {"algo.num_minibatches": "2", "algo.num_epochs": "1"} for algo in ("ppo", "ippo", "mappo")},
+    **{algo: {"algo.num_minibatches": "2", "algo.num_epochs": "1"} for algo in ("ppo", "ippo", "mappo", "pqn")},
 }
 ENVIRONMENTS = {
     "merge": {"env.duration": "8"},

@@ -26,12 +26,15 @@ ENVIRONMENTS = {
 ALGORITHMS = {
     **dict.fromkeys(("ppo", "ippo", "mappo"), ("algo.num_minibatches=2", "algo.num_epochs=1")),
     "qmix": ("algo.batch_size=4", "algo.buffer_size=64", "algo.learning_starts=0"),
+    "pqn": ("algo.num_minibatches=2", "algo.num_epochs=1"),
     "ospo": ("algo.num_minibatches=2", "algo.num_epochs=1"),
 }
 SMALL = ("tuned=none", "algo.num_envs=2", "algo.rollout_length=4", "algo.total_steps=16", "algo.hidden=[8,8]")
 IMPOSSIBLE = {
     ("qmix", "swarm"): "qmix needs discrete actions, and those of Swarm are Box",
     ("qmix", "collective"): "qmix needs discrete actions, and those of Collective are Box",
+    ("pqn", "swarm"): "pqn needs discrete actions, and those of Swarm are Box",
+    ("pqn", "collective"): "pqn needs discrete actions, and those of Collective are Box",
     ("ospo", "gymnax/CartPole-v1"): "ospo compares the agents of a step, and CartPole_v1 has one",
 }
 # Each algorithm and each environment at least once.
@@ -42,6 +45,7 @@ COVER = [
     ("mappo", "collective"),
     ("qmix", "smax"),
     ("qmix", "jaxmarl/MPE_simple_spread_v3"),
+    ("pqn", "smax"),
     ("ospo", "ride_dispatch"),
 ]
 PAIRS = list(itertools.product(ALGORITHMS, ENVIRONMENTS))

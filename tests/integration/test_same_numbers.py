@@ -54,6 +54,7 @@ OSPO = {
     "learning_rate": 1e-3,
     "normalize_observations": False,
 }
+PQN = ROLLOUTS | {"num_epochs": 2, "num_minibatches": 4, "hidden": (32, 32)}
 CASES = {
     "ppo cartpole": PPO,
     "ppo cartpole gru": PPO | {"core": "gru", "share_body": True},
@@ -69,6 +70,8 @@ CASES = {
     "qmix smax": QMIX,
     "qmix smax gru vdn": QMIX | {"core": "gru", "mixer": "vdn"},
     "qmix smax none": QMIX | {"mixer": "none", "double_q": False},
+    "pqn smax": PQN | {"normalize_observations": True},
+    "pqn smax qmix": PQN | {"mixer": "qmix", "core": "mlp"},
     "ospo items": OSPO,
     "ospo items group": OSPO | {"advantage": "group", "normalize": "buffer", "scorer": "pair_mlp", "equity_coef": 0.1},
     "ospo candidates": OSPO | {"stay_near_best": True},

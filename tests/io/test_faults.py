@@ -198,8 +198,8 @@ WIDE = """
 import sys, jax, importlib
 from toys import Corridor
 from marljax.training.trainer import make_train
-own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4, core="mlp")}
-for name in ("ppo", "ippo", "mappo", "ospo", "qmix"):
+own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4, core="mlp"), "pqn": dict(num_minibatches=2, core="mlp")}
+for name in ("ppo", "ippo", "mappo", "ospo", "qmix", "pqn"):
     algo = importlib.import_module(f"marljax.algos.{name}")
     env = algo.present(Corridor()) if hasattr(algo, "present") else Corridor()
     given = own.get(name, dict(num_minibatches=2, num_epochs=1))

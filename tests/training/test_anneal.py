@@ -12,6 +12,7 @@ from marljax.testing import check_env
 
 OWN = {  # settings of each algorithm's own
     **{name: {"num_epochs": 1, "num_minibatches": 1} for name in ("ppo", "ippo", "mappo")},
+    "pqn": {"num_epochs": 1, "num_minibatches": 1, "core": "mlp"},
     "ospo": {"num_epochs": 1, "num_minibatches": 1, "normalize": "buffer"},
     "qmix": {"learning_starts": 0, "buffer_size": 64, "core": "mlp"},
 }

@@ -6,7 +6,7 @@ import numpy as np
 import probes
 import pytest
 
-from marljax.algos import mappo, ospo, ppo, qmix
+from marljax.algos import mappo, ospo, ppo, pqn, qmix
 from marljax.learning.rollout import Inputs
 from marljax.training.evaluation import Evaluator, LearnedPolicy, play, record
 from marljax.training.mesh import make_mesh
@@ -103,16 +103,16 @@ def test_fewer_episodes_are_the_first_of_many_and_the_recorded_one_is_the_first_
                 assert [each.metrics["return"] for each in recorded] == np.asarray(played)[indices].tolist()
 
 
-@pytest.mark.parametrize("algorithm", [ppo, mappo, qmix, ospo], ids=lambda algorithm: algorithm.__name__.split(".")[-1])
+@pytest.mark.parametrize("algorithm", [ppo, mappo, qmix, pqn, ospo], ids=lambda algorithm: algorithm.__name__.split(".")[-1])
 def test_a_recorded_episode_explains_the_actions_that_were_taken(algorithm):
     config = algorithm.Config(hidden=(16, 16), **({} if algorithm is ospo else {"core": "gru"}))
     policy = untrained(algorithm, joint(probes.Probe()) if algorithm is ppo else probes.Probe(), config)
     env = policy.env
     for episode in record(env, MEMORY, policy, policy.initial_carry(), jax.random.key(0), episodes=[3, 1]):
-        chances = episode.explanation["action_value" if algorithm is qmix else "probability"]
+        chances = episode.explanation["action_value" if algorithm in (qmix, pqn) else "probability"]
         chances = chances.reshape(*chances.shape[:2], -1, 2)  # of the actions of each agent that a controller has
         np.testing.assert_array_equal(np.argmax(chances[:-1], -1).reshape(4, 2), episode.actions.reshape(4, 2))
-        if algorithm is not qmix:
+        if algorithm not in (qmix, pqn):
             np.testing.assert_allclose(chances.sum(-1), 1.0, rtol=1e-5)
         assert ("value" in episode.explanation) == (algorithm in (ppo, mappo))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import marljax
+from marljax.baselines import pretrained
 from marljax.config import compose
 from marljax.errors import UserError
 from marljax.reporting import report
@@ -79,7 +80,6 @@ def test_a_shipped_policy_scores_what_its_card_says(name):
         assert metrics[metric].mean() == pytest.approx(first, rel=0.02, abs=0.02), metric
 
 
-def test_shipped_policies_are_small():
-    sizes = [path.stat().st_size for path in policy_file.pretrained().values()]
-    assert len(sizes) > 0
-    assert sum(sizes) < 3_000_000
+def test_every_policy_of_the_command_is_shipped_and_small():
+    assert list(policy_file.pretrained()) == sorted(pretrained.COMMANDS)
+    assert sum(path.stat().st_size for path in policy_file.pretrained().values()) < 3_000_000

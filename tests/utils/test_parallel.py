@@ -19,7 +19,7 @@ import probes
 import pytest
 from jax.sharding import PartitionSpec
 
-from marljax.algos import ippo, mappo, ospo, ppo, qmix
+from marljax.algos import ippo, mappo, ospo, ppo, pqn, qmix
 from marljax.learning.rollout import TrainState, collect
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
@@ -36,6 +36,7 @@ CONFIGS = {
     ippo: ippo.Config(**SMALL, **EPOCHS),
     mappo: mappo.Config(**SMALL, **EPOCHS),
     qmix: qmix.Config(**SMALL, core="mlp", gradient_steps=1, buffer_size=512, batch_size=8, learning_starts=0),
+    pqn: pqn.Config(**SMALL, **EPOCHS, core="mlp"),
     ospo: ospo.Config(**SMALL, **EPOCHS, normalize_observations=False),
 }
 # One minibatch: shards shuffle on their own, so only whole-batch steps can agree.
@@ -169,13 +170,14 @@ def run_checks():
     assert jax.device_count() == 8
     for algorithm in CONFIGS:
         check_replicas_on_devices_of_their_own(algorithm)
-    for algorithm in (mappo, qmix, ospo):  # ppo, ippo and mappo share their learner
+    for algorithm in (mappo, qmix, pqn, ospo):  # ppo, ippo and mappo share their learner
         check_shards_agree(algorithm)
     for algorithm in (mappo, qmix):
         check_replicas_and_environments(algorithm)
     check_updates(mappo, CONFIGS[mappo].replace(**WHOLE))
     check_updates(ospo, CONFIGS[ospo].replace(**WHOLE))
     check_updates(qmix, CONFIGS[qmix])
+    check_updates(pqn, CONFIGS[pqn].replace(**WHOLE))
     check_learning(mappo, LEARNER)
 
 

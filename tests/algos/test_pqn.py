@@ -1,0 +1,178 @@
+"""PQN: λ-returns, replay of the rollout, and learning on problems with known answers."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from devices import on_one_device
+from probes import Probe
+from toys import Corridor, Points
+
+import marljax
+from marljax.algos import pqn
+from marljax.baselines import games
+from marljax.config import compose
+from marljax.errors import UserError
+from marljax.learning import Inputs, Step, gae
+from marljax.training import mesh
+from marljax.training.evaluation import Evaluator
+from marljax.training.trainer import Trainer, make_train
+from marljax.utils.pytrees import to_host
+
+GAMMA = 0.9
+KEY = jax.random.key(0)
+SMALL = dict(num_envs=4, rollout_length=5, hidden=(16, 16), num_epochs=2, num_minibatches=2)
+
+NETWORKS = [("qmix", "mlp"), ("vdn", "gru"), ("none", "gru"), ("qmix", "gru"), ("vdn", "mlp"), ("none", "mlp")]
+MARKED = [network if number < 2 else pytest.param(network, marks=pytest.mark.slow) for number, network in enumerate(NETWORKS)]
+
+
+@pytest.fixture(scope="module", params=MARKED, ids="-".join)
+def trained(request):
+    """Every probe trained in one vmapped program: the variant is an env param."""
+    mixer, core = request.param
+    usual = dict(total_steps=64_000, num_envs=32, rollout_length=8, num_minibatches=4, learning_rate=3e-3, epsilon_decay=0.3)
+    config = pqn.Config(**usual, mixer=mixer, core=core, hidden=(32, 32), gamma=GAMMA)
+    train = jax.jit(jax.vmap(make_train(pqn, Probe(), config)))
+    result = train(jax.random.split(KEY, 8), {"env.variant": jnp.arange(8)})
+    return config, result.metrics, on_one_device(jax.vmap(functools.partial(first_values, config)), result, jnp.arange(8))
+
+
+def first_values(config, result, variant):
+    """Values of the best actions [E, A or 1] in first timesteps, and the observations [E, A, O] they belong to."""
+    params, env_params = result.state.learner.params, probes.ProbeParams(variant=variant)
+    env_state, timestep = marljax.vectorize(Probe(), 64).reset(KEY, env_params)
+    networks, inputs = pqn.make_networks(Probe(), config), pqn.get_inputs(Probe(), config, env_params, env_state, timestep)
+    _, values = networks.action_values(params, inputs, pqn.initial_carry(Probe(), config, 64))
+    return networks.mix(params, values.max(-1), inputs)[0], timestep.obs
+
+
+@pytest.mark.parametrize(
+    ("variant", "answer"),
+    [(probes.CONSTANT, 1.0), (probes.DELAYED, GAMMA), (probes.TRUNCATED, 1.0 / (1.0 - GAMMA))],
+    ids=["constant", "delayed", "truncated"],
+)
+def test_value_of_the_first_state(trained, variant, answer):
+    config, _, (values, _) = trained
+    # where every agent has the same value: rewards of a team, too, are means over agents
+    np.testing.assert_allclose(values[variant], np.full((64, 2 if config.mixer == "none" else 1), answer), rtol=0.05)
+
+
+def test_value_tracks_the_observation(trained):
+    config, _, (values, obs) = trained
+    cue = obs[probes.TRACKING][..., 0]
+    expected = cue if config.mixer == "none" else cue.mean(-1, keepdims=True)
+    np.testing.assert_allclose(values[probes.TRACKING], expected, atol=0.1)
+
+
+@pytest.mark.parametrize("variant", [probes.CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
+def test_policy_finds_the_best_actions(trained, variant):
+    """While 5 % of its actions are random, each of which is wrong half of the time."""
+    assert final_return(trained, variant) > 0.92
+
+
+def test_only_a_gru_remembers(trained):
+    reached = final_return(trained, probes.MEMORY)
+    assert reached > 0.92 if trained[0].core == "gru" else 0.4 < reached < 0.6
+
+
+def final_return(trained, variant):
+    sums, counts = (trained[1][name][variant, -10:].sum() for name in ("sum_return", "episodes"))
+    return float(sums / counts)
+
+
+@pytest.mark.parametrize("core", ["mlp", "gru"])
+@pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
+def test_the_first_gradient_step_sees_the_values_of_the_rollout(core, mixer, monkeypatch):
+    """Across starts of episodes, and from recurrent states in mid-episode; without exploration the actions are the best."""
+    loss = pqn.td_loss
+
+    def with_gap(weights, networks, params, batch, carry):
+        _, values = networks.action_values(params, batch.transition.inputs, carry)
+        chosen = jnp.take_along_axis(values, batch.transition.action[..., None], axis=-1)[..., 0]
+        gap = jnp.abs(networks.mix(params, chosen, batch.transition.inputs) - batch.transition.team_value)
+        total, metrics = loss(weights, networks, params, batch, carry)
+        first = jnp.any(batch.transition.inputs.first)
+        return total, metrics | {"gap": jnp.max(jnp.where(batch.mask, gap, 0.0)), "starts": 1.0 * first}
+
+    monkeypatch.setattr(pqn, "td_loss", with_gap)
+    changes = dict(core=core, mixer=mixer, epsilon_start=0.0, epsilon_end=0.0, num_epochs=1, num_minibatches=1, total_steps=120)
+    metrics = jax.jit(make_train(pqn, Corridor(), pqn.Config(**(SMALL | changes))))(KEY).metrics
+    assert metrics["starts"].max() == 1.0
+    np.testing.assert_allclose(metrics["gap"], 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", ["vdn", "none"])
+def test_targets_are_the_papers_lambda_returns(mixer):
+    """Against the recursion of Gallici et al. 2024 in NumPy, with terminations, truncations and dead agents anywhere."""
+    steps, rows, agents, td_lambda = 7, 5, 3, 0.6
+    config, rng = pqn.Config(mixer=mixer, reward_scale=2.0), np.random.default_rng(0)
+    alive = rng.random((steps + 1, rows, agents)) < 0.8
+    terminated, truncated, last = rng.random((3, steps, rows)) < 0.2
+    reward = rng.normal(size=(steps, rows, agents)) * alive[:-1]
+    value = rng.normal(size=(steps + 1, rows, agents if mixer == "none" else 1))
+    rollout = pqn.Transition(Inputs(None, None, None, alive[:-1]), last, None, value[:-1])
+    step, mask = pqn.team_rewards(config, rollout, Step(reward, alive[1:], terminated, terminated | truncated))
+    _, target = gae(step, jnp.array(value[:-1]), jnp.array(value[-1]), GAMMA, td_lambda)
+
+    earned, lives = 2.0 * reward, alive[1:]
+    if mixer == "vdn":
+        earned, lives = earned.sum(-1, keepdims=True) / agents, np.ones((steps, rows, 1), bool)
+    np.testing.assert_array_equal(
+        mask, np.broadcast_to(~last[..., None] & (alive[:-1] if mixer == "none" else True), lives.shape)
+    )
+    expected = np.zeros(earned.shape)
+    for t, row, agent in reversed(list(np.ndindex(*earned.shape))):
+        ahead = value[t + 1, row, agent]
+        if t + 1 < steps and not truncated[t, row]:
+            ahead = (1 - td_lambda) * ahead + td_lambda * expected[t + 1, row, agent]
+        expected[t, row, agent] = earned[t, row, agent] + GAMMA * (lives[t, row, agent] and not terminated[t, row]) * ahead
+    np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_one_agent_is_mixed_with_nobody():
+    configs = [pqn.Config(**SMALL, mixer=mixer, total_steps=200) for mixer in ("vdn", "none")]
+    mixed, alone = (jax.jit(make_train(pqn, probes.Drift(), config))(KEY) for config in configs)
+    chex.assert_trees_all_equal(mixed.state.learner.params, alone.state.learner.params)
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "line"),
+    [
+        (Points(), {}, "discrete actions.*ippo or mappo"),
+        (Corridor(compete=True), {}, "mixer=none"),
+        (Corridor(), {"core": "gru", "hidden": (16,)}, "core=gru"),
+        (Corridor(), {"num_minibatches": 3}, "num_minibatches"),
+    ],
+    ids=["continuous", "teams", "gru", "minibatches"],
+)
+def test_user_errors(env, changes, line):
+    with pytest.raises(UserError, match=line):
+        jax.eval_shape(make_train(pqn, env, pqn.Config(**(SMALL | changes))), KEY)
+
+
+def test_chunks_of_any_size_give_the_same_run():
+    config = pqn.Config(**SMALL, core="gru", mixer="qmix", normalize_observations=True, total_steps=160)
+    trainer, ends = Trainer(pqn, Corridor(), config, mesh.make_mesh()), []
+    for chunks in ((4, 4), (1, 5, 2)):
+        replicas = trainer.init(jax.random.split(KEY, 2), Corridor().default_params)
+        for size in chunks:
+            replicas, _ = trainer.run(replicas, size)
+        ends.append(replicas)
+    chex.assert_trees_all_equal(*(jax.tree.map(to_host, end) for end in ends))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mixer", "answer"), [("qmix", 8.0), ("vdn", 7.0)])
+def test_the_two_step_game(mixer, answer):
+    """Of Rashid et al. 2018: a sum of values settles for 7, a monotonic mixture finds 8. As in the paper all actions are random;
+    λ-returns would be those of random second actions, so targets are one-step ones."""
+    run = compose.compose("pqn", ["env=custom", *games.PLAYED["two-step"][0], f"algo.mixer={mixer}", "algo.core=mlp"])
+    config = run.config.replace(total_steps=60_000, num_envs=64, rollout_length=4, epsilon_end=1.0, td_lambda=0.0)
+    params = jax.jit(jax.vmap(make_train(pqn, run.env, config)))(jax.random.split(KEY, 2)).state.learner.params
+    played = Evaluator(run.env, 1).learned(pqn, config, params, run.env_params, KEY)
+    np.testing.assert_array_equal(played["return"], np.full((2, 1), answer))
