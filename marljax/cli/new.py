@@ -65,7 +65,7 @@ def environment(name: str, options: Sequence[str]) -> tuple[str, list[str]]:
         raise UserError(f"a class {class_name} would hide marljax's own; choose another name, such as my_{name}")
     check = f"from marljax.testing import check_env; from {name} import {class_name}; check_env({class_name}())"
     target = f"env=custom env.target={name}:{class_name}"
-    commands = [f'python -c "{check}"', f"marljax train mappo {target} algo.total_steps=2e5"]
+    commands = [f'python -c "{check}"', f"marljax train mappo {target} algo.agent_id=true"]
     return template.replace("Pads", class_name), commands
 
 

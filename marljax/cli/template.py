@@ -38,9 +38,10 @@ class PadsState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Pads(Environment):
-    """Agents cover pads, one each: a pad pays 1 in every step, in equal shares to the agents on it.
+    """Agents cover pads, and all earn the share of pads that are covered.
 
-    Observation: the agent's own cell, and the offsets of the pads, nearest first, and of all agents, over the grid's size.
+    Observation: the agent's own cell, and of each pad, nearest first, the offset and whether another agent is on it; all lengths
+    over the grid's size.
     """
 
     agents: int = option(3, low=1, high=9, help="A, also the number of pads")  # options shape the program
@@ -56,7 +57,7 @@ class Pads(Environment):
 
     @property
     def observation_space(self) -> Box:
-        return Box((2 + 4 * self.agents,), -1.0, 1.0)
+        return Box((2 + 3 * self.agents,), -1.0, 1.0)
 
     @property
     def default_params(self) -> PadsParams:
@@ -80,17 +81,17 @@ class Pads(Environment):
         moves = jax.random.uniform(key, (self.agents, 1)) >= env_params.slip
         agents = jnp.clip(state.agents + moves * jnp.array(MOVES)[action], 0, self.size - 1)
         state = state.replace(agents=agents, step=state.step + 1)
-        on = on_pad(state)
-        reward = jnp.sum(on / jnp.maximum(jnp.sum(on, axis=0), 1), axis=1)
+        reward = jnp.full(self.agents, jnp.mean(jnp.any(on_pad(state), axis=0)))
         # Terminated: the task is over, nothing more can be earned. Truncated: only the episode is, and values go on.
         return state, Outcome(reward, terminated=jnp.array(False), truncated=state.step >= env_params.duration)
 
     def observe(self, state: PadsState, env_params: PadsParams) -> View:
-        own = state.agents[:, None]
-        pads = state.pads - own
-        nearest_first = jnp.argsort(jnp.sum(jnp.abs(pads), axis=-1), axis=1)
+        on, offsets = on_pad(state), state.pads - state.agents[:, None]
+        taken = jnp.sum(on, axis=0) - on > 0
+        pads = jnp.concatenate([offsets / self.size, taken[..., None]], axis=-1)
+        nearest_first = jnp.argsort(jnp.sum(jnp.abs(offsets), axis=-1), axis=1)
         pads = jnp.take_along_axis(pads, nearest_first[..., None], axis=1)
-        obs = jnp.concatenate([own, pads, state.agents - own], axis=1).reshape(self.agents, -1) / self.size
+        obs = jnp.concatenate([state.agents / self.size, pads.reshape(self.agents, -1)], axis=1)
         mask, alive = jnp.ones((self.agents, len(MOVES)), bool), jnp.ones(self.agents, bool)
         return View(obs, mask, alive, {"covered": jnp.mean(jnp.any(on_pad(state), axis=0))})
 
