@@ -3,15 +3,17 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from marljax.cli.exit_status import HELP_FLAGS, guarded, reject_flags
-from marljax.errors import unknown
-from marljax.io import terminal
+from marljax.errors import UserError, unknown
+from marljax.io import run_folder, terminal
 from marljax.version import __version__
 
 USAGE = """usage:
   marljax train <algorithm> env=<name> [key=value …]   train; also python algos/<algorithm>.py env=<name> …
+  marljax train resume=<run folder>                    go on with a run; algo.total_steps=<more> for longer
   marljax info <environment> [env.<key>=value …]       describe an environment: observations, actions, options, metrics
   marljax evaluate <run folder> [key=value …]          play frozen episodes with the trained policy, next to scripted ones
   marljax replay <run folder> [key=value …]            write episodes as a page for a browser, or one as GIF or MP4
@@ -113,10 +115,18 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _train_any(arguments: Sequence[str]) -> int:
-    """``marljax train <algorithm> …``."""
-    if arguments and arguments[0] not in HELP_FLAGS:
-        return _train(arguments[0].removeprefix("algo="), arguments[1:])
+    """``marljax train <algorithm> …``, or ``marljax train resume=<run folder> …``, which names the algorithm."""
     from marljax import registry
+
+    if arguments and arguments[0] not in HELP_FLAGS:
+        first, *others = arguments
+        if "=" not in first.removeprefix("algo="):
+            return _train(first.removeprefix("algo="), others)
+        folder = next((word.partition("=")[2] for word in arguments if word.startswith("resume=")), "")
+        if not folder:
+            known = ", ".join(sorted(registry.ALGORITHMS))
+            raise UserError(f"choose an algorithm, such as marljax train mappo env=merge; known: {known}")
+        return _train(run_folder.read_config(Path(folder))["algo_name"], arguments)
     from marljax.config import compose
 
     print(TRAIN_HELP.format(command="marljax train <algorithm>", algo="<algorithm>"), end="")

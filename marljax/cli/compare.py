@@ -26,6 +26,7 @@ class CompareOptions(Group):
     metric: str | None = option(None, help="of the final evaluation; null: the environment's first one")
     lowest: bool | None = option(None, help="less is better; null: as the environment says")
     which: Which = option("best", choices=typing.get_args(Which), help="parameters of every seed")
+    differ: tuple[str, ...] = option((), help="env.<key> in which runs may differ; each was scored in its own environment")
     out: str = option("compare", help="files to write, without their ending, or a folder for compare.md and the others")
 
 
@@ -39,10 +40,11 @@ def compare(arguments: Sequence[str]) -> int:
     from marljax.training.progress import print_line
 
     runs, left_out = groups.read_runs(groups.find_runs(names))
-    groups.check_comparable(runs)
+    groups.check_comparable(runs, options.differ)
     metric, unrecorded = comparison.choose_metric(runs, options.metric, options.lowest)
-    found, task = groups.grouped(runs, options.which), stored.scenario(runs[0].tree)
-    compared = comparison.compare(found, metric, options.which, task, [*left_out, *unrecorded])
+    found, task = groups.grouped(runs, options.which, options.differ), stored.scenario(runs[0].tree)
+    own = [f"each run was scored in its own environment: {', '.join(options.differ)} may differ"] if options.differ else []
+    compared = comparison.compare(found, metric, options.which, task, [*left_out, *unrecorded, *own])
     screen = terminal.screen()
     screen.print(comparison.table(compared))
     for line in compared.notes:

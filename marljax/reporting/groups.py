@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marljax.config.convert import flatten, format_value
-from marljax.errors import UserError
+from marljax.errors import UserError, unknown
 from marljax.io import checkpoint, run_folder
 from marljax.io.metrics_log import Row, read_rows
 from marljax.io.run_folder import Which
@@ -161,15 +161,22 @@ def training_seconds(rows: Iterable[Row], sessions: Iterable[Mapping[str, Any]])
 # --- what can be compared ---------------------------------------------------------------------------------------------
 
 
-def check_comparable(runs: Sequence[StoredRun]) -> None:
-    """Raises ``UserError`` for runs whose scores are of different tasks or episodes, and names what differs."""
+def check_comparable(runs: Sequence[StoredRun], differ: Sequence[str] = ()) -> None:
+    """Raises ``UserError`` for runs whose scores are of different tasks or episodes, and names what differs.
+
+    The options and params of the environment in ``differ`` may: each run was then scored in its own environment.
+    """
     first, *others = runs
+    known = [name for run in runs for name in run.task if name.startswith(ENV)]
+    for name in differ:
+        if name not in known:
+            raise unknown("setting of the environment in differ=", name, known)
     for run in runs:
         if run.tree.get("search", {}).get("judge") == "own" and any(name.startswith(ENV) for name in run.swept):
             raise UserError(f"{run.folder} evaluated each setting in its own environment (search.judge=own); leave it out")
     for run in others:
         one, other = first.task, run.task
-        names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+        names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name) and name not in differ]
         if VERSION in names and None in (one[VERSION], other[VERSION]):
             names.remove(VERSION)
         if not names:
@@ -177,7 +184,10 @@ def check_comparable(runs: Sequence[StoredRun]) -> None:
         names = names[:1] if names[0] == "env" else names
         texts = [f"{name} is {_value(one, name)} in the first and {_value(other, name)} in the second" for name in names[:LISTED]]
         more = f", and {len(names) - LISTED} more differ" if len(names) > LISTED else ""
-        advice = "" if names[0] in ("env", VERSION) else "; marljax evaluate with env.<key>=… plays each in the same environment"
+        alike = "marljax evaluate with env.<key>=… plays each in the same environment"
+        own = [name for name in names if name.startswith(ENV)]
+        advice = "" if names[0] in ("env", VERSION) else f"; {alike}"
+        advice += f", differ=[{','.join(own[:LISTED])}] compares scores in their own" if own == names else ""
         raise UserError(f"{first.folder} and {run.folder} cannot be compared: {'; '.join(texts)}{more}{advice}")
 
 
@@ -188,15 +198,17 @@ def _value(values: Mapping[str, Any], name: str) -> str:
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def grouped(runs: Sequence[StoredRun], which: Which) -> list[Group]:
+def grouped(runs: Sequence[StoredRun], which: Which, differ: Sequence[str] = ()) -> list[Group]:
     """The seeds of all runs in groups of equal settings, in the order of the runs.
 
-    Runs that differ in seeds only are one group; where they share a seed, each is its own.
+    Runs that differ in seeds only are one group; where they share a seed, each is its own. The settings of the environment in
+    ``differ`` count as settings.
     """
     swept = [name for run in runs for name in run.swept if name.startswith(ENV)]
     found: dict[str, tuple[str, dict[str, Any], list[Seed]]] = {}
     for run in runs:
         rows, params = _rows(run), {name: run.tree["env_params"].get(name.removeprefix(ENV)) for name in swept}
+        params |= {name: run.task.get(name) for name in differ}
         for result in run.results.seeds:
             own = {name if name.startswith(ENV) else f"algo.{name}": value for name, value in result.values.items()}
             settings = params | run.settings | own

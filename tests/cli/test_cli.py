@@ -85,7 +85,7 @@ def test_a_stopped_run_leaves_a_curve_and_says_how_to_resume(tmp_path, terminate
     assert (folder / "curve.png").exists()
     advice = capsys.readouterr().out.split("continue with: ")[1].splitlines()[0]
     assert shlex.split(advice) == ["marljax", "train", "tiny", f"resume={folder}"]
-    assert console(*shlex.split(advice)[1:], "render=false") == 0
+    assert console("train", f"resume={folder}", "render=false") == 0  # the algorithm is the run's
     sessions = json.loads((folder / "run.json").read_text())["sessions"]
     assert [session["status"] for session in sessions] == ["interrupted", "finished"]
     assert all(session["seconds"] > session["training_seconds"] > 0 for session in sessions)
@@ -186,6 +186,8 @@ def test_replay_writes_an_animation(folder, tmp_path, capsys):
         (["train", "tin", "env=corridor"], "tiny"),
         (["train", "tiny", "env=coridor"], "corridor"),
         (["train", "tiny", "resume=nowhere"], "nowhere is not a run folder"),
+        (["train", "resume=nowhere"], "nowhere is not a run folder"),
+        (["train", "env=corridor"], "choose an algorithm, such as marljax train mappo env=merge"),
         (["info", "coridor"], "corridor"),
         (["info", "corridor", "seeds=2"], "leave out seeds"),
         (["info", "corridor", "env.limt=3"], "env.limt'.*env.limit"),

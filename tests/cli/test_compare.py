@@ -164,6 +164,21 @@ def test_runs_of_different_tasks_are_refused(make, changes, difference, capsys, 
     assert not (tmp_path / "compare.md").exists()
 
 
+def test_settings_of_the_environment_may_differ_where_the_user_says_so(make, capsys, tmp_path):
+    """A changed reward weight is a group's label, and another difference is refused still."""
+    runs = make("first", [1.0, 2.0, 3.0]), make("other", [4.0, 5.0, 6.0], env_params__crash_penalty=400.0)
+    assert console("compare", *runs, f"out={tmp_path}", "metric=crash", "differ=[env.crash_penalty]") == 0
+    shown, page = " ".join(capsys.readouterr().out.split()), (tmp_path / "compare.md").read_text()
+    assert all(f"| mappo env.crash_penalty={penalty} |" in page for penalty in (200, 400))
+    assert "scored in its own environment: env.crash_penalty may differ" in shown
+    assert console("compare", *runs, f"out={tmp_path}") == 2
+    assert "differ=[env.crash_penalty] compares" in capsys.readouterr().err
+    assert console("compare", *runs, make("denser", [1.0], env__density="hard"), "differ=[env.crash_penalty]") == 2
+    assert "env.density is easy in the first and hard" in capsys.readouterr().err
+    assert console("compare", *runs, "differ=[env.crash_penalti]") == 2
+    assert "env.crash_penalty" in capsys.readouterr().err
+
+
 def test_unfinished_and_damaged_runs_are_left_out_with_a_line(make, capsys):
     good, stopped = make("good", [1.0, 2.0]), make("stopped", [1.0, 2.0], done=200, sessions=((0, "interrupted"),))
     edited, empty = make("edited", [1.0, 2.0]), make("empty", [3.0])
