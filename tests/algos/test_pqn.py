@@ -35,7 +35,7 @@ MARKED = [network if number < 2 else pytest.param(network, marks=pytest.mark.slo
 def trained(request):
     """Every probe trained in one vmapped program: the variant is an env param."""
     mixer, core = request.param
-    usual = dict(total_steps=64_000, num_envs=32, rollout_length=8, num_minibatches=4, learning_rate=3e-3, epsilon_decay=0.3)
+    usual = dict(total_steps=24_000, num_envs=16, rollout_length=8, num_minibatches=2, learning_rate=5e-3, epsilon_decay=0.3)
     config = pqn.Config(**usual, mixer=mixer, core=core, hidden=(32, 32), gamma=GAMMA)
     train = jax.jit(jax.vmap(make_train(pqn, Probe(), config)))
     result = train(jax.random.split(KEY, 8), {"env.variant": jnp.arange(8)})

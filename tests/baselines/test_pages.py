@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, qmix_compare, swarm
+from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, swarm
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.harness.result_cache import ResultCache, summarise
@@ -22,6 +22,7 @@ TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, u
         (qmix_compare, "QMIX, marljax; QMIX, JaxMARL's loop"),
         (jaxmarl_compare, "; ".join(jaxmarl_compare.LOOPS.values())),
         (mpe, "simple_spread, IPPO; simple_spread, MAPPO"),
+        (pqn_compare, "; ".join(pqn_compare.LOOPS.values())),
         (games, "QMIX two-step; QMIX climbing"),
     ],
 )

@@ -11,15 +11,17 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import marljax
-from marljax.algos import ppo, qmix
-from marljax.baselines import cartpole, jaxmarl_compare, qmix_compare
+from marljax.algos import ppo, pqn, qmix
+from marljax.baselines import cartpole, jaxmarl_compare, pqn_compare, qmix_compare
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
 from marljax.baselines.rivals import ppo as purejaxrl_ppo
+from marljax.baselines.rivals import pqn as jaxmarl_pqn
 from marljax.baselines.rivals import qmix as jaxmarl_qmix
 from marljax.core.spaces import Discrete
 from marljax.core.types import TimeStep
+from marljax.learning.advantages import gae
 from marljax.learning.rollout import Inputs, Step
 from marljax.training import mesh
 from marljax.utils import stats
@@ -125,16 +127,20 @@ def rollouts(length=8, rows=6):
     return theirs, qmix.Rollout(inputs, never, action[:-1], reward[:-1], done[1:], done[1:], recurrent)
 
 
-def as_theirs(weights):
-    """Our networks' weights, or their gradients, in the structure of JaxMARL's networks."""
-    layers = weights["agent"]["params"]
-    core = layers["Core_0"]["GRU_0"]
+def gru_as_theirs(core):
+    """Our GRU's weights in the structure of flax's."""
     parts = [jnp.split(part, 3, -1) for part in (core["input"]["kernel"], core["input"]["bias"], core["recurrent"])]
     cell = {}
     for gate, kernel, bias, recurrent in zip("rzn", *parts, strict=True):
         cell |= {f"i{gate}": {"kernel": kernel, "bias": bias}, f"h{gate}": {"kernel": recurrent}}
     cell["hn"]["bias"] = core["bias"]
-    body = {"Dense_0": layers["Core_0"]["Dense_0"], "ScanResetGRU_0": {"GRUCell_0": cell}}
+    return {"GRUCell_0": cell}
+
+
+def as_theirs(weights):
+    """Our networks' weights, or their gradients, in the structure of JaxMARL's networks."""
+    layers = weights["agent"]["params"]
+    body = {"Dense_0": layers["Core_0"]["Dense_0"], "ScanResetGRU_0": gru_as_theirs(layers["Core_0"]["GRU_0"])}
     found = {"agent": {"params": {"Recurrent_0": body, "Dense_0": layers["Dense_0"]}}}
     if weights["mixer"]:
         names = ("first_hidden", "first", "bias", "second_hidden", "second", "offset_hidden", "offset")
@@ -180,6 +186,55 @@ def test_both_qmix_loops_learn_the_same_from_the_same_rollouts(mixer):
     mine = on_one_device(jax.value_and_grad(our_loss), weights, target, batch)
     loss, gradient = jax.jit(jax.value_and_grad(their_loss))(as_theirs(weights), as_theirs(target), timesteps)
     assert_close((mine[0], as_theirs(mine[1])), (loss, gradient))
+    assert loss > 0.1
+
+
+def test_both_pqn_loops_learn_the_same_from_the_same_rollout():
+    """The loss of the first gradient step and its gradient: λ-returns and networks, in two programs written apart. Theirs does
+    not train on the last step, after which it expects what it expected before."""
+    found = pqn_compare.configs(pqn_compare.PROBLEMS["simple_spread"], Plan())
+    ours, theirs = found["ours"].replace(hidden=(32, 32, 32)), dataclasses.replace(found["theirs"], hidden=32)
+    assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update)
+    timesteps, batch = rollouts()
+    inputs = jax.tree.map(lambda leaf: leaf[:-1], batch.inputs)._replace(state=batch.inputs.state[:-1, :, :0])
+    length, rows = batch.terminated.shape
+    ends = batch.terminated.at[-1].set(False)
+    networks = pqn.make_networks(OUR_ENV, ours)
+    params = jax.jit(lambda key: networks.init(key, key, inputs))(jax.random.key(1))
+    carry = jax.random.normal(jax.random.key(2), (rows, len(AGENTS), 32))
+    steps = Step(batch.reward, inputs.alive, ends, ends)
+
+    def our_loss(weights):
+        now = params._replace(**weights)
+        best = networks.mix(now, networks.action_values(now, inputs, carry)[1].max(-1), inputs)
+        rollout = pqn.Transition(inputs, batch.last, batch.action, jax.lax.stop_gradient(best))
+        team, mask = pqn.team_rewards(ours, rollout, steps)
+        _, target = gae(team, rollout.team_value, rollout.team_value[-1], ours.gamma, ours.td_lambda)
+        trained = pqn.Batch(rollout, mask.at[-1].set(False), target)
+        return pqn.td_loss(weights, networks, params, trained, carry)[0]
+
+    def by_row(values):
+        """[T, A·E, …] as theirs."""
+        return jnp.moveaxis(values, 2, 1).reshape(length, -1, *values.shape[3:])
+
+    flat_carry = jnp.moveaxis(carry, 1, 0).reshape(1, -1, 32)
+    obs = jnp.concatenate([timesteps.obs[agent] for agent in AGENTS], axis=1)[:-1]
+    mask = by_row(inputs.action_mask)
+    reward = theirs.reward_scale * batch.reward.sum(-1)
+    their_batch = jaxmarl_pqn.Transition(flat_carry, obs, by_row(inputs.first), mask, by_row(batch.action), reward, ends)
+    env = SimpleNamespace(agents=AGENTS, num_agents=len(AGENTS), action_space=THEIR_ENV.action_space)
+
+    def structured(weights):
+        layers = weights["agent"]["params"]
+        core = {name: layer for name, layer in layers["Core_0"].items() if name != "GRU_0"}
+        return core | {"ScanResetGRU_0": gru_as_theirs(layers["Core_0"]["GRU_0"]), "Dense_2": layers["Dense_0"]}
+
+    weights = {"agent": params.agent, "mixer": {}}
+    mine = on_one_device(jax.value_and_grad(our_loss), weights)
+    (loss, _), gradient = jax.jit(jax.value_and_grad(lambda w: jaxmarl_pqn.loss(w, env, theirs, {}, their_batch), has_aux=True))(
+        structured(weights)
+    )
+    assert_close((mine[0], structured(mine[1])), (loss, gradient))
     assert loss > 0.1
 
 
