@@ -1,7 +1,7 @@
 """PQN (Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning"): Q-learning from the rollout at hand, without replay
 buffer and target network.
 
-Many parallel environments take the place of replay, layer normalisation that of a target network: gradient steps regress values
+Many parallel environments replace the replay buffer, and layer normalisation the target network: gradient steps regress values
 on the λ-returns of the rollout (Peng's Q(λ)), in shuffled minibatches. A team's value is the sum of its agents' values
 (``mixer=vdn``, Sunehag et al. 2018) or a monotonic function of them (``qmix``, Rashid et al. 2018); with ``none`` each agent
 learns from its own rewards. ``python algos/pqn.py env=smax env.scenario=3m`` trains it.
@@ -62,7 +62,7 @@ class Config(RolloutConfig):
     # Networks
     core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the agents' hidden layers")
-    layer_norm: bool = static(True, help="normalise hidden layers before their activation, in place of a target network")
+    layer_norm: bool = static(True, help="normalise dense hidden layers before their activation")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers but the mixing network's")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     share_parameters: bool = static(True, help="one network for all agents; false: each has its own")
@@ -120,7 +120,8 @@ class Networks(NamedTuple):
     init: Callable[[jax.Array, jax.Array, Inputs], Params]  # keys of agents and mixer
     # Params, inputs, recurrent state → recurrent state after the last step, Q [T, E, A, n].
     action_values: Callable[[Params, Inputs, Any], tuple[Any, jax.Array]]
-    # Params, Q of chosen actions [T, E, A], inputs → Q_tot [T, E, 1]; without a mixer Q itself. Who is not alive adds nothing.
+    # Params, Q of chosen actions [T, E, A], inputs → Q_tot [T, E, 1], to which agents that are not alive add nothing; without a
+    # mixer Q itself.
     mix: Callable[[Params, jax.Array, Inputs], jax.Array]
     update_stats: Callable[[Params, Inputs, jax.Array], Params]  # with the observations and states in a mask [T, E]
 
@@ -129,7 +130,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     """The networks that ``config`` describes."""
     assert isinstance(env.action_space, Discrete)
     encoder = nn.ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
-    sizes = nn.Sizes(config.core, config.hidden, (), config.activation, None, config.network_dtype, config.layer_norm)
+    sizes = nn.Sizes(config.core, config.hidden, (), config.activation, dtype=config.network_dtype, layer_norm=config.layer_norm)
     agent = nn.PerAgent(nn.Actor(env.action_space.n, sizes, scale=1.0), env.num_agents, config.share_parameters)
     mixer = nn.Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 

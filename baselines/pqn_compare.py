@@ -10,7 +10,7 @@ from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Comparison, Plan
 from marljax.baselines.harness.result_cache import ResultCache
 from marljax.baselines.harness.tables import Page, Section, policy_table
-from marljax.baselines.jaxmarl_compare import NAME, our_env, their_env
+from marljax.baselines.jaxmarl_compare import AGENTS, NAME, our_env, their_env
 from marljax.baselines.rivals import pqn as jaxmarl_pqn
 from marljax.core.environment import Environment
 
@@ -24,6 +24,7 @@ class Problem(NamedTuple):
     make: Callable[[], Environment]
     make_theirs: Callable[[], Any]
     settings: Mapping[str, Any]
+    reward_factor: float  # theirs, the team's, over ours, the mean over agents
 
 
 def smax(scenario: str) -> Problem:
@@ -35,14 +36,14 @@ def smax(scenario: str) -> Problem:
 
         return SMAXLogWrapper(HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario)))
 
-    return Problem(lambda: marljax.make("smax", scenario=scenario), make_theirs, jaxmarl_pqn.SMAX)
+    return Problem(lambda: marljax.make("smax", scenario=scenario), make_theirs, jaxmarl_pqn.SMAX, 1.0)
 
 
-PROBLEMS = {"simple_spread": Problem(our_env, their_env, {}), "3m": smax("3m"), "2s3z": smax("2s3z")}
+PROBLEMS = {"simple_spread": Problem(our_env, their_env, {}, AGENTS), "3m": smax("3m"), "2s3z": smax("2s3z")}
 
 
 def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
-    """Those of all ``LOOPS``; our team's reward is the mean over its agents, theirs the sum, which SMAX shares out."""
+    """Those of all ``LOOPS``."""
     theirs = jaxmarl_pqn.Config(total_timesteps=plan.total_steps, **problem.settings)
     total_steps = theirs.num_updates * theirs.steps_per_update
     ours = pqn.Config(
@@ -56,7 +57,7 @@ def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
         normalize_observations=theirs.norm_inputs,
         gamma=theirs.gamma,
         td_lambda=theirs.td_lambda,
-        reward_scale=theirs.reward_scale * (1 if problem.settings else our_env().num_agents),
+        reward_scale=theirs.reward_scale * problem.reward_factor,
         num_epochs=theirs.num_epochs,
         num_minibatches=theirs.num_minibatches,
         learning_rate=theirs.lr,
@@ -110,10 +111,11 @@ PAGE = Page(
 (`baselines/rivals/pqn.py`) with its settings for MPE ({_MPE.num_envs} environments × {_MPE.num_steps} steps, layers of
 {_MPE.hidden}, {_MPE.num_epochs} epochs of {_MPE.num_minibatches} minibatches, RAdam at {_MPE.lr:g}, γ {_MPE.gamma:g}, λ
 {_MPE.td_lambda:g}) and SMAX ({_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, γ
-{_SMAX.gamma:g}, λ {_SMAX.td_lambda:g}). At these settings five things differ: ours computes λ-returns once per rollout, theirs
-again in every minibatch; ours also trains on the last step of a rollout; ours bootstraps the value of a final observation
-(`limit="truncate"`), to theirs the step limit is terminal; replayed sequences of ours start with the rollout, theirs
-{_SMAX.memory_window} steps before it on SMAX; and ours normalises layers where theirs normalises batches.""",
+{_SMAX.gamma:g}, λ {_SMAX.td_lambda:g}). At these settings ours differs in that it computes λ-returns once per rollout, and
+not again in every minibatch; that it trains on the last step of a rollout, too; that it bootstraps the value of a final
+observation (`limit="truncate"`), where the step limit is terminal to theirs; and in its initial weights, which are orthogonal.
+On SMAX, besides, its sequences start with the rollout, not {_SMAX.memory_window} steps before; it normalises layers, and
+observations by running statistics, where theirs normalises batches; and its learning rate falls per update.""",
     sections=(
         Section(
             "Returns on simple_spread",

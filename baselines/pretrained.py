@@ -1,8 +1,8 @@
 """Trains the policies that come with marljax: ``python baselines/pretrained.py [name …]``.
 
 Each comes from one seed of a tuned command: the best evaluation of its training or the end, whichever returns more on fresh
-episodes, since many evaluations may tie at the best of all returns. A card names the command, the result on other episodes, and
-the versions; ``python baselines/pretrained.py --list`` prints the cards.
+episodes, because several evaluations may share the best return, and the first of them is kept. A card names the command, the
+result on other episodes, and the versions; ``python baselines/pretrained.py --list`` prints the cards.
 """
 
 import json

@@ -134,9 +134,14 @@ def pretrained() -> str:
     rows = []
     for name, path in policy_file.pretrained().items():
         card = policy_file.card(path)
-        shown = [
-            f"{metric} {value:.4g} [{low:.4g}, {high:.4g}]" for metric, (value, low, high) in list(card["result"].items())[:3]
-        ]
+        units = settings(card["command"].split()[3].removeprefix("env=")).env.display.units
+        shown = []
+        for metric, estimate in list(card["result"].items())[:3]:
+            unit = units.get(metric, "")
+            value, low, high = (
+                f"{number * (100 if unit == '%' else 1):,.{1 if abs(estimate[0]) < 1000 else 0}f}" for number in estimate
+            )
+            shown.append(f"{metric} {value} [{low}, {high}] {unit}".rstrip())
         rows.append((f"`{policy_file.PRETRAINED}/{name}`", ", ".join(shown), f"`{card['command']}`"))
     return table(("name", "result", "command"), rows)
 

@@ -1,9 +1,10 @@
 """PQN with VDN as in JaxMARL's recurrent script ``pqn_vdn_rnn`` (Gallici et al. 2024), reimplemented on the package's API; used
 by ``pqn_compare.py``.
 
-Unlike ``algos/pqn.py``, λ-returns are computed anew in every minibatch and not for the last step of a rollout; sequences begin
+Unlike ``algos/pqn.py``, λ-returns are computed again in every minibatch and not for the last step of a rollout; sequences begin
 ``memory_window`` steps before the rollout, from the recurrent state of then; environments reset within the step that ends an
-episode, so the time limit is terminal; a team's reward is the sum over its agents; observations are dictionaries by agent.
+episode, so the time limit is terminal; a team's reward is the sum over its agents, or the first one's on SMAX, where all earn
+the team's; initial weights are flax's; observations are dictionaries by agent.
 
 Axis letters: T time, E environments, B environments of a minibatch, A agents, O observation, H hidden, n actions.
 """
@@ -210,10 +211,7 @@ def loss(weights: Any, env: Any, config: Config, batch_stats: Any, batch: Transi
         target = reward + config.gamma * (1 - done) * (value + config.td_lambda * (target - value))
         return (target, own_value), target
 
-    # The return after the last trained step is the one-step target of the last.
-    last = batch.reward[-1] + config.gamma * (1 - batch.done[-1]) * best[-1]
-    start = (last, best[-1] * (1 - batch.done[-1]))
-    targets: Any = jax.lax.scan(backward, start, (batch.reward[:-1], batch.done[:-1], best[:-1]), reverse=True)[1]
+    targets: Any = jax.lax.scan(backward, (best[-1], best[-1]), (batch.reward[:-1], batch.done[:-1], best[:-1]), reverse=True)[1]
     return jnp.mean(jnp.square(chosen[:-1] - targets)), changed.get("batch_stats", {})
 
 

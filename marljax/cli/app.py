@@ -119,9 +119,10 @@ def _train_any(arguments: Sequence[str]) -> int:
     from marljax import registry
 
     if arguments and arguments[0] not in HELP_FLAGS:
-        first, *others = arguments
-        if "=" not in first.removeprefix("algo="):
-            return _train(first.removeprefix("algo="), others)
+        named = [word for word in arguments if word.startswith("algo=") or not ("=" in word or word.startswith("-"))]
+        if named:
+            others = [word for word in arguments if word is not named[0]]
+            return _train(named[0].removeprefix("algo="), others)
         folder = next((word.partition("=")[2] for word in arguments if word.startswith("resume=")), "")
         if not folder:
             known = ", ".join(sorted(registry.ALGORITHMS))

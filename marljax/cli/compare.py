@@ -26,7 +26,7 @@ class CompareOptions(Group):
     metric: str | None = option(None, help="of the final evaluation; null: the environment's first one")
     lowest: bool | None = option(None, help="less is better; null: as the environment says")
     which: Which = option("best", choices=typing.get_args(Which), help="parameters of every seed")
-    differ: tuple[str, ...] = option((), help="env.<key> in which runs may differ; each was scored in its own environment")
+    judge: str = option("same", choices=("same", "own"), help="own: env.* may differ, each run was scored in its own environment")
     out: str = option("compare", help="files to write, without their ending, or a folder for compare.md and the others")
 
 
@@ -40,10 +40,12 @@ def compare(arguments: Sequence[str]) -> int:
     from marljax.training.progress import print_line
 
     runs, left_out = groups.read_runs(groups.find_runs(names))
-    groups.check_comparable(runs, options.differ)
+    groups.check_comparable(runs, options.judge)
     metric, unrecorded = comparison.choose_metric(runs, options.metric, options.lowest)
-    found, task = groups.grouped(runs, options.which, options.differ), stored.scenario(runs[0].tree)
-    own = [f"each run was scored in its own environment: {', '.join(options.differ)} may differ"] if options.differ else []
+    found, tasks = groups.grouped(runs, options.which), {stored.scenario(run.tree) for run in runs}
+    changed = groups.changed_settings(runs)
+    own = [f"each run was scored in its own environment: {', '.join(changed)} differ"] if changed else []
+    task = tasks.pop() if len(tasks) == 1 else stored.environment(runs[0].tree)
     compared = comparison.compare(found, metric, options.which, task, [*left_out, *unrecorded, *own])
     screen = terminal.screen()
     screen.print(comparison.table(compared))

@@ -21,7 +21,7 @@ bandwidth, and on a GPU no less than a launch. Targets: {targets}."""
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions(Group):
-    """Options of ``marljax compile``, beside those of the run."""
+    """Options of ``marljax compile``, besides those of the run."""
 
     target: str = option("h100", help="accelerator to compile for")
 

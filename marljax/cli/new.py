@@ -63,7 +63,7 @@ def environment(name: str, options: Sequence[str]) -> tuple[str, list[str]]:
     class_name = "".join(part.capitalize() for part in name.split("_"))
     if class_name != "Pads" and re.search(rf"^(?:from .* import .*|class )\b{class_name}\b", template, re.MULTILINE):
         raise UserError(f"a class {class_name} would hide marljax's own; choose another name, such as my_{name}")
-    check = f"from marljax.testing import check_env; from {name} import {class_name}; check_env({class_name}())"
+    check = f"from marljax.testing import check_env; from {name} import {class_name}; check_env({class_name}()); print('ok')"
     target = f"env=custom env.target={name}:{class_name}"
     commands = [f'python -c "{check}"', f"marljax train mappo {target} algo.agent_id=true"]
     return template.replace("Pads", class_name), commands

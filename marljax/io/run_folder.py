@@ -137,7 +137,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         # The parser in C takes a fifth of the time, but deep nesting overflows its stack.
         flat = sum(map(text.count, NESTING)) < FLAT
         tree = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader) if flat else yaml.SafeLoader)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"{folder} is not a run folder: it has no {CONFIG}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: not UTF-8, or a name that no file can have
         raise UserError(f"{path} is not readable: {str(error).splitlines()[0]}") from error

@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
     activation: str
     encoder: EncoderSizes | None = None  # before the core; None for flat inputs
     dtype: str = "float32"  # of hidden layers; parameters and outputs are float32
-    layer_norm: bool = False  # after each of the core's dense layers, before its activation (Ba et al. 2016)
+    layer_norm: bool = False  # in the core: after each dense layer, before its activation (Ba et al. 2016)
 
 
 def orthogonal(scale: float) -> Callable[..., jax.Array]:

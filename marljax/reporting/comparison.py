@@ -102,7 +102,7 @@ def choose_metric(runs: Sequence[StoredRun], name: str | None, lowest: bool | No
         display = Display()
         lines.append("these runs' marljax did not record the environment's metrics and units; metric= and lowest= choose")
     if name is not None and name not in known:
-        raise unknown("metric, one that all of these runs have,", name, known)
+        raise unknown("metric of these runs", name, known)
     if name is None and RETURNS[0] not in known and RETURNS[1] in known:
         raise UserError(f"self-play returns are zero-sum; choose a metric with metric=<name>: {', '.join(known)}")
     chosen = name or main_metric(known, display)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marljax.config.convert import flatten, format_value
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError
 from marljax.io import checkpoint, run_folder
 from marljax.io.metrics_log import Row, read_rows
 from marljax.io.run_folder import Which
@@ -161,22 +161,19 @@ def training_seconds(rows: Iterable[Row], sessions: Iterable[Mapping[str, Any]])
 # --- what can be compared ---------------------------------------------------------------------------------------------
 
 
-def check_comparable(runs: Sequence[StoredRun], differ: Sequence[str] = ()) -> None:
+def check_comparable(runs: Sequence[StoredRun], judge: str = "same") -> None:
     """Raises ``UserError`` for runs whose scores are of different tasks or episodes, and names what differs.
 
-    The options and params of the environment in ``differ`` may: each run was then scored in its own environment.
+    With ``judge="own"`` options and params of the environment may: each run was scored in its own.
     """
     first, *others = runs
-    known = [name for run in runs for name in run.task if name.startswith(ENV)]
-    for name in differ:
-        if name not in known:
-            raise unknown("setting of the environment in differ=", name, known)
     for run in runs:
         if run.tree.get("search", {}).get("judge") == "own" and any(name.startswith(ENV) for name in run.swept):
             raise UserError(f"{run.folder} evaluated each setting in its own environment (search.judge=own); leave it out")
     for run in others:
         one, other = first.task, run.task
-        names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name) and name not in differ]
+        names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+        names = [name for name in names if judge == "same" or not name.startswith(ENV)]
         if VERSION in names and None in (one[VERSION], other[VERSION]):
             names.remove(VERSION)
         if not names:
@@ -184,11 +181,17 @@ def check_comparable(runs: Sequence[StoredRun], differ: Sequence[str] = ()) -> N
         names = names[:1] if names[0] == "env" else names
         texts = [f"{name} is {_value(one, name)} in the first and {_value(other, name)} in the second" for name in names[:LISTED]]
         more = f", and {len(names) - LISTED} more differ" if len(names) > LISTED else ""
-        alike = "marljax evaluate with env.<key>=… plays each in the same environment"
-        own = [name for name in names if name.startswith(ENV)]
-        advice = "" if names[0] in ("env", VERSION) else f"; {alike}"
-        advice += f", differ=[{','.join(own[:LISTED])}] compares scores in their own" if own == names else ""
+        alike = "; marljax evaluate with env.<key>=… plays each in the same environment"
+        advice = "" if names[0] in ("env", VERSION) else alike
+        advice += ", judge=own compares scores in their own" if all(name.startswith(ENV) for name in names) else ""
         raise UserError(f"{first.folder} and {run.folder} cannot be compared: {'; '.join(texts)}{more}{advice}")
+
+
+def changed_settings(runs: Sequence[StoredRun]) -> list[str]:
+    """What differs in the runs' environments: their options, which choose params, or else their params."""
+    names = [name for name in differing([run.task for run in runs]) if name.startswith(ENV)]
+    options = [name for name in names if any(name.removeprefix(ENV) not in run.tree["env_params"] for run in runs)]
+    return options or names
 
 
 def _value(values: Mapping[str, Any], name: str) -> str:
@@ -198,17 +201,17 @@ def _value(values: Mapping[str, Any], name: str) -> str:
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
-def grouped(runs: Sequence[StoredRun], which: Which, differ: Sequence[str] = ()) -> list[Group]:
+def grouped(runs: Sequence[StoredRun], which: Which) -> list[Group]:
     """The seeds of all runs in groups of equal settings, in the order of the runs.
 
-    Runs that differ in seeds only are one group; where they share a seed, each is its own. The settings of the environment in
-    ``differ`` count as settings.
+    Runs that differ in seeds only are one group; where they share a seed, each is its own.
     """
     swept = [name for run in runs for name in run.swept if name.startswith(ENV)]
+    changed = changed_settings(runs)
     found: dict[str, tuple[str, dict[str, Any], list[Seed]]] = {}
     for run in runs:
         rows, params = _rows(run), {name: run.tree["env_params"].get(name.removeprefix(ENV)) for name in swept}
-        params |= {name: run.task.get(name) for name in differ}
+        params |= {name: run.task.get(name) for name in changed}
         for result in run.results.seeds:
             own = {name if name.startswith(ENV) else f"algo.{name}": value for name, value in result.values.items()}
             settings = params | run.settings | own
@@ -218,7 +221,7 @@ def grouped(runs: Sequence[StoredRun], which: Which, differ: Sequence[str] = ())
             seed = Seed(run, result.seed, metrics, rows.get((result.seed, *result.values.values()), []))
             found.setdefault(key, (algo, settings, []))[2].append(seed)
     separate = [(algo, settings, part) for algo, settings, seeds in found.values() for part in _without_repeats(seeds)]
-    labels = _labels(separate)
+    labels = _labels(separate, changed)
     return [Group(label, settings, seeds) for label, (_, settings, seeds) in zip(labels, separate, strict=True)]
 
 
@@ -237,11 +240,12 @@ def _without_repeats(seeds: list[Seed]) -> list[list[Seed]]:
     return list(by_run.values())
 
 
-def _labels(groups: Sequence[tuple[str, Mapping[str, Any], list[Seed]]]) -> list[str]:
-    """The algorithm and the settings in which its groups differ; the run folder, too, where that is the only difference."""
+def _labels(groups: Sequence[tuple[str, Mapping[str, Any], list[Seed]]], changed: Sequence[str]) -> list[str]:
+    """The algorithm, what is ``changed`` in its environment and the settings in which its groups differ; the run folder, too,
+    where that is the only difference."""
     labels = []
     for algo, settings, _ in groups:
-        keys = differing([others for name, others, _ in groups if name == algo])
+        keys = dict.fromkeys([*changed, *differing([others for name, others, _ in groups if name == algo])])
         texts = [f"{key.removeprefix('algo.')}={format_value(settings[key])}" for key in keys if key in settings]
         labels.append(" ".join([algo, *texts]))
     folders = [seeds[0].run.folder for *_, seeds in groups]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,9 @@ def finish(run: Run, console: Console) -> None:
     for line in describe_best(settings, best_updates(run.best, run.update)):
         print_line(console, line)
     if settings.env.display.meanings:
-        print_line(console, f"what the metrics measure: marljax info {settings.env_name}")
+        target = settings.tree["env"].get("target")
+        words = shlex.join([settings.env_name, *([f"env.target={target}"] if target else [])])
+        print_line(console, f"what the metrics measure: marljax info {words}")
     if settings.run.render:
         references = {name: means(metrics) for name, metrics in rows if name not in (settings.algo, last_of(settings.algo))}
         try_curve(settings, run.folder, console, references)

@@ -34,7 +34,7 @@ CARD = "card"  # the entry of the file that is not a parameter: JSON
 
 def is_policy_file(path: Path) -> bool:
     """Whether a path names a policy file, or a policy that comes with marljax, rather than a run folder."""
-    return path.suffix == SUFFIX or (len(path.parts) == 2 and path.parts[0] == PRETRAINED and not path.exists())
+    return path.suffix == SUFFIX or (path.parts[:1] == (PRETRAINED,) and len(path.parts) <= 2 and not path.exists())
 
 
 def pretrained() -> dict[str, Path]:

@@ -91,7 +91,7 @@ def headline(
 def caveat(seeds: int, competitive: bool = False) -> str:
     """The caption of a comparison: limits of its intervals."""
     if seeds == 1:
-        lines = ["one seed: the interval does not include the variance between seeds; seeds=5 trains more"]
+        lines = ["one seed: the interval does not include the variance between seeds, which a run with seeds=5 shows"]
     else:
         lines = [f"{seeds} seeds are few for an interval"] * (seeds < FEWEST_SEEDS)
         lines.append("of scripted policies: over episodes")

@@ -165,18 +165,24 @@ def test_runs_of_different_tasks_are_refused(make, changes, difference, capsys, 
 
 
 def test_settings_of_the_environment_may_differ_where_the_user_says_so(make, capsys, tmp_path):
-    """A changed reward weight is a group's label, and another difference is refused still."""
-    runs = make("first", [1.0, 2.0, 3.0]), make("other", [4.0, 5.0, 6.0], env_params__crash_penalty=400.0)
-    assert console("compare", *runs, f"out={tmp_path}", "metric=crash", "differ=[env.crash_penalty]") == 0
-    shown, page = " ".join(capsys.readouterr().out.split()), (tmp_path / "compare.md").read_text()
-    assert all(f"| mappo env.crash_penalty={penalty} |" in page for penalty in (200, 400))
-    assert "scored in its own environment: env.crash_penalty may differ" in shown
-    assert console("compare", *runs, f"out={tmp_path}") == 2
-    assert "differ=[env.crash_penalty] compares" in capsys.readouterr().err
-    assert console("compare", *runs, make("denser", [1.0], env__density="hard"), "differ=[env.crash_penalty]") == 2
-    assert "env.density is easy in the first and hard" in capsys.readouterr().err
-    assert console("compare", *runs, "differ=[env.crash_penalti]") == 2
-    assert "env.crash_penalty" in capsys.readouterr().err
+    """A changed weight or option, whatever params that chooses, is part of a group's label; another environment is refused."""
+    first, other = (
+        make("first", [1.0, 2.0, 3.0]),
+        make("other", [4.0, 5.0, 6.0], env_params__crash_penalty=400.0, algo_name="ippo"),
+    )
+    assert console("compare", first, other, f"out={tmp_path}", "metric=crash", "judge=own") == 0
+    assert "its own environment: env.crash_penalty differ" in " ".join(capsys.readouterr().out.split())
+    page = (tmp_path / "compare.md").read_text()
+    assert all(f"| {label} |" in page for label in ("mappo env.crash_penalty=200", "ippo env.crash_penalty=400"))
+    assert console("compare", first, other, f"out={tmp_path}") == 2
+    assert "judge=own compares scores in their own" in capsys.readouterr().err
+    denser = make("denser", [1.0], env__density="hard", env_params__crash_penalty=400.0)
+    assert console("compare", first, denser, f"out={tmp_path}", "judge=own") == 0
+    page = (tmp_path / "compare.md").read_text()
+    assert "| mappo env.density=hard |" in page
+    assert "merge easy" not in page
+    assert console("compare", first, make("battle", [1.0], env_name="smax"), "judge=own") == 2
+    assert "env is merge in the first and smax in the second" in capsys.readouterr().err
 
 
 def test_unfinished_and_damaged_runs_are_left_out_with_a_line(make, capsys):

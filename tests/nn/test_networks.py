@@ -181,6 +181,22 @@ def test_an_actor_takes_the_parameters_of_a_shared_body():
     np.testing.assert_array_equal(outputs, Actor(4, sizes).apply(params, carry, x, flags, flags)[1])
 
 
+@pytest.mark.parametrize("core", ["mlp", "gru"])
+def test_normalised_layers_do_not_change_with_the_scale_of_their_weights(core):
+    """Scaled dense weights of the core leave the outputs as they are with layer normalisation, and change them without."""
+    obs, flags, carry = jax.random.normal(jax.random.key(0), (2, 3, 4, 5)), jnp.ones((2, 3, 4), bool), jnp.zeros((3, 4, 8))
+    carry = carry if core == "gru" else ()
+    for layer_norm in (True, False):
+        actor = Actor(2, Sizes(core, (16, 8), (), "relu", layer_norm=layer_norm), scale=1.0)
+        params = actor.init(jax.random.key(1), carry, obs, flags, flags)
+        layers = params["params"]["Core_0"]
+        assert ("LayerNorm_0" in layers) == layer_norm
+        scaled = layers | {"Dense_0": {"kernel": 3.0 * layers["Dense_0"]["kernel"], "bias": 3.0 * layers["Dense_0"]["bias"]}}
+        again = {"params": params["params"] | {"Core_0": scaled}}
+        outputs, others = (actor.apply(weights, carry, obs, flags, flags)[1] for weights in (params, again))
+        assert np.allclose(outputs, others, atol=1e-4) == layer_norm
+
+
 def test_parameters_per_agent():
     actor = Actor(4, Sizes("gru", (8, 6), (5,), "relu"))
     x, flags = jax.random.normal(jax.random.key(0), (2, 3, 5, 7)), jnp.ones((2, 3, 5), bool)
