@@ -82,7 +82,7 @@ class Config(RolloutConfig):
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(8, low=1, help="gradient steps per pass")
     optimizer: str = static("radam", choices=("adam", "radam"), help="radam: rectified Adam (Liu et al. 2020)")
-    learning_rate: float = traced(1e-3, low=0.0, help="initial learning rate")
+    learning_rate: float = traced(2e-3, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-8, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(1.0, low=0.0, help="global norm to which gradients are clipped")

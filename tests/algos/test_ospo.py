@@ -333,11 +333,11 @@ def test_the_penalty_keeps_a_policy_near_the_best(dispatched):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scorer", ["two_tower", "pair_mlp"])
-def test_ospo_learns_to_dispatch(scorer):
+@pytest.mark.parametrize(("scorer", "width"), [("two_tower", 64), ("pair_mlp", 16)])
+def test_ospo_learns_to_dispatch(scorer, width):
     """It ends well above the untrained policy, and near one-step matching's 800 or so."""
     env = marljax.make("ride_dispatch", preset="demo")
-    config = ospo.Config(total_steps=100 * 248, hidden=(64,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03)
+    config = ospo.Config(total_steps=100 * 248, hidden=(width,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03)
     result = jax.jit(make_train(ospo, env, config))(jax.random.key(0))
     play = functools.partial(Evaluator(env, 16).learned, ospo, config, env_params=env.default_params, key=jax.random.key(1))
     fresh = Trainer(ospo, env, config, mesh.make_mesh()).init(jax.random.split(jax.random.key(0), 1), env.default_params)
