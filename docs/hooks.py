@@ -20,6 +20,7 @@ from marljax.cli import help, info
 from marljax.config.hyperparameters import traced_names
 from marljax.config.settings import Settings
 from marljax.errors import UserError
+from marljax.reporting.tables import decimals_for
 from marljax.training import policy_file
 
 DOCS = Path(__file__).parent
@@ -138,9 +139,8 @@ def pretrained() -> str:
         shown = []
         for metric, estimate in list(card["result"].items())[:3]:
             unit = units.get(metric, "")
-            value, low, high = (
-                f"{number * (100 if unit == '%' else 1):,.{1 if abs(estimate[0]) < 1000 else 0}f}" for number in estimate
-            )
+            numbers = [number * (100 if unit == "%" else 1) for number in estimate]
+            value, low, high = map(decimals_for([(numbers[2] - numbers[1]) / 2]), numbers)
             shown.append(f"{metric} {value} [{low}, {high}] {unit}".rstrip())
         rows.append((f"`{policy_file.PRETRAINED}/{name}`", ", ".join(shown), f"`{card['command']}`"))
     return table(("name", "result", "command"), rows)

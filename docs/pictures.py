@@ -85,11 +85,18 @@ def draw(settings: Any, episode: Recording, path: Path, width: int, frames: int)
     first.save(path, append_images=others, **style)
 
 
+class Terminal(Console):
+    """A console that wraps all long lines, as terminals do."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*objects, **options | {"soft_wrap": False})
+
+
 @contextlib.contextmanager
 def trained() -> Iterator[tuple[Path, Console]]:
     """The folder of a run, and the console that it was shown on."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        console = Console(record=True, width=120, force_terminal=False)
+        console = Terminal(record=True, width=120, force_terminal=False)
         console.print(f"$ python algos/mappo.py {' '.join(TRAINING)}", highlight=False)
         ended = batches.train(compose.compose("mappo", TRAINING), console)
         report.finish(ended.run, console)
