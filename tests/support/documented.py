@@ -20,12 +20,17 @@ def only_random(env, env_params):
     return {episodes.RANDOM: ScriptedPolicy(env, env_params, RandomPolicy(env))}
 
 
-def run_command(command, folder):
-    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder."""
+finish = report.finish
+
+
+def run_command(command, folder, evaluate=True):
+    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder; a training ends without its final
+    comparison unless ``evaluate``."""
     from marljax.cli import console
 
     os.chdir(folder)
     report.scripted_policies = only_random
+    report.finish = finish if evaluate else lambda run, console: None
     name, *words = command
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
