@@ -12,6 +12,7 @@ from marljax.baselines.harness.result_cache import ResultCache
 from marljax.baselines.harness.tables import Page, Section, policy_table
 from marljax.baselines.jaxmarl_compare import AGENTS, NAME, our_env, their_env
 from marljax.baselines.rivals import pqn as jaxmarl_pqn
+from marljax.baselines.rivals.rnn_ppo import smax_env
 from marljax.core.environment import Environment
 
 PLAN = Plan(total_steps=500_000, updates=2, repetitions=3)
@@ -29,14 +30,7 @@ class Problem(NamedTuple):
 
 def smax(scenario: str) -> Problem:
     """A battle of SMAX."""
-
-    def make_theirs() -> Any:
-        from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
-        from jaxmarl.wrappers.baselines import SMAXLogWrapper
-
-        return SMAXLogWrapper(HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario)))
-
-    return Problem(lambda: marljax.make("smax", scenario=scenario), make_theirs, jaxmarl_pqn.SMAX, 1.0)
+    return Problem(lambda: marljax.make("smax", scenario=scenario), lambda: smax_env(scenario), jaxmarl_pqn.SMAX, 1.0)
 
 
 PROBLEMS = {"simple_spread": Problem(our_env, their_env, {}, AGENTS), "3m": smax("3m"), "2s3z": smax("2s3z")}

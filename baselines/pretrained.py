@@ -68,10 +68,10 @@ def results(policy: load.TrainedPolicy) -> dict[str, Any]:
     return {"episodes": EPISODES, "result": result, "checked": CHECKED, "first": first}
 
 
-def played(policy: load.TrainedPolicy, suite: int) -> dict[str, np.ndarray]:
-    """The policy's metrics [1, EPISODES] in a suite of fresh episodes."""
+def played(policy: load.TrainedPolicy, suite: int, episodes: int = EPISODES) -> dict[str, np.ndarray]:
+    """The policy's metrics [1, episodes] in the first of a suite of fresh episodes."""
     params = jax.tree.map(lambda leaf: leaf[None], policy.params)
-    return report.learned(policy.settings, params, evaluation.fresh_part(suite), EPISODES)
+    return report.learned(policy.settings, params, evaluation.fresh_part(suite), episodes)
 
 
 def estimate(values: np.ndarray, is_share: bool) -> stats.Estimate:

@@ -159,6 +159,11 @@ class State(NamedTuple):
     key: jax.Array
 
 
+def smax_env(scenario: str) -> SMAXLogWrapper:
+    """A battle of JaxMARL's SMAX in its log wrapper."""
+    return SMAXLogWrapper(HeuristicEnemySMAX(scenario=map_name_to_scenario(scenario)))
+
+
 class Trainer:
     """``init(key)`` and ``update(state)``; both may be vmapped over seeds.
 
@@ -170,7 +175,7 @@ class Trainer:
 
     def __init__(self, settings: Settings, env: Any = None) -> None:
         self.settings = settings
-        self.env = SMAXLogWrapper(HeuristicEnemySMAX(scenario=map_name_to_scenario(settings.scenario))) if env is None else env
+        self.env = smax_env(settings.scenario) if env is None else env
         self.agents = self.env.agents
         self.num_actors = settings.num_envs * len(self.agents)
         self.network = Network(settings.width, self.env.action_spaces[self.agents[0]].n, settings.central)

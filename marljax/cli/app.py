@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from marljax.cli.exit_status import HELP_FLAGS, guarded, reject_flags
 from marljax.errors import UserError, unknown
-from marljax.io import run_folder, terminal
+from marljax.io import terminal
 from marljax.version import __version__
 
 USAGE = """usage:
@@ -127,6 +127,8 @@ def _train_any(arguments: Sequence[str]) -> int:
         if not folder:
             known = ", ".join(sorted(registry.ALGORITHMS))
             raise UserError(f"choose an algorithm, such as marljax train mappo env=merge; known: {known}")
+        from marljax.io import run_folder
+
         return _train(run_folder.read_config(Path(folder))["algo_name"], arguments)
     from marljax.config import compose
 

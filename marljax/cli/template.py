@@ -93,7 +93,7 @@ class Pads(Environment):
         pads = jnp.take_along_axis(pads, nearest_first[..., None], axis=1)
         obs = jnp.concatenate([state.agents / self.size, pads.reshape(self.agents, -1)], axis=1)
         mask, alive = jnp.ones((self.agents, len(MOVES)), bool), jnp.ones(self.agents, bool)
-        return View(obs, mask, alive, {"covered": jnp.mean(jnp.any(on_pad(state), axis=0))})
+        return View(obs, mask, alive, {"covered": jnp.mean(jnp.any(on, axis=0))})
 
     def global_state(self, state: PadsState, env_params: PadsParams) -> jax.Array:
         return jnp.concatenate([state.agents, state.pads]).reshape(-1) / self.size

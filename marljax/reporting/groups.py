@@ -181,9 +181,9 @@ def check_comparable(runs: Sequence[StoredRun], judge: str = "same") -> None:
         names = names[:1] if names[0] == "env" else names
         texts = [f"{name} is {_value(one, name)} in the first and {_value(other, name)} in the second" for name in names[:LISTED]]
         more = f", and {len(names) - LISTED} more differ" if len(names) > LISTED else ""
-        alike = "; marljax evaluate with env.<key>=… plays each in the same environment"
-        advice = "" if names[0] in ("env", VERSION) else alike
-        advice += ", judge=own compares scores in their own" if all(name.startswith(ENV) for name in names) else ""
+        advice = "" if names[0] in ("env", VERSION) else "; marljax evaluate with env.<key>=… plays each in the same environment"
+        if all(name.startswith(ENV) for name in names):
+            advice += ", judge=own compares scores in their own"
         raise UserError(f"{first.folder} and {run.folder} cannot be compared: {'; '.join(texts)}{more}{advice}")
 
 

@@ -169,11 +169,6 @@ def policy_and_value(networks, params, inputs, carry):
     return networks.policy(params, inputs, carry.actor)[1], networks.value(params, inputs, carry.critic)[1]
 
 
-def final_return(trained, variant):
-    sums, counts = (trained.metrics[name][variant, -10:].sum() for name in ("sum_return", "episodes"))
-    return float(sums / counts)
-
-
 @pytest.mark.parametrize(
     ("variant", "answer"),
     [(probes.CONSTANT, 1.0), (probes.DELAYED, GAMMA), (probes.TRUNCATED, 1.0 / (1.0 - GAMMA))],
@@ -191,11 +186,11 @@ def test_value_tracks_the_observation(trained):
 
 @pytest.mark.parametrize("variant", [CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
 def test_policy_finds_the_best_actions(trained, variant):
-    assert final_return(trained, variant) > 0.95
+    assert probes.final_return(trained.metrics, variant) > 0.95
 
 
 def test_only_a_gru_remembers(trained):
-    reached = final_return(trained, probes.MEMORY)
+    reached = probes.final_return(trained.metrics, probes.MEMORY)
     assert reached > 0.95 if trained.config.core == "gru" else 0.4 < reached < 0.6
 
 

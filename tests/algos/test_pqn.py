@@ -72,17 +72,12 @@ def test_value_tracks_the_observation(trained):
 @pytest.mark.parametrize("variant", [probes.CHOICE, probes.COORDINATION, probes.ABSENT], ids=["choice", "coordination", "absent"])
 def test_policy_finds_the_best_actions(trained, variant):
     """While 5 % of its actions are random, each of which is wrong half of the time."""
-    assert final_return(trained, variant) > 0.92
+    assert probes.final_return(trained[1], variant) > 0.92
 
 
 def test_only_a_gru_remembers(trained):
-    reached = final_return(trained, probes.MEMORY)
+    reached = probes.final_return(trained[1], probes.MEMORY)
     assert reached > 0.92 if trained[0].core == "gru" else 0.4 < reached < 0.6
-
-
-def final_return(trained, variant):
-    sums, counts = (trained[1][name][variant, -10:].sum() for name in ("sum_return", "episodes"))
-    return float(sums / counts)
 
 
 @pytest.mark.parametrize("core", ["mlp", "gru"])

@@ -76,6 +76,12 @@ class Probe(Environment):
         return jnp.where(state.present[:, None], self.observe(state, env_params).obs, 0.0).ravel()
 
 
+def final_return(metrics, variant):
+    """The mean return of a variant's episodes in the last ten updates of a training; metrics [variants, updates]."""
+    sums, counts = (metrics[name][variant, -10:].sum() for name in ("sum_return", "episodes"))
+    return float(sums / counts)
+
+
 @dataclasses.dataclass(frozen=True)
 class Aim(Environment):
     """Two agents, one step: each earns minus the squared distance of its action [1, 2] to a target, of which it observes one

@@ -71,8 +71,8 @@ def replica(tree, index):
 def check_replicas_on_devices_of_their_own(algorithm):
     """(8, 1): every run has the bits of the single run of its seed, with environments and replay.
 
-    Not with ``normalize_observations`` and ``optimizer=radam``: XLA compiles both differently for one device, and they differ in
-    the last bit.
+    Not with ``normalize_observations`` or ``optimizer=radam``: XLA compiles either differently for one device, and results differ
+    in the last bit.
     """
     keys = keys_of(8)
     together = numbers(advanced(algorithm, 8, 1, keys))
