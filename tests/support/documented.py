@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from unittest import mock
 
 from marljax.core.environment import ScriptedPolicy
 from marljax.reporting import episodes, report
@@ -20,20 +21,24 @@ def only_random(env, env_params):
     return {episodes.RANDOM: ScriptedPolicy(env, env_params, RandomPolicy(env))}
 
 
-finish = report.finish
+@contextlib.contextmanager
+def quick(evaluate=True):
+    """Final comparisons are with random actions only; trainings end without one unless ``evaluate``."""
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(report, "scripted_policies", only_random))
+        if not evaluate:
+            patches.enter_context(mock.patch.object(report, "finish", lambda run, console: None))
+        yield
 
 
 def run_command(command, folder, evaluate=True):
-    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder; a training ends without its final
-    comparison unless ``evaluate``."""
+    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder."""
     from marljax.cli import console
 
     os.chdir(folder)
-    report.scripted_policies = only_random
-    report.finish = finish if evaluate else lambda run, console: None
     name, *words = command
     shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+    with quick(evaluate), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:
             if name == "marljax":
                 sys.argv = [name, *words]
@@ -52,9 +57,10 @@ def run_code(blocks, folder):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     namespace = {"__name__": "page"}
-    for name, source in blocks:
-        if name:  # a file of the reader's, which the blocks below import
-            importlib.import_module(Path(name).stem)
-        else:
-            exec(compile(source, "page", "exec"), namespace)
+    with quick():
+        for name, source in blocks:
+            if name:  # a file of the reader's, which the blocks below import
+                importlib.import_module(Path(name).stem)
+            else:
+                exec(compile(source, "page", "exec"), namespace)
     return sorted(namespace)
