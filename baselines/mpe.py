@@ -29,7 +29,6 @@ from marljax.training.trainer import Trainer
 from marljax.utils import stats
 
 PLAN = Plan()
-POINTS = 50  # of a learning curve
 ENVS = {"simple_spread": "MPE_simple_spread_v3", "simple_reference": "MPE_simple_reference_v3", "simple_tag": simple_tag.TAG}
 KINDS = {"training": "end of training", "greedy": "greedy"}
 LOOPS = {"ours": "marljax, defaults", "theirs": "JaxMARL's loop"}
@@ -82,7 +81,7 @@ def describe(plan: Plan, env: str, algo: str, loop: str) -> dict[str, Any]:
     pair = PAIRS[algo]
     config = pair.config(plan.total_steps) if loop == "ours" else pair.their_config(plan.total_steps)
     about: dict[str, Any] = {"env": ENVS[env], "jaxmarl": version("jaxmarl"), "config": dataclasses.asdict(config)}
-    about |= {"tail": plan.tail, "episodes": plan.episodes, "points": POINTS}
+    about |= {"tail": plan.tail, "episodes": plan.episodes, "points": loops.POINTS}
     if env == "simple_tag":
         about["prey"] = {"ahead": simple_tag.AHEAD, "random": simple_tag.RANDOM}
     return about | ({"adapter": f"{our_env(env)}, version {our_env(env).version}"} if loop == "ours" else {})
@@ -93,32 +92,11 @@ def training_result(cache: ResultCache, plan: Plan, env: str, algo: str, loop: s
     that a stopped command loses little: under ``vmap`` they take as long."""
 
     def one(seed: int) -> Metrics:
-        """The learning curve, the mean return of the episodes at the end of training, and the greedy policy's."""
-        trained = make_loop(plan, env, algo, loop)
-        metrics, greedy = loops.train_and_play(plan, trained, our_env(env), plan.keys[seed : seed + 1])
-        episodes, total = (np.asarray(metrics[name], np.float64) for name in ("episodes", "sum_return"))
-        tail = max(round(plan.tail * trained.config.num_updates), 1)
-        spread = {"std": [0.0], "count": int(episodes[:, -tail:].sum())}
-        training = {"mean": [total[:, -tail:].sum() / spread["count"]], **spread}
-        return {"training": training, "greedy": greedy, "curve": {"mean": curve(episodes, total).tolist(), **spread}}
+        return loops.train_seed(plan, make_loop(plan, env, algo, loop), our_env(env), seed)
 
     about = describe(plan, env, algo, loop)
     names = [f"{env} {algo} {loop} seed {seed}" for seed in range(plan.seeds)]
     return join_seeds([cache.get(name, about, functools.partial(one, seed)) for seed, name in enumerate(names)])
-
-
-def curve(episodes: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Mean returns [S, points] of the episodes that end in each of equal parts of training; a part without any repeats the
-    previous one.
-
-    episodes, total [S, U]: numbers and summed returns by update.
-    """
-    points: list[np.ndarray] = []
-    for part in np.array_split(np.arange(episodes.shape[1]), min(POINTS, episodes.shape[1])):
-        count = episodes[:, part].sum(-1)
-        before = points[-1] if points else np.full(len(episodes), np.nan)
-        points.append(np.where(count > 0, total[:, part].sum(-1) / np.maximum(count, 1), before))
-    return np.stack(points, axis=-1)
 
 
 def untrained_result(cache: ResultCache, plan: Plan, env: str, algo: str) -> Metrics | None:
@@ -199,19 +177,8 @@ def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
             if metrics is None or random is None:
                 rows.append(title)
             else:
-                rows.append([title, *steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])])
+                rows.append([title, *loops.steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])])
     return partial_table(["training", "best", "lowest of the last half", "end", "kept by the worst seed"], rows)
-
-
-def steadiness(curves: list[list[float]], random: float) -> list[str]:
-    """The columns: means over seeds, and of the gain over random actions at best, the smallest share over seeds that was left at
-    the lowest point of the last half."""
-    values = np.asarray(curves)
-    best, end = np.nanmax(values, axis=1), values[:, -1]
-    lowest = np.nanmin(values[:, values.shape[1] // 2 :], axis=1)
-    gain = best - random
-    kept = "nothing gained" if (gain <= 0).any() else f"{((lowest - random) / gain).min():.0%}"
-    return [*(f"{column.mean():.1f}" for column in (best, lowest, end)), kept]
 
 
 _IPPO, _MAPPO, _QMIX = (PAIRS[algo].their_config(PLAN.total_steps) for algo in ("ippo", "mappo", "qmix"))
@@ -247,9 +214,7 @@ parameters on {PLAN.episodes:,} frozen episodes, the same for all.""",
         Section("Compared with JaxMARL's loops", "", {"verdict": verdict_table}),
         Section(
             "Nothing collapses",
-            f"""Learning curves in {POINTS} parts: means over seeds of the best part, of the lowest in the second half of
-training, and of the last. *Kept*: of the best part's gain over random actions, the share that is left in the lowest part of the
-second half, for the seed with the smallest.""",
+            loops.STEADINESS_TEXT,
             {"steadiness": steadiness_table},
         ),
         Section("By seed", "", {loop: functools.partial(seeds_table, loop) for loop in LOOPS}),

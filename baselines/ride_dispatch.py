@@ -39,6 +39,11 @@ LEARNED = {
     "OSPO, the papers' choices": ("papers", ("manhattan-1000",)),
 }
 WEIGHTS = ("logit", "probability")
+# Values of afterstates: overrides, and where they are trained
+VALUED = {
+    "marginal values": ((), (*PRESETS[1:], "demo", PRESETS[0])),
+    "own values": (("algo.learn_from=own",), ("demo", "manhattan-300")),
+}
 SMALL = ("env.preset=demo", "eval.episodes=32")  # the small city
 # Learners of vehicles that are offered a few orders each, on the small city
 OFFERED = {
@@ -134,6 +139,29 @@ def learned_table(cache: ResultCache) -> str:
             else:
                 rows.append([preset, name, weight, relative_reward(metrics, one_step), *cells(COLUMNS, metrics)])
     return partial_table(["", "learner", "weight", "of one-step reward's, %", *COLUMNS], rows)
+
+
+def valued_result(cache: ResultCache, name: str, preset: str) -> Metrics | None:
+    """One of ``VALUED`` in one city, a run for each seed."""
+    overrides = ("env=ride_dispatch", f"env.preset={preset}", *VALUED[name][0])
+    return cache.learned_by_seed(f"{name} {preset}", "values", overrides, EPISODES, BATCH, SEEDS)
+
+
+def valued_table(cache: ResultCache) -> str:
+    """Values of afterstates, compared with the rules and with OSPO."""
+    rows: list[list[str] | str] = []
+    for preset in (*PRESETS[1:], "demo", PRESETS[0]):
+        results = {f"*{name}*": scripted_result(cache, preset, name) for name in (ONE_STEP, PRICED)}
+        one_step = results[f"*{ONE_STEP}*"]
+        if preset in LEARNED["looking ahead"][1]:
+            results["OSPO, looking ahead"] = variant_result(cache, "looking ahead", preset, "logit")
+        results |= {name: valued_result(cache, name, preset) for name, (_, presets) in VALUED.items() if preset in presets}
+        for name, metrics in results.items():
+            if metrics is None or one_step is None:
+                rows.append(f"{preset}: {name}")
+            else:
+                rows.append([preset, name, relative_reward(metrics, one_step), *cells(COLUMNS, metrics)])
+    return partial_table(["", "policy", "of one-step reward's, %", *COLUMNS], rows)
 
 
 def candidates_table(cache: ResultCache) -> str:
@@ -237,6 +265,15 @@ compared, too. *The papers' choices* (`tuned=papers`): training plays matchings 
 random, and compares the matched vehicles. *Looking ahead* (`tuned=ahead`): rewards until the end of the half hour are compared,
 and waiting is an action. ±: 95 % t interval over seeds.""",
             {"learned": learned_table},
+        ),
+        Section(
+            "Values of what is aboard",
+            f"""`python algos/values.py env=ride_dispatch env.preset=<preset>`, {SEEDS} runs each (seeds 0–{SEEDS - 1}) of 144
+half hours, the best of four evaluations, on the same half hours. A network values a vehicle after the decision by its place, its
+passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by reward and what it
+changes in that value. *Marginal values* are learnt from rewards less the orders' prices in the matching's dual, *own values*
+(`algo.learn_from=own`) from whole rewards. ±: 95 % t interval, over seeds where learned.""",
+            {"values": valued_table},
         ),
         Section(
             "A few orders for each vehicle",

@@ -26,6 +26,7 @@ ALGORITHMS: dict[str, str] = {
     "ippo": "marljax.algos.ippo",
     "mappo": "marljax.algos.mappo",
     "ospo": "marljax.algos.ospo",
+    "values": "marljax.algos.values",
     "qmix": "marljax.algos.qmix",
     "pqn": "marljax.algos.pqn",
 }

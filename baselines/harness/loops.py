@@ -22,6 +22,10 @@ from marljax.training.trainer import Trainer
 from marljax.utils import stats
 
 KINDS = ("training", "greedy")  # of the returns
+POINTS = 50  # of a learning curve
+STEADINESS_TEXT = f"""Learning curves in {POINTS} parts: means over seeds of the best part, of the lowest in the second half of
+training, and of the last. *Kept*: of the best part's gain over random actions, the share that is left in the lowest part of the
+second half, for the seed with the smallest."""
 RETURN_COLUMNS: Columns = {"return, end of training": interval("training"), "return, greedy": interval("greedy")}
 SPEED_TEXT = """Whole updates, one seed, the loops in turn in one process; medians. All steps are counted, including those of ours
 that only reset an episode."""
@@ -118,15 +122,52 @@ def ppo_settings(theirs: Any) -> dict[str, Any]:
     }
 
 
-def train_and_play(plan: Plan, loop: Loop, env: Environment, keys: jax.Array) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
-    """Trains a seed for each of ``keys``: the metrics of training, and the return of the greedy policies on the frozen
+def train_and_play(
+    plan: Plan, loop: Loop, env: Environment, keys: jax.Array, metric: str = "return"
+) -> tuple[Mapping[str, np.ndarray], dict[str, Any]]:
+    """Trains a seed for each of ``keys``: the metrics of training, and one metric of the greedy policies on the frozen
     episodes."""
     metrics, params = loop.train(keys)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
         raise UserError(f"a seed of {loop.algorithm.__name__} diverged; nothing is kept")
     evaluator = Evaluator(env, plan.episodes)
     greedy = evaluator.learned(loop.algorithm, loop.config, params, env.default_params, result_cache.suite_key())
-    return metrics, result_cache.summarise(jax.device_get(greedy))["return"]
+    return metrics, result_cache.summarise(jax.device_get(greedy))[metric]
+
+
+def train_seed(plan: Plan, loop: Loop, env: Environment, seed: int, metric: str = "return") -> Metrics:
+    """One seed's learning curve, the mean return of the episodes at the end of training, and the greedy policy's ``metric``."""
+    metrics, greedy = train_and_play(plan, loop, env, plan.keys[seed : seed + 1], metric)
+    episodes, total = (np.asarray(metrics[name], np.float64) for name in ("episodes", "sum_return"))
+    tail = max(round(plan.tail * loop.config.num_updates), 1)
+    spread = {"std": [0.0], "count": int(episodes[:, -tail:].sum())}
+    training = {"mean": [total[:, -tail:].sum() / spread["count"]], **spread}
+    return {"training": training, "greedy": greedy, "curve": {"mean": curve(episodes, total).tolist(), **spread}}
+
+
+def curve(episodes: np.ndarray, total: np.ndarray, points: int = POINTS) -> np.ndarray:
+    """Mean returns [S, points] of the episodes that end in each of equal parts of training; a part without any repeats the
+    previous one.
+
+    episodes, total [S, U]: numbers and summed returns by update.
+    """
+    means: list[np.ndarray] = []
+    for part in np.array_split(np.arange(episodes.shape[1]), min(points, episodes.shape[1])):
+        count = episodes[:, part].sum(-1)
+        before = means[-1] if means else np.full(len(episodes), np.nan)
+        means.append(np.where(count > 0, total[:, part].sum(-1) / np.maximum(count, 1), before))
+    return np.stack(means, axis=-1)
+
+
+def steadiness(curves: list[list[float]], random: float) -> list[str]:
+    """Of learning curves [S, points]: means over seeds of the best point, of the lowest in the last half, and of the end; and of
+    the gain over random actions at best, the smallest share over seeds that was left at the lowest point of the last half."""
+    values = np.asarray(curves)
+    best, end = np.nanmax(values, axis=1), values[:, -1]
+    lowest = np.nanmin(values[:, values.shape[1] // 2 :], axis=1)
+    gain = best - random
+    kept = "nothing gained" if (gain <= 0).any() else f"{((lowest - random) / gain).min():.0%}"
+    return [*(f"{column.mean():.1f}" for column in (best, lowest, end)), kept]
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

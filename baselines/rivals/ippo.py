@@ -52,25 +52,27 @@ class Config(RolloutConfig):
     ent_coef: float = 0.01
     vf_coef: float = 0.5
     max_grad_norm: float = 0.5
+    activation: str = "tanh"
     gae_unroll: ClassVar[int] = 1
 
 
 class ActorCritic(nn.Module):
-    """Two towers of two tanh layers."""
+    """Two towers of two layers."""
 
     num_actions: int
     hidden: int
+    activation: str
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """obs [..., O] → logits [..., n], values [...]."""
-        x = obs
+        activation, x = getattr(nn, self.activation), obs
         for _ in range(2):
-            x = nn.tanh(dense(self.hidden)(x))
+            x = activation(dense(self.hidden)(x))
         logits = dense(self.num_actions, 0.01)(x)
-        x = obs
+        activation, x = getattr(nn, self.activation), obs
         for _ in range(2):
-            x = nn.tanh(dense(self.hidden)(x))
+            x = activation(dense(self.hidden)(x))
         return logits, dense(1, 1.0)(x)[..., 0]
 
 
@@ -97,7 +99,7 @@ class RunState(NamedTuple):
 
 def outputs(num_actions: int, config: Config, params: Any, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Logits [..., n] and values [...]."""
-    return ActorCritic(num_actions, config.hidden).apply(params, obs)  # type: ignore[return-value]
+    return ActorCritic(num_actions, config.hidden, config.activation).apply(params, obs)  # type: ignore[return-value]
 
 
 def num_actions(env: Any) -> int:
@@ -128,7 +130,7 @@ def init(env: Any, config: Config, key: jax.Array) -> RunState:
     """New networks and environments; ``env`` is JaxMARL's, inside its ``LogWrapper``."""
     key_network, key_reset, key = jax.random.split(key, 3)
     obs, env_state = jax.vmap(env.reset)(jax.random.split(key_reset, config.num_envs))
-    params = ActorCritic(num_actions(env), config.hidden).init(key_network, stacked(env, obs)[0])
+    params = ActorCritic(num_actions(env), config.hidden, config.activation).init(key_network, stacked(env, obs)[0])
     return RunState(params, optimizer(config).init(params), env_state, obs, key)
 
 

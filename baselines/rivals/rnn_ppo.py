@@ -171,8 +171,6 @@ class Trainer:
     ``get_avail_actions`` and ``world_state``, unless a subclass overrides ``mask`` and ``world``.
     """
 
-    metric = "won"  # of the log, summed over episodes
-
     def __init__(self, settings: Settings, env: Any = None) -> None:
         self.settings = settings
         self.env = smax_env(settings.scenario) if env is None else env
@@ -212,12 +210,13 @@ class Trainer:
         ids = jnp.repeat(jnp.eye(len(self.agents)), self.settings.num_envs, axis=0)
         return jnp.concatenate([jnp.tile(obs["world_state"], (len(self.agents), 1)), ids], axis=-1)
 
-    def score(self, info: Any) -> jax.Array:
-        """[E] ``metric`` of the episodes that end."""
-        return info["returned_won_episode"][:, 0]
+    def scores(self, info: Any) -> dict[str, jax.Array]:
+        """Of the log, [E] of the episodes that end."""
+        return {"won": info["returned_won_episode"][:, 0], "sum_return": info["returned_episode_returns"].mean(-1)}
 
-    def step(self, params: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple[Transition, Any]]:
-        """One step of all environments: the carry, the transition, and (``metric`` [E], whether an episode ended [E])."""
+    def step(self, params: Any, carried: tuple, key: jax.Array) -> tuple[tuple, tuple[Transition, dict[str, jax.Array]]]:
+        """One step of all environments: the carry, the transition, and ``scores`` of the episodes that end, with their
+        number as ``episodes``, [E]."""
         env_state, obs, done, carry = carried
         key_action, key_step = jax.random.split(key)
         inputs = self.get_inputs(obs, env_state, done)
@@ -229,14 +228,15 @@ class Trainer:
         over = jnp.tile(dones["__all__"], len(self.agents))
         transition = Transition(inputs, action, log_prob, value[0], stacked(self.env, reward), over)
         ended = info["returned_episode"][:, 0]
-        score = jnp.where(ended, self.score(info), 0.0)
-        return (env_state, obs, stacked(self.env, dones), carry), (transition, (score, ended.astype(jnp.float32)))
+        scores = {name: jnp.where(ended, score, 0.0) for name, score in self.scores(info).items()}
+        scores["episodes"] = ended.astype(jnp.float32)
+        return (env_state, obs, stacked(self.env, dones), carry), (transition, scores)
 
     def update(self, state: State) -> tuple[State, dict[str, jax.Array]]:
-        """A rollout and its epochs; ``episodes`` is how many ended, ``metric`` is summed over them."""
+        """A rollout and its epochs; ``episodes`` is how many ended, and ``scores`` are summed over them."""
         settings = self.settings
         key, key_rollout, key_fit = jax.random.split(state.key, 3)
-        carried, (rollout, (score, ended)) = jax.lax.scan(
+        carried, (rollout, scores) = jax.lax.scan(
             functools.partial(self.step, state.params),
             (state.env, state.obs, state.done, state.carry),
             jax.random.split(key_rollout, settings.rollout_length),
@@ -260,7 +260,7 @@ class Trainer:
             return jax.lax.scan(gradient_step, learner, order)
 
         learner, _ = jax.lax.scan(epoch, (state.params, state.optimiser), jax.random.split(key_fit, settings.num_epochs))
-        return State(*learner, env_state, obs, done, carry, key), {self.metric: score.sum(), "episodes": ended.sum()}
+        return State(*learner, env_state, obs, done, carry, key), jax.tree.map(jnp.sum, scores)
 
     def loss(self, params: Any, carry: Any, rollout: Transition, advantage: jax.Array, target: jax.Array) -> jax.Array:
         _, logits, value = self.apply(params, carry, rollout.inputs)
@@ -272,8 +272,6 @@ class MpeTrainer(Trainer):
     """On JaxMARL's MPE: every action is available, and the central critic observes the observations of all agents, in the same
     order for every agent."""
 
-    metric = "sum_return"
-
     def mask(self, env_state: Any) -> jax.Array:
         del env_state
         return jnp.ones((self.num_actors, self.network.num_actions))
@@ -281,21 +279,26 @@ class MpeTrainer(Trainer):
     def world(self, obs: Any) -> jax.Array:
         return jnp.tile(jnp.concatenate([obs[name] for name in self.agents], axis=-1), (len(self.agents), 1))
 
-    def score(self, info: Any) -> jax.Array:
-        return info["returned_episode_returns"].mean(-1)
+    def scores(self, info: Any) -> dict[str, jax.Array]:
+        return {"sum_return": info["returned_episode_returns"].mean(-1)}
 
 
-# --- MpeTrainer with the functions of ``rivals/ippo.py`` ----------------------------------------------------------------
+# --- Both trainers with the functions of ``rivals/ippo.py`` --------------------------------------------------------------
+
+
+def make_trainer(env: Any, settings: Settings) -> Trainer:
+    """For SMAX where the settings name a battle, else for MPE; ``env`` is JaxMARL's, inside its log wrapper."""
+    return Trainer(settings, env) if settings.scenario else MpeTrainer(settings, env)
 
 
 def init(env: Any, settings: Settings, key: jax.Array) -> State:
-    """New networks and environments; ``env`` is one of JaxMARL's MPE, inside its ``LogWrapper``."""
-    return MpeTrainer(settings, env).init(key)
+    """New networks and environments."""
+    return make_trainer(env, settings).init(key)
 
 
 def update(env: Any, settings: Settings, state: State) -> tuple[State, dict[str, jax.Array]]:
     """One iteration; its metrics are the number of episodes that ended and the sum of their returns, averaged over agents."""
-    return MpeTrainer(settings, env).update(state)
+    return make_trainer(env, settings).update(state)
 
 
 def initial_carry(env: Any, settings: Settings) -> tuple[jax.Array, jax.Array]:

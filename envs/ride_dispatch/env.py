@@ -6,6 +6,7 @@ with the rewards and the simulator of their experiments in Manhattan.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -18,12 +19,13 @@ from marljax.core.fields import option
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome, View
-from marljax.envs.ride_dispatch import charts, fleet
+from marljax.envs.ride_dispatch import afterstates, charts, fleet
 from marljax.envs.ride_dispatch import demand as demands
 from marljax.envs.ride_dispatch import scene as scenes
 from marljax.envs.ride_dispatch import state as states
+from marljax.envs.ride_dispatch.afterstates import Afterstate, Densities
 from marljax.envs.ride_dispatch.demand import MINUTES, Demand
-from marljax.envs.ride_dispatch.fleet import MOST_SEATS, Plan, Position, Travel
+from marljax.envs.ride_dispatch.fleet import MOST_SEATS, Plan, Position, Travel, Vehicles
 from marljax.envs.ride_dispatch.params import PRESETS, RideParams, free_flow_times
 from marljax.envs.ride_dispatch.state import WAITS, Assignments, EpisodeStats, Orders, RideState
 from marljax.envs.ride_dispatch.trips import DAYS, ELSEWHERE, cached_demand, cached_times
@@ -65,7 +67,8 @@ class RideDispatch(Environment):
     """Every minute, vehicles with an empty seat may take one more order each; orders that nobody takes are lost after a while.
 
     ``view="pairs"`` is for policies that score every vehicle with every order: actions 0 … M − 1 request the order at that index
-    of the table, M waits. With ``view="candidates"`` each vehicle is offered the C orders with the highest reward if it were
+    of the table, M waits. With ``view="afterstates"`` they mean the same, and vehicles observe what each would lead to: for
+    policies that value the vehicle after the decision. With ``view="candidates"`` each vehicle is offered the C orders with the highest reward if it were
     empty, best first: actions 0 … C − 1 request one of them, C waits. Of several vehicles that request the same order the one
     with the highest reward gets it, the first of equals; the others wait.
 
@@ -81,6 +84,8 @@ class RideDispatch(Environment):
     total and added time (10 min). ``shared.orders`` [M, 5]: pickup, drop-off (10 km), minutes since the request (10);
     ``shared.open`` [M]. ``candidates``: ``own`` and of each offer 1, reward (10), pickup and ride time (10 min), drop-off
     relative to the vehicle (10 km), minutes since the request (10) and number of free vehicles with the same offer (10).
+    ``afterstates``: by action [N, M + 1] its ``reward``, the ``decisions`` that are left and the ``features`` [N, M + 1,
+    12 + 2 K] of the vehicle after it (``afterstates.describe``), 0 for orders that are not open.
 
     Global state: by zone open orders, free and busy vehicles, then vehicles by load, all over the fleet's size, and the time.
     Metrics: see ``MEANINGS``.
@@ -95,7 +100,11 @@ class RideDispatch(Environment):
     vehicles: int = option(0, low=0, help="N, slots for vehicles; 0: the preset's")
     orders: int = option(0, low=0, help="M, size of the table of open orders; 0: the preset's")
     seats: int = option(3, low=1, high=MOST_SEATS, help="K, of a vehicle")
-    view: str = option("pairs", choices=("pairs", "candidates"), help="agents choose among all orders, or among their best")
+    view: str = option(
+        "pairs",
+        choices=("pairs", "candidates", "afterstates"),
+        help="agents choose among all orders, or among their best, or observe what each order would make of them",
+    )
     candidates: int = option(8, low=1, help="C, orders that a vehicle is offered with view=candidates")
     travel: str = option(
         "free_flow",
@@ -134,22 +143,32 @@ class RideDispatch(Environment):
 
     @property
     def noop(self) -> int:
-        return self.orders if self.view == "pairs" else self.candidates
+        return self.candidates if self.view == "candidates" else self.orders
 
     @property
     def items(self) -> str | None:
         return "orders" if self.view == "pairs" else None
 
     @property
+    def afterstates(self) -> bool:
+        return self.view == "afterstates"
+
+    @property
     def observation_space(self) -> Any:
         own = len(VEHICLE) + len(SEAT) * self.seats
         if self.view == "candidates":
             return Box((own + len(OFFER) * self.candidates,))
+        if self.view == "afterstates":
+            by_action, features = (self.orders + 1,), len(afterstates.names(self.seats))
+            return {"reward": Box(by_action), "decisions": Box(by_action, 0.0), "features": Box((*by_action, features))}
         shared = {"orders": Box((self.orders, len(ORDER))), "open": Box((self.orders,), 0.0, 1.0)}
         return {"own": Box((own,)), "shared": shared}
 
     @property
     def obs_layout(self) -> tuple[Part, ...]:
+        if self.view == "afterstates":  # in the order of the observation's names
+            columns = ("decisions",), afterstates.names(self.seats), ("reward",)
+            return tuple(Part("actions", self.orders + 1, len(part), ordered=True, columns=part) for part in columns)
         own = (*VEHICLE, *(f"seat {seat} {column}" for seat in range(self.seats) for column in SEAT))
         parts = [Part("own", 1, len(own), columns=own)]
         if self.view == "candidates":
@@ -241,37 +260,72 @@ class RideDispatch(Environment):
 
     def pairs(self, state: RideState, env_params: RideParams) -> Pairs:
         """Every vehicle with every open order, whether or not it may take it; 0 where no order is open."""
-        size = min(PAIRS_AT_ONCE, self.orders)
-        indices = jnp.arange(-(-self.orders // size) * size)
-        # New orders take the first empty rows of the table: nothing after the last open one is computed.
-        end = jnp.max(jnp.where(state.orders.open, jnp.arange(1, self.orders + 1), 0))
 
         def plan_one(order: jax.Array) -> Pairs:
             planned = self.plan(state, jnp.full(self.vehicles, order), env_params)
             return Pairs(planned.reward, planned.pickup, planned.ride)
 
-        def plan_chunk(chunk: jax.Array, kept: Pairs) -> Pairs:
+        found = self._for_open_orders(plan_one, state)
+        return jax.tree.map(lambda part: jnp.where(state.orders.open, part[: self.orders].T, 0.0), found)
+
+    def possible_afterstates(self, state: RideState, env_params: RideParams) -> Afterstate:
+        """Of every vehicle with every order, and of waiting, [N, M + 1, …]; 0 where no order is open and for empty slots."""
+        near = Densities.of(state.vehicles, state.orders.trip, env_params.demand)
+
+        def plan_one(order: jax.Array) -> tuple[jax.Array, Vehicles]:
+            planned = self.plan(state, jnp.full(self.vehicles, order), env_params)
+            return planned.reward, planned.vehicles
+
+        def describe(reward: jax.Array, vehicles: Vehicles, near: Densities) -> Afterstate:
+            return afterstates.describe(reward, vehicles, near, state.minute, env_params)
+
+        # All plans first: fused with them, each column of the features would search the routes again.
+        plans = jax.tree.map(lambda part: part[: self.orders], self._for_open_orders(plan_one, state))
+        indices = jnp.arange(self.orders)
+        taken = jax.vmap(lambda order, plan: describe(*plan, near.with_order(state.vehicles, order)))(indices, plans)
+        waiting = describe(jnp.zeros(self.vehicles), state.vehicles, near)
+
+        def by_vehicle(taken: jax.Array, waiting: jax.Array) -> jax.Array:
+            """[N, M + 1, …] from [M, …, N] and [1, …, N]."""
+            is_open = state.orders.open.reshape(-1, *[1] * waiting.ndim)
+            rows = jnp.concatenate([jnp.where(is_open, taken, 0.0), waiting[None]])
+            return jnp.moveaxis(jnp.where(self._present(env_params), rows, 0.0), -1, 0)
+
+        return jax.tree.map(by_vehicle, taken, waiting)
+
+    def _for_open_orders(self, plan_one: Callable[[jax.Array], Any], state: RideState) -> Any:
+        """``plan_one(order)``, arrays [..., N], of every order up to the last open one, stacked to [≥ M, …, N]; then 0."""
+        size = min(PAIRS_AT_ONCE, self.orders)
+        indices = jnp.arange(-(-self.orders // size) * size)
+        # New orders take the first empty rows of the table: nothing after the last open one is computed.
+        end = jnp.max(jnp.where(state.orders.open, jnp.arange(1, self.orders + 1), 0))
+
+        def plan_chunk(chunk: jax.Array, kept: Any) -> Any:
             first = chunk * size
             found = jax.vmap(plan_one)(jax.lax.dynamic_slice_in_dim(indices, first, size))
             return jax.tree.map(lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, first, axis=0), kept, found)
 
-        blank = Pairs(*(jnp.zeros((len(indices), self.vehicles)),) * len(Pairs._fields))
-        found = jax.lax.fori_loop(0, -(-end // size), plan_chunk, blank)
-        return Pairs(*(jnp.where(state.orders.open, part[: self.orders].T, 0.0) for part in found))
+        shapes = jax.eval_shape(plan_one, indices[0])
+        blank = jax.tree.map(lambda leaf: jnp.zeros((len(indices), *leaf.shape), leaf.dtype), shapes)
+        return jax.lax.fori_loop(0, -(-end // size), plan_chunk, blank)
 
     def observe(self, state: RideState, env_params: RideParams) -> View:
         present, is_open = self._present(env_params), state.orders.open
+        mask = state.vehicles.free[:, None] & is_open
         own = jnp.where(present[:, None], own_features(state, present, env_params), 0.0)
+        obs: Any
         if self.view == "candidates":
             index = jnp.where(state.offers < self.orders, state.offers, 0)
             mask = (state.offers < self.orders) & state.vehicles.free[:, None] & is_open[index]
             offers = self._offer_features(state, mask, env_params)
-            obs: Any = jnp.concatenate([own, offers.reshape(self.vehicles, -1)], axis=1)
-        else:
-            mask, trip = state.vehicles.free[:, None] & is_open, state.orders.trip
+            obs = jnp.concatenate([own, offers.reshape(self.vehicles, -1)], axis=1)
+        elif self.view == "pairs":
+            trip = state.orders.trip
             columns = trip.up, trip.cross, trip.to_up, trip.to_cross, state.minute - state.orders.request
             orders = jnp.where(is_open[:, None], jnp.stack(columns, axis=1) / 10, 0.0)
             obs = {"own": own, "shared": {"orders": orders, "open": is_open.astype(own.dtype)}}
+        else:
+            obs = self.possible_afterstates(state, env_params)._asdict()
         waits = jnp.ones((self.vehicles, 1), bool)
         return View(obs, jnp.concatenate([mask, waits], axis=1), present, states.metrics(state.stats))
 
@@ -317,7 +371,7 @@ class RideDispatch(Environment):
 
     def _requested_orders(self, state: RideState, action: jax.Array) -> jax.Array:
         """[N] int32 index in the table of each vehicle's requested order, M for none, also for an action out of range."""
-        if self.view == "pairs":
+        if self.view != "candidates":
             return jnp.where((action >= 0) & (action < self.orders), action, self.orders)
         chosen = jnp.arange(self.candidates) == action[:, None]
         return jnp.min(jnp.where(chosen, state.offers, self.orders), axis=1)
@@ -349,7 +403,7 @@ class RideDispatch(Environment):
 
     def _offer(self, state: RideState, env_params: RideParams) -> RideState:
         """Chooses the offers of each vehicle."""
-        if self.view == "pairs":
+        if self.view != "candidates":
             return state
         allowed = state.vehicles.free[:, None] & state.orders.open
         reward = fleet.rewards_if_empty(state.vehicles, state.orders.trip, self._travel(state, env_params), env_params.weights)

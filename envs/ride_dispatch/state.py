@@ -47,7 +47,7 @@ class RideState(struct.PyTreeNode):
     orders: Orders
     minute: jax.Array  # int32 since the start
     stats: EpisodeStats
-    offers: Any  # [N, C] int32 orders offered to each vehicle, M for none; None with view=pairs
+    offers: Any  # [N, C] int32 orders offered to each vehicle, M for none; None with other views than candidates
 
 
 class Assignments(NamedTuple):

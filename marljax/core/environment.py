@@ -206,6 +206,16 @@ class Environment(abc.ABC):
         return None
 
     @property
+    def afterstates(self) -> bool:
+        """Whether agents observe their afterstates (Sutton & Barto 2018, section 6.8), which an algorithm can value.
+
+        The observation is then ``{"reward", "decisions", "features"}``: by action [A, n] what the agent earns by it and the number
+        of decisions that it still has afterwards, and [A, n, F] what it then is, before time moves. Actions 0 … n − 2 each take
+        something that serves one agent only; n − 1 is the noop, to wait. False where observations are anything else.
+        """
+        return False
+
+    @property
     def obs_layout(self) -> tuple[Part, ...]:
         """The parts of the flat observation [A, O] in the order of its columns, for encoders that attend to entities; () if none.
 

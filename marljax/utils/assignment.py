@@ -44,6 +44,43 @@ def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None
     return METHODS[method](jnp.where(mask, weights - low + span * (min(weights.shape) + 1), -jnp.inf), span)
 
 
+def prices(weights: jax.Array, mask: jax.Array, column: jax.Array) -> jax.Array:
+    """[C] least prices of the columns at which every row prefers its own in a matching of largest total weight.
+
+    They solve its dual with v ≥ 0: u_i + v_j ≥ w_ij for allowed pairs, with equality for matched ones, and u_i = 0 for a row
+    without a column. Of all solutions this one is the best for the rows: u_i is exactly what the total loses without row i
+    (Shapley and Shubik 1971). A column that nobody has costs 0.
+
+    Args:
+        weights: [R, C] finite.
+        mask: [R, C] bool, allowed pairs.
+        column: [R] of each row, C for none: ``match`` with ``decline=0``, by an exact method. For an approximate matching the
+            prices are cut off after as many rounds as there are rows.
+    """
+    rows, columns = weights.shape
+    gains = jnp.where(mask, weights, -jnp.inf)
+    matched = column < columns
+    own = jnp.take_along_axis(gains, jnp.minimum(column, columns - 1)[:, None], axis=1)[:, 0]
+    owned = column[:, None] == jnp.arange(columns)
+
+    def raised(price: jax.Array) -> jax.Array:
+        """The most that another row than the owner would gain by each column."""
+        profit = jnp.where(matched, own - price[jnp.minimum(column, columns - 1)], 0.0)
+        envy = jnp.max(jnp.where(owned, -jnp.inf, gains - profit[:, None]), axis=0)
+        return jnp.where(jnp.any(owned, axis=0), jnp.maximum(jnp.maximum(envy, price), 0.0), 0.0)
+
+    def changes(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        before, now, count = carry
+        return jnp.any(now > before) & (count < rows)
+
+    def step(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        _, now, count = carry
+        return now, raised(now), count + 1
+
+    none = jnp.zeros(columns, weights.dtype)
+    return jax.lax.while_loop(changes, step, (none, raised(none), jnp.zeros((), jnp.int32)))[1]
+
+
 @jax.custom_batching.sequential_vmap  # vmapped, every instance would take as many steps as the slowest
 def _hungarian(gains: jax.Array) -> jax.Array:
     """Each row has its own column for declining: shared ones would make ties, which slow the search down."""

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, swarm
-from marljax.baselines.harness import result_cache
+from marljax.baselines.harness import loops, result_cache
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.harness.result_cache import ResultCache, summarise
 
@@ -76,16 +76,15 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
             jaxmarl_compare.returns_table(again, dataclasses.replace(TINY, seeds=1))
 
 
-def test_the_curve_of_a_training_has_the_means_of_its_parts(monkeypatch):
-    monkeypatch.setattr(mpe, "POINTS", 3)
+def test_the_curve_of_a_training_has_the_means_of_its_parts():
     episodes = np.array([[1.0, 3.0, 0.0, 0.0, 2.0, 0.0]])
     total = np.array([[-1.0, -7.0, 0.0, 0.0, -8.0, 0.0]])
-    np.testing.assert_allclose(mpe.curve(episodes, total), [[-2.0, -2.0, -4.0]])
+    np.testing.assert_allclose(loops.curve(episodes, total, points=3), [[-2.0, -2.0, -4.0]])
 
 
 def test_steadiness_shows_the_collapse_of_one_seed():
     """Though the mean hardly shows it and the end is well again."""
     steady = [[-26.0, -22.0, -21.0, -20.0]] * 4
-    assert mpe.steadiness(steady, -26.0)[-1] == "83%"
-    assert mpe.steadiness([*steady, [-26.0, -20.0, -47.0, -20.0]], -26.0)[-1] == "-350%"
-    assert mpe.steadiness([[-26.0, -27.0, -68.0, -68.0]], -26.0)[-1] == "nothing gained"
+    assert loops.steadiness(steady, -26.0)[-1] == "83%"
+    assert loops.steadiness([*steady, [-26.0, -20.0, -47.0, -20.0]], -26.0)[-1] == "-350%"
+    assert loops.steadiness([[-26.0, -27.0, -68.0, -68.0]], -26.0)[-1] == "nothing gained"

@@ -27,7 +27,7 @@ def quick(evaluate=True):
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(report, "scripted_policies", only_random))
         if not evaluate:
-            patches.enter_context(mock.patch.object(report, "finish", lambda run, console: None))
+            patches.enter_context(mock.patch.object(report, "finish", return_value=None))
         yield
 
 

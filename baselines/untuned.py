@@ -1,0 +1,276 @@
+"""The defaults, one set per algorithm, on twelve problems that no tuned file covers, compared with JaxMARL's and PureJaxRL's
+settings: ``python baselines/untuned.py [table …]`` writes baselines/results/untuned.md."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import gymnax
+import numpy as np
+from gymnax.wrappers import FlattenObservationWrapper
+
+import marljax
+from marljax.algos import ippo, mappo, ppo, pqn, qmix
+from marljax.baselines.harness import loops
+from marljax.baselines.harness.loops import Loop, Plan
+from marljax.baselines.harness.result_cache import Metrics, ResultCache, join_seeds
+from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.rivals import ippo as jaxmarl_ippo
+from marljax.baselines.rivals import ppo as purejaxrl_ppo
+from marljax.baselines.rivals import rnn_ppo
+from marljax.baselines.rivals.flat_env import FlatEnv
+from marljax.core.environment import Environment
+from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
+from marljax.utils import stats
+from marljax.wrappers.jaxmarl_families import quiet
+
+PLAN = Plan()
+RIVAL = "theirs"
+
+
+class Problem(NamedTuple):
+    """An environment in both libraries, and the settings of a rival's loop."""
+
+    title: str
+    chosen_on: bool  # whether defaults were chosen by results on it
+    make: Callable[[], Environment]
+    rival: Callable[[Plan], Loop]
+    rival_about: Callable[[Plan], Any]  # its settings
+    algorithms: Sequence[str]
+    metric: str = "return"  # of the greedy policy
+
+
+SEVERAL, ONE = ("ippo", "mappo", "qmix", "pqn"), ("ppo", "pqn")
+MODULES: dict[str, ModuleType] = {"ppo": ppo, "ippo": ippo, "mappo": mappo, "qmix": qmix, "pqn": pqn}
+
+
+def jaxmarl_problem(title: str, name: str, chosen_on: bool, lr: float, shaped: bool = False, **options: Any) -> Problem:
+    """One of JaxMARL's environments through our adapter; its feed-forward IPPO is the rival."""
+
+    def config(plan: Plan) -> jaxmarl_ippo.Config:
+        return jaxmarl_ippo.Config(total_timesteps=plan.total_steps, lr=lr)
+
+    def rival(plan: Plan) -> Loop:
+        with quiet():
+            from jaxmarl import make
+            from jaxmarl.environments.overcooked import overcooked_layouts
+
+            given = {key: overcooked_layouts[value] if key == "layout" else value for key, value in options.items()}
+            env = make(name, **given)
+        settings = config(plan)
+        shaped_steps = settings.num_updates * settings.num_steps // 2 if shaped else 0
+        return loops.their_loop(jaxmarl_ippo, FlatEnv(env, shaped_steps), settings)
+
+    return Problem(
+        title,
+        chosen_on,
+        functools.cache(lambda: marljax.make(f"jaxmarl/{name}", **options)),
+        rival,
+        lambda plan: {"jaxmarl": version("jaxmarl"), **dataclasses.asdict(config(plan))},
+        SEVERAL,
+    )
+
+
+def smax_problem(scenario: str, chosen_on: bool) -> Problem:
+    """A battle of our SMAX; JaxMARL's recurrent IPPO is the rival."""
+
+    def settings(plan: Plan) -> rnn_ppo.Settings:
+        return rnn_ppo.Settings(scenario, total_steps=plan.total_steps)
+
+    return Problem(
+        f"smax {scenario}",
+        chosen_on,
+        functools.cache(lambda: marljax.make("smax", scenario=scenario)),
+        lambda plan: loops.their_loop(rnn_ppo, rnn_ppo.smax_env(scenario), settings(plan)),
+        lambda plan: {"jaxmarl": version("jaxmarl"), **dataclasses.asdict(settings(plan))},
+        SEVERAL,
+        "won",
+    )
+
+
+def gymnax_problem(name: str, chosen_on: bool, **settings: Any) -> Problem:
+    """One of gymnax's environments with discrete actions; PureJaxRL's PPO is the rival."""
+
+    def config(plan: Plan) -> purejaxrl_ppo.Config:
+        return purejaxrl_ppo.Config(total_timesteps=plan.total_steps, **settings)
+
+    return Problem(
+        name,
+        chosen_on,
+        functools.cache(lambda: marljax.make(f"gymnax/{name}")),
+        lambda plan: loops.their_loop(purejaxrl_ppo, FlattenObservationWrapper(gymnax.make(name)[0]), config(plan)),
+        lambda plan: {"gymnax": version("gymnax"), **dataclasses.asdict(config(plan))},
+        ONE,
+    )
+
+
+@functools.cache
+def pendulum() -> Environment:
+    return marljax.make("gymnax/Pendulum-v1")
+
+
+def continuous_config(plan: Plan) -> ppo.Config:
+    """PureJaxRL's settings for continuous actions in our loop; our standardised returns stand for its scaled rewards."""
+    return ppo.Config(
+        total_steps=plan.total_steps,
+        num_envs=2048,
+        rollout_length=10,
+        num_epochs=4,
+        num_minibatches=32,
+        hidden=(256, 256),
+        learning_rate=3e-4,
+        anneal_learning_rate=False,
+        entropy_coef=0.0,
+        normalize_observations=True,
+        clip_actor_critic_separately=False,
+    )
+
+
+MINATAR: dict[str, Any] = {"num_envs": 64, "lr": 5e-3, "num_minibatches": 8, "activation": "relu"}
+MPE_LR, OVERCOOKED_LR = 2.5e-3, 2.5e-4
+PROBLEMS = {
+    "simple_spread": jaxmarl_problem("MPE simple_spread", "MPE_simple_spread_v3", True, MPE_LR),
+    "simple_reference": jaxmarl_problem("MPE simple_reference", "MPE_simple_reference_v3", True, MPE_LR),
+    "cramped_room": jaxmarl_problem("Overcooked cramped_room", "overcooked", True, OVERCOOKED_LR, True, layout="cramped_room"),
+    "5m_vs_6m": smax_problem("5m_vs_6m", True),
+    "CartPole": gymnax_problem("CartPole-v1", True),
+    "Pendulum": Problem(
+        "Pendulum-v1 (continuous)",
+        True,
+        pendulum,
+        lambda plan: loops.our_loop(ppo, pendulum(), continuous_config(plan)),
+        lambda plan: {"gymnax": version("gymnax"), **dataclasses.asdict(continuous_config(plan))},
+        ("ppo",),
+    ),
+    "simple_speaker_listener": jaxmarl_problem("MPE simple_speaker_listener", "MPE_simple_speaker_listener_v4", False, MPE_LR),
+    "asymm_advantages": jaxmarl_problem(
+        "Overcooked asymm_advantages", "overcooked", False, OVERCOOKED_LR, True, layout="asymm_advantages"
+    ),
+    "smacv2_5_units": smax_problem("smacv2_5_units", False),
+    "Acrobot": gymnax_problem("Acrobot-v1", False),
+    "Breakout": gymnax_problem("Breakout-MinAtar", False, **MINATAR),
+    "coin_game": jaxmarl_problem("Coin Game", "coin_game", False, MPE_LR),
+}
+
+
+@functools.lru_cache(maxsize=1)  # of all seeds, so that they share a compiled program
+def make_loop(plan: Plan, name: str, trained: str) -> Loop:
+    problem = PROBLEMS[name]
+    if trained == RIVAL:
+        return problem.rival(plan)
+    return loops.our_loop(MODULES[trained], problem.make(), MODULES[trained].Config(total_steps=plan.total_steps))
+
+
+def describe(plan: Plan, name: str, trained: str) -> dict[str, Any]:
+    """Everything that a training depends on."""
+    problem = PROBLEMS[name]
+    about = {"env": f"{problem.make()}, version {problem.make().version}", "metric": problem.metric}
+    about |= {"tail": plan.tail, "episodes": plan.episodes, "points": loops.POINTS}
+    if trained == RIVAL:
+        return about | {"rival": problem.rival_about(plan)}
+    return about | {"config": dataclasses.asdict(MODULES[trained].Config(total_steps=plan.total_steps))}
+
+
+def result(cache: ResultCache, plan: Plan, name: str, trained: str) -> Metrics | None:
+    """All seeds of an algorithm of ours or of the rival on one problem, each a result of its own; None while any is missing."""
+
+    def one(seed: int) -> Metrics:
+        return loops.train_seed(plan, make_loop(plan, name, trained), PROBLEMS[name].make(), seed, PROBLEMS[name].metric)
+
+    about = describe(plan, name, trained)
+    names = [f"{name} {trained} seed {seed}" for seed in range(plan.seeds)]
+    return join_seeds([cache.get(title, about, functools.partial(one, seed)) for seed, title in enumerate(names)])
+
+
+def random_result(cache: ResultCache, plan: Plan, name: str) -> Metrics | None:
+    """Uniform actions on the frozen episodes."""
+    env = PROBLEMS[name].make()
+    return cache.scripted(f"{name} random", {}, ScriptedPolicy(env, env.default_params, RandomPolicy(env)), plan.episodes)
+
+
+def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = PLAN) -> str:
+    """An algorithm, or PPO and IPPO as one, beside the rival on every problem that it can learn."""
+    rows: list[list[str] | str] = []
+    below: dict[bool, list[str]] = {True: [], False: []}
+    count = {True: 0, False: 0}
+    for (name, problem), algo in itertools.product(PROBLEMS.items(), algorithms):
+        if algo not in problem.algorithms:
+            continue
+        ours, theirs = (result(cache, plan, name, trained) for trained in (algo, RIVAL))
+        if ours is None or theirs is None:
+            rows.append(f"{problem.title}, {algo}")
+            continue
+        gaps = [stats.mean(np.subtract(ours[kind]["mean"], theirs[kind]["mean"])) for kind in loops.KINDS]
+        count[problem.chosen_on] += 1
+        below[problem.chosen_on] += [problem.title] if any(gap.high < 0 for gap in gaps) else []
+        cells = [mean_interval(metrics["training"]) for metrics in (ours, theirs)]
+        scale = 100.0 if problem.metric == "won" else 1.0
+        cells += [mean_interval(metrics["greedy"], scale=scale) for metrics in (ours, theirs)]
+        title = f"{problem.title}, % won" if problem.metric == "won" else problem.title
+        rows.append([title, "chosen on" if problem.chosen_on else "held out", *cells])
+    header = ["", "", "ours, end of training", "theirs", "ours, greedy", "theirs, greedy"]
+    found = [
+        f"{count[chosen] - len(below[chosen])} of {count[chosen]} {text} are within or above"
+        + (f"; below: {', '.join(below[chosen])}." if below[chosen] else ".")
+        for chosen, text in ((True, "on which defaults were chosen"), (False, "held out"))
+        if count[chosen]
+    ]
+    return partial_table(header, rows, " ".join(found))
+
+
+def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
+    """Whether anything of ours collapses."""
+    rows: list[list[str] | str] = []
+    for name, problem in PROBLEMS.items():
+        random = random_result(cache, plan, name)
+        for algo in problem.algorithms:
+            metrics = result(cache, plan, name, algo)
+            if metrics is None or random is None:
+                rows.append(f"{problem.title}, {algo}")
+            else:
+                rows.append(
+                    [f"{problem.title}, {algo}", *loops.steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])]
+                )
+    return partial_table(["training", "best", "lowest of the last half", "end", "kept by the worst seed"], rows)
+
+
+TABLES: Mapping[str, Sequence[str]] = {"ppo": ("ppo", "ippo"), "mappo": ("mappo",), "qmix": ("qmix",), "pqn": ("pqn",)}
+PAGE = Page(
+    name="untuned",
+    title="Twelve problems with the defaults: results",
+    intro=f"""Each algorithm learns twelve problems with nothing set but the number of steps, {PLAN.total_steps:,}: the defaults
+of `algos/`, one set per algorithm for all problems, none of which has tuned settings in `configs/tuned/`. Defaults were chosen by
+results on six of them; the other six were held out. They are compared with the loops of other libraries, reimplemented on their
+APIs, with these libraries' own settings for the environment, for as many steps (over which learning rates fall):
+
+- MPE, Coin Game: JaxMARL's `ippo_ff_mpe`, 16 environments × 128 steps, learning rate {MPE_LR:g}; JaxMARL has no script for the
+  Coin Game. Where agents differ, observations are padded and get ids, as JaxMARL's Q-learners have them.
+- Overcooked: `ippo_ff_overcooked`, 16 × 128, {OVERCOOKED_LR:g}; in both libraries the shaped reward falls to 0 over the first
+  half of training, and returns are without it.
+- SMAX: `ippo_rnn_smax`, 128 × 128, {rnn_ppo.Settings().learning_rate:g}, GRUs of {rnn_ppo.Settings().width}. Greedy policies are
+  judged by the battles won.
+- CartPole, Acrobot: PureJaxRL's PPO, 4 × 128, {purejaxrl_ppo.Config().lr:g}; Breakout: its settings for MinAtar,
+  {MINATAR["num_envs"]} × 128, {MINATAR["lr"]:g}, ReLU.
+- Pendulum: PureJaxRL's settings for continuous actions (2,048 × 10, 32 minibatches, 3e-4, layers of 256) in our own loop; they
+  are made for 50 times as many steps.
+
+Returns are sums of an agent's rewards over an episode, means over agents. Seeds 0–{PLAN.seeds - 1}; ±: 95 % t interval over
+seeds. *End of training*: returns of the sampled or exploring policy in the last {PLAN.tail:.0%} of training. *Greedy*: the final
+parameters on {PLAN.episodes:,} frozen episodes, the same for all. *Within or above*: the 95 % interval of the difference reaches
+0, of both.""",
+    sections=(
+        Section("PPO and IPPO", "PPO where there is one agent.", {"ppo": functools.partial(compared_table, TABLES["ppo"])}),
+        Section("MAPPO", "", {"mappo": functools.partial(compared_table, TABLES["mappo"])}),
+        Section("QMIX", "", {"qmix": functools.partial(compared_table, TABLES["qmix"])}),
+        Section("PQN", "With VDN for several agents.", {"pqn": functools.partial(compared_table, TABLES["pqn"])}),
+        Section("Nothing collapses", loops.STEADINESS_TEXT, {"steadiness": steadiness_table}),
+    ),
+)
+
+
+if __name__ == "__main__":
+    PAGE.main()
