@@ -1,12 +1,12 @@
 """Values of agents after a decision, learnt from what each adds to the matching.
 
-Agents that choose among items which serve one agent each are matched to them by reward + γ (V(after taking it) − V(after
-waiting)), where V is the value of one agent's afterstate, shared by all agents and blind to the others: approximate dynamic
-programming with post-decision states (Powell 2011, chapter 4), for dispatch as by Xu et al. (2018), Tang et al. (2019) and Shah et al.
-(2020, "Neural Approximate Dynamic Programming for On-Demand Ride-Pooling"). Those learn V from an agent's own rewards. But an
-order that another agent could have taken as well is no merit of the one that took it: with ``learn_from=marginal``, V is learnt
-from rewards less the prices of the items, the dual solution of the matching, so that it is what the fleet would lose without the
-agent. ``python algos/values.py env=ride_dispatch`` trains it.
+Agents that choose among items which serve one agent each are matched to them by r + γ (V(after taking it) − V(after waiting)),
+where V is the value of one agent's afterstate, shared by all agents and blind to the others: approximate dynamic programming
+with post-decision states (Powell 2011, chapter 4), for dispatch as by Xu et al. (2018), Tang et al. (2019) and Shah et al. (2020,
+"Neural Approximate Dynamic Programming for On-Demand Ride-Pooling"). These learn V from an agent's own rewards. But an order that
+another agent could have taken as well is no merit of the one that took it: with ``learn_from=marginal`` V is learnt from rewards
+less the prices of the items, the dual solution of the matching, so that it is what the fleet would lose without the agent.
+``python algos/values.py env=ride_dispatch`` trains it.
 
 Axis letters: T time, E environments, S slots of the buffer, A agents, n actions, F features, B samples of a minibatch.
 """
@@ -123,8 +123,8 @@ def make_networks(config: Config) -> Networks:
         return Params(network.init(key, (), features, (), ()))
 
     def value(params: Params, features: jax.Array, decisions: jax.Array) -> jax.Array:
-        _, rate = network.apply(params.value, (), features, (), ())  # type: ignore[misc]
-        return decisions * rate[..., 0]
+        outputs: Any = network.apply(params.value, (), features, (), ())
+        return decisions * outputs[1][..., 0]
 
     return Networks(init, value)
 
@@ -132,12 +132,13 @@ def make_networks(config: Config) -> Networks:
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """An initial network, environments and an empty buffer; the learner is the same on every shard of the data axis."""
     if not env.afterstates:
-        raise UserError(f"values needs the afterstates of all actions, which {type(env).__name__} as set does not show; "
-                        "use env=ride_dispatch env.view=afterstates")  # fmt: skip
+        what = f"values needs the afterstates of all actions, which {type(env).__name__} does not show"
+        raise UserError(f"{what}; use env=ride_dispatch env.view=afterstates, or an environment of your own that does")
     key_value, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())
-    features = actors.timestep.obs["features"][:, :, 0]  # [E, A, F]
+    obs: Any = actors.timestep.obs
+    features = obs["features"][:, :, 0]  # [E, A, F]
     params, updates = make_networks(config).init(key_value, features), jnp.zeros((), jnp.int32)
     rows = jnp.zeros((vec.num_envs, config.buffer_rollouts, config.rollout_length - 1, env.num_agents))
     empty = Samples(jnp.zeros((*rows.shape, features.shape[-1])), rows, rows, rows > 0)
@@ -211,11 +212,12 @@ def choose(
     price = jnp.append(prices(weights, mask, action), 0.0)[action]
     present = timestep.alive & ~timestep.last
     value = chosen(jnp.concatenate([taken, value[:, None]], axis=1))
-    return action, Transition(*map(chosen, (obs["features"], obs["decisions"])), present, chosen(obs["reward"]), price, value)
+    features, decisions, reward = (chosen(obs[name]) for name in ("features", "decisions", "reward"))
+    return action, Transition(features, decisions, present, reward, price, value)
 
 
 def value_items(value: Callable[..., jax.Array], obs: dict[str, jax.Array], able: jax.Array) -> jax.Array:
-    """[A, n − 1] values after taking each item, of the agents that may take one; 0 for the others, often most of them.
+    """[A, n − 1] values after taking each item, of the agents that may take one; arbitrary for the others, often most of them.
 
     A few agents at a time: the hidden layers of all pairs would not fit into a cache.
     """

@@ -15,8 +15,19 @@ from marljax.envs.ride_dispatch.params import RideParams
 
 NEARBY_KM = 0.8  # distance over which the weight of a zone's demand falls by e
 DENSITY_SCALE = 20.0  # brings densities to the size of the other columns
-COLUMNS = ("until free", "decisions left", "fully dropped off", "route left in the episode", "up", "cross", "demand here")
-COLUMNS += ("last stop up", "last stop cross", "demand at last stop", "time")
+COLUMNS = (
+    "until free",
+    "decisions left",
+    "until last drop-off",
+    "of it in the episode",
+    "up",
+    "cross",
+    "demand here",
+    "last stop up",
+    "last stop cross",
+    "demand at last stop",
+    "time",
+)
 
 
 def names(seats: int) -> tuple[str, ...]:
@@ -70,9 +81,7 @@ def ascending(rows: jax.Array) -> list[jax.Array]:
     return found
 
 
-def describe(
-    reward: jax.Array, vehicles: Vehicles, near: Densities, minute: jax.Array, env_params: RideParams
-) -> Afterstate:
+def describe(reward: jax.Array, vehicles: Vehicles, near: Densities, minute: jax.Array, env_params: RideParams) -> Afterstate:
     """Of ``vehicles`` as they are after decisions at ``minute``, which earn ``reward`` [N].
 
     Features, in units of 10 min and 10 km (cross: 3 km) as far as they have one: minutes until the vehicle may be given another

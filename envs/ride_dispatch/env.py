@@ -67,10 +67,10 @@ class RideDispatch(Environment):
     """Every minute, vehicles with an empty seat may take one more order each; orders that nobody takes are lost after a while.
 
     ``view="pairs"`` is for policies that score every vehicle with every order: actions 0 … M − 1 request the order at that index
-    of the table, M waits. With ``view="afterstates"`` they mean the same, and vehicles observe what each would lead to: for
-    policies that value the vehicle after the decision. With ``view="candidates"`` each vehicle is offered the C orders with the highest reward if it were
-    empty, best first: actions 0 … C − 1 request one of them, C waits. Of several vehicles that request the same order the one
-    with the highest reward gets it, the first of equals; the others wait.
+    of the table, M waits. With ``view="afterstates"`` actions are the same, and vehicles observe what each makes of them, for
+    policies that value the vehicle after the decision. With ``view="candidates"`` each vehicle is offered the C orders with the
+    highest reward if it were empty, best first: actions 0 … C − 1 request one of them, C waits. Of several vehicles that request
+    the same order the one with the highest reward gets it, the first of equals; the others wait.
 
     A vehicle's reward for an order (minutes, km; weights of OSPO and Triple-BERT): 3 + direct km − 3·pickup / 60 − orders aboard
     whose total time exceeds 40 − 3·Δ / 60 − 5·max(Δ − 40, 0) / 60, where Δ is the order's addition to the total times of all
@@ -280,9 +280,9 @@ class RideDispatch(Environment):
             return afterstates.describe(reward, vehicles, near, state.minute, env_params)
 
         # All plans first: fused with them, each column of the features would search the routes again.
-        plans = jax.tree.map(lambda part: part[: self.orders], self._for_open_orders(plan_one, state))
-        indices = jnp.arange(self.orders)
-        taken = jax.vmap(lambda order, plan: describe(*plan, near.with_order(state.vehicles, order)))(indices, plans)
+        reward, after = jax.tree.map(lambda part: part[: self.orders], self._for_open_orders(plan_one, state))
+        near_taken = jax.vmap(lambda order: near.with_order(state.vehicles, order))(jnp.arange(self.orders))
+        taken = jax.vmap(describe)(reward, after, near_taken)
         waiting = describe(jnp.zeros(self.vehicles), state.vehicles, near)
 
         def by_vehicle(taken: jax.Array, waiting: jax.Array) -> jax.Array:

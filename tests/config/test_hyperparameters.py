@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.algos import ippo, mappo, ospo, ppo, pqn, qmix
+from marljax.algos import ippo, mappo, ospo, ppo, pqn, qmix, values
 from marljax.config.hyperparameters import traced_names
 from marljax.errors import UserError
 
@@ -47,7 +47,7 @@ def test_an_impossible_config_is_one_line(changes, setting, suggestion):
 
 
 def test_every_algorithm_checks_its_layers_and_minibatches():
-    for algorithm in (ppo, ippo, mappo, ospo, qmix, pqn):
+    for algorithm in (ppo, ippo, mappo, ospo, qmix, pqn, values):
         with pytest.raises(UserError, match=r"hidden=\[\]"):
             algorithm.Config(hidden=())
     for algorithm in (ppo, ippo, mappo, ospo, pqn):

@@ -38,6 +38,7 @@ RUN = {
 LEARNER = {"algo.total_steps": "128", "algo.num_envs": "8", "algo.rollout_length": "8"}
 LEARNERS = {
     "qmix": {"algo.batch_size": "8", "algo.buffer_size": "128", "algo.learning_starts": "0", "algo.gradient_steps": "1"},
+    "values": {"algo.batch_size": "64"},
     "ospo": {"algo.num_minibatches": "2", "algo.num_epochs": "1", "algo.samples": "8"},
     **{algo: {"algo.num_minibatches": "2", "algo.num_epochs": "1"} for algo in ("ppo", "ippo", "mappo", "pqn")},
 }

@@ -28,7 +28,9 @@ ALGORITHMS = {
     "qmix": ("algo.batch_size=4", "algo.buffer_size=64", "algo.learning_starts=0"),
     "pqn": ("algo.num_minibatches=2", "algo.num_epochs=1"),
     "ospo": ("algo.num_minibatches=2", "algo.num_epochs=1"),
+    "values": ("algo.batch_size=16",),
 }
+VIEWS = {("values", "ride_dispatch"): "env.view=afterstates"}  # in place of candidates
 SMALL = ("tuned=none", "algo.num_envs=2", "algo.rollout_length=4", "algo.total_steps=16", "algo.hidden=[8,8]")
 IMPOSSIBLE = {
     ("qmix", "swarm"): "qmix needs discrete actions, and those of Swarm are Box",
@@ -36,6 +38,7 @@ IMPOSSIBLE = {
     ("pqn", "swarm"): "pqn needs discrete actions, and those of Swarm are Box",
     ("pqn", "collective"): "pqn needs discrete actions, and those of Collective are Box",
     ("ospo", "gymnax/CartPole-v1"): "ospo compares the agents of a step, and CartPole_v1 has one",
+    **{("values", env): "values needs the afterstates of all actions" for env in ENVIRONMENTS if env != "ride_dispatch"},
 }
 # Each algorithm and each environment at least once.
 COVER = [
@@ -47,13 +50,15 @@ COVER = [
     ("qmix", "jaxmarl/MPE_simple_spread_v3"),
     ("pqn", "smax"),
     ("ospo", "ride_dispatch"),
+    ("values", "ride_dispatch"),
 ]
 PAIRS = list(itertools.product(ALGORITHMS, ENVIRONMENTS))
 
 
 def prepared(algo, env):
     """A function that trains two updates of a pair, and its arguments."""
-    run = compose.compose(algo, [*ENVIRONMENTS[env], *SMALL, *ALGORITHMS[algo]])
+    words = [VIEWS.get((algo, env), word) if word.startswith("env.view=") else word for word in ENVIRONMENTS[env]]
+    run = compose.compose(algo, [*words, *SMALL, *ALGORITHMS[algo]])
     trainer = Trainer(run.algorithm, run.training_env, run.config, mesh.make_mesh())
 
     def train(keys, env_params):

@@ -27,6 +27,7 @@ ENVIRONMENTS = {
     "collective": ("collective", {}),
     "candidates": ("ride_dispatch", {"preset": "demo", "view": "candidates"}),
     "items": ("ride_dispatch", {"preset": "demo"}),
+    "afterstates": ("ride_dispatch", {"preset": "demo", "view": "afterstates"}),
 }
 ROLLOUTS = {"total_steps": 768, "num_envs": 8, "rollout_length": 32, "learning_rate": 1e-3}
 PPO = ROLLOUTS | {
@@ -77,6 +78,8 @@ CASES = {
     "ospo items": OSPO,
     "ospo items group": OSPO | {"advantage": "group", "normalize": "buffer", "scorer": "pair_mlp", "equity_coef": 0.1},
     "ospo candidates": OSPO | {"stay_near_best": True},
+    "values afterstates": {"total_steps": 372, "num_envs": 4, "rollout_length": 31, "batch_size": 512},
+    "values afterstates own": {"total_steps": 372, "num_envs": 4, "rollout_length": 31, "batch_size": 512, "learn_from": "own"},
 }
 CHAOTIC = {"mappo collective": 1}  # updates after which the rounding of another processor has grown beyond the tolerance
 

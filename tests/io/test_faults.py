@@ -196,12 +196,15 @@ def test_without_a_home_directory_programs_are_not_kept(monkeypatch, capsys):
 
 WIDE = """
 import sys, jax, importlib
+from probes import Depot
 from toys import Corridor
 from marljax.training.trainer import make_train
 own = {"qmix": dict(buffer_size=256, learning_starts=32, batch_size=4, core="mlp"), "pqn": dict(num_minibatches=2, core="mlp")}
-for name in ("ppo", "ippo", "mappo", "ospo", "qmix", "pqn"):
+own["values"] = dict(batch_size=8)
+for name in ("ppo", "ippo", "mappo", "ospo", "qmix", "pqn", "values"):
     algo = importlib.import_module(f"marljax.algos.{name}")
-    env = algo.present(Corridor()) if hasattr(algo, "present") else Corridor()
+    env = Depot(agents=2) if name == "values" else Corridor()
+    env = algo.present(env) if hasattr(algo, "present") else env
     given = own.get(name, dict(num_minibatches=2, num_epochs=1))
     config = algo.Config(total_steps=128, num_envs=4, rollout_length=8, hidden=(8,), **given)
     assert int(jax.jit(make_train(algo, env, config))(jax.random.key(0)).diverged_at) == -1, name

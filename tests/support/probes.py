@@ -137,3 +137,52 @@ class Drift(Environment):
 
     def global_state(self, state, env_params):
         return state[:1]
+
+
+@struct.dataclass
+class DepotParams:
+    pay: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Depot(Environment):
+    """Every agent is always free to take an order; ``orders`` of them arrive in each of four decisions, worth ``pay`` each.
+
+    With more orders than agents an agent adds ``pay`` per decision to what all earn; with fewer orders than agents, nothing.
+    """
+
+    agents: int = 1
+    orders: int = 1
+    duration: int = 4
+    action_space = property(lambda self: Discrete(self.orders + 1))
+    num_agents = property(lambda self: self.agents)
+    noop = property(lambda self: self.orders)
+    afterstates = True
+
+    @property
+    def observation_space(self):
+        by_action = (self.orders + 1,)
+        return {"reward": Box(by_action), "decisions": Box(by_action), "features": Box((*by_action, 1))}
+
+    @property
+    def default_params(self):
+        return DepotParams()
+
+    def max_episode_steps(self, env_params):
+        return self.duration
+
+    def initial(self, key, env_params):
+        return jnp.zeros((), jnp.int32)
+
+    def transition(self, key, state, action, env_params):
+        taken = (action[:, None] == jnp.arange(self.orders)) & (jnp.cumsum(action[:, None] == jnp.arange(self.orders), 0) == 1)
+        return state + 1, Outcome(env_params.pay * jnp.any(taken, 1), jnp.array(False), state + 1 >= self.duration)
+
+    def observe(self, state, env_params):
+        by_action = jnp.ones((self.agents, self.orders + 1))
+        reward = env_params.pay * by_action.at[:, -1].set(0.0)
+        obs = {"reward": reward, "decisions": (self.duration - 1.0 - state) * by_action, "features": by_action[..., None]}
+        return View(obs, by_action > 0, jnp.ones(self.agents, bool), {})
+
+    def global_state(self, state, env_params):
+        return state[None].astype(jnp.float32)

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from marljax.errors import UserError
-from marljax.utils.assignment import METHODS, match
+from marljax.utils.assignment import METHODS, match, prices
 
 SHAPES = ((8, 5), (5, 8), (20, 20))
 LEAST = {"exact": 1.0 - 1e-6, "auction": 0.98, "greedy": 0.5}
@@ -94,3 +94,23 @@ def test_as_many_pairs_as_possible_and_of_them_the_best(scale, method):
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(UserError, match="did you mean exact"):
         match(jnp.ones((2, 2)), jnp.ones((2, 2), bool), method="exakt")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_prices_are_the_dual_that_tells_what_the_total_loses_without_a_row(shape):
+    instances_ = [instance for instance in instances(*shape) if instance[0] not in ("large", "small")]
+    priced = jax.jit(lambda weights, mask, column: prices(weights, mask, column))
+    for kind, weights, mask, _ in instances_:
+        weights = weights.astype(np.float32)
+        nothing = np.zeros(shape[0])
+        column = np.asarray(run(weights[None], mask[None], nothing[None], "exact"))[0]
+        price = np.asarray(priced(weights, mask, column))
+        has = column < shape[1]
+        own = weights[np.arange(shape[0]), np.minimum(column, shape[1] - 1)] - price[np.minimum(column, shape[1] - 1)]
+        profit = np.where(has, own, 0.0)
+        assert (price >= 0).all(), kind
+        assert (np.where(mask, weights, -np.inf) <= profit[:, None] + price + 1e-5).all(), kind
+        total = best(weights, mask, nothing)
+        for row in range(shape[0]):
+            others = mask & (np.arange(shape[0]) != row)[:, None]
+            np.testing.assert_allclose(profit[row], total - best(weights, others, nothing), atol=1e-5, err_msg=kind)

@@ -19,7 +19,8 @@ import probes
 import pytest
 from jax.sharding import PartitionSpec
 
-from marljax.algos import ippo, mappo, ospo, ppo, pqn, qmix
+from marljax.algos import ippo, mappo, ospo, ppo, pqn, qmix, values
+from marljax.envs.ride_dispatch import RideDispatch
 from marljax.learning.rollout import TrainState, collect
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Trainer
@@ -38,14 +39,20 @@ CONFIGS = {
     qmix: qmix.Config(**SMALL, core="mlp", gradient_steps=1, buffer_size=512, batch_size=8, learning_starts=0),
     pqn: pqn.Config(**SMALL, **EPOCHS, core="mlp", optimizer="adam"),
     ospo: ospo.Config(**SMALL, **EPOCHS, normalize_observations=False),
+    values: values.Config(**SMALL, batch_size=64),
 }
+CITY = RideDispatch("demo", vehicles=4, orders=8, view="afterstates")
 # One minibatch: shards shuffle on their own, so only whole-batch steps can agree.
 WHOLE = {"num_epochs": 3, "num_minibatches": 1, "normalize_observations": True}
 EVERYWHERE, ENVS, STEPS = PartitionSpec(), PartitionSpec(collectives.DATA), PartitionSpec(None, collectives.DATA)
 
 
 def env_of(algorithm):
-    return joint(ENV) if algorithm is ppo else ENV
+    return {ppo: joint(ENV), values: CITY}.get(algorithm, ENV)
+
+
+def params_of(algorithm):
+    return CITY.default_params if algorithm is values else ENV_PARAMS
 
 
 def keys_of(count):
@@ -55,7 +62,7 @@ def keys_of(count):
 def advanced(algorithm, seed, data, keys, updates=3):
     """The replicas of a mesh after some updates, and their metrics."""
     trainer = Trainer(algorithm, env_of(algorithm), CONFIGS[algorithm], make_mesh(seed, data))
-    return trainer.run(trainer.init(keys, ENV_PARAMS), updates)
+    return trainer.run(trainer.init(keys, params_of(algorithm)), updates)
 
 
 def numbers(tree):
@@ -112,7 +119,8 @@ def on_mesh(data, function, *specs_and_values):
 
 def rollout_of(algorithm, config, key):
     """A state after its first update, and the results of ``collect`` in the next one, with arbitrary rewards."""
-    state, _ = algorithm.update(ENV, config, algorithm.init(ENV, ENV_PARAMS, config, key))
+    env = env_of(algorithm)
+    state, _ = algorithm.update(env, config, algorithm.init(env, params_of(algorithm), config, key))
     found = []
 
     def recorded(*arguments):
@@ -120,19 +128,26 @@ def rollout_of(algorithm, config, key):
         return found[0]
 
     with mock.patch.object(algorithm, "collect", recorded):
-        algorithm.update(ENV, config, state)
+        algorithm.update(env, config, state)
     actors, rollout, steps, episodes = found[0]
     return state, (actors, rollout, steps._replace(reward=jax.random.normal(key, steps.reward.shape)), episodes)
 
 
+def whole_buffer(buffer, *_):
+    return jax.tree.map(lambda leaf: leaf[:, :2].reshape(-1, *leaf.shape[4:]), buffer)
+
+
 def updated(algorithm, config, state, collected):
-    """The learner after an update from that rollout, and its metrics; QMIX replays it instead of a random sample."""
+    """The learner after an update from that rollout, and its metrics; QMIX replays it instead of a random sample, and
+    values of afterstates are learnt from it and the one before."""
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(algorithm, "collect", return_value=collected))
         if algorithm is qmix:
             add = patches.enter_context(mock.patch.object(qmix, "add_to_replay", wraps=qmix.add_to_replay))
             patches.enter_context(mock.patch.object(qmix, "sample_replay", side_effect=lambda *_: add.call_args.args[-1]))
-        state, metrics = algorithm.update(ENV, config, state)
+        if algorithm is values:  # all samples of both rollouts
+            patches.enter_context(mock.patch.object(values, "draw", whole_buffer))
+        state, metrics = algorithm.update(env_of(algorithm), config, state)
     return state.learner.replace(key=()), metrics
 
 
@@ -171,7 +186,7 @@ def run_checks():
     assert jax.device_count() == 8
     for algorithm in CONFIGS:
         check_replicas_on_devices_of_their_own(algorithm)
-    for algorithm in (mappo, qmix, pqn, ospo):  # ppo, ippo and mappo share their learner
+    for algorithm in (mappo, qmix, pqn, ospo, values):  # ppo, ippo and mappo share their learner
         check_shards_agree(algorithm)
     for algorithm in (mappo, qmix):
         check_replicas_and_environments(algorithm)
@@ -179,6 +194,7 @@ def run_checks():
     check_updates(ospo, CONFIGS[ospo].replace(**WHOLE))
     check_updates(qmix, CONFIGS[qmix])
     check_updates(pqn, CONFIGS[pqn].replace(**WHOLE, optimizer="radam"))
+    check_updates(values, CONFIGS[values])
     check_learning(mappo, LEARNER)
 
 

@@ -6,12 +6,14 @@ import itertools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from marljax.envs.ride_dispatch import RideDispatch, fleet
+from marljax.envs.ride_dispatch import RideDispatch, afterstates, fleet
 from marljax.envs.ride_dispatch.charts import by_zone
 from marljax.envs.ride_dispatch.demand import Trips, Zones, demand_from_shares, draw_trips, read_times
+from marljax.envs.ride_dispatch.fleet import Position
 from marljax.envs.ride_dispatch.scene import DUE
 from marljax.errors import UserError
 from marljax.testing import check_env
@@ -204,7 +206,11 @@ def test_episodes_are_those_of_a_slow_reference(name):
     assert finished > 0
 
 
-@pytest.mark.parametrize("options", [{}, {"seats": 2, "travel": "table", "view": "candidates", "candidates": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"seats": 2, "travel": "table", "view": "candidates", "candidates": 3}, {"seats": 2, "view": "afterstates"}],
+    ids=("pairs", "candidates", "afterstates"),
+)
 def test_contract(options):
     check_env(RideDispatch("demo", vehicles=4, orders=6, **options), num_steps=32)
 
@@ -265,6 +271,41 @@ def test_candidates_are_the_best_orders_and_their_actions_request_them():
         offered, seen = views[1].step(key, offered, choice, params)
         same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
         jax.tree.map(same, state, offered.replace(offers=None))
+
+
+def test_afterstates_are_what_vehicles_become():
+    """Rewards are those of the pairs; the features of the action that is taken tell when the vehicle is free again."""
+    env, params = RideDispatch("demo", vehicles=12, orders=24, view="afterstates"), PARAMS["jitter"].replace(fleet=10, capacity=2)
+    names, present = afterstates.names(3), 10
+    column = {name: names.index(name) for name in names}
+    state, seen = env.reset(KEY, params)
+    for minute in range(25):
+        obs, vehicles = seen.obs, state.vehicles
+        np.testing.assert_allclose(obs["reward"][:present, :-1], env.pairs(state, params).reward[:present], rtol=1e-5, atol=1e-5)
+        assert not any(np.asarray(part)[present:].any() for part in obs.values())
+        for vehicle in range(present):  # waiting
+            row, load = np.asarray(obs["features"][vehicle, -1]), int(vehicles.seated[:, vehicle].sum())
+            assert row[[column[f"{count} aboard"] for count in range(4)]].argmax() == load
+            remaining = np.sort(np.where(vehicles.seated, vehicles.remaining, 0.0)[:, vehicle])
+            np.testing.assert_allclose(10 * row[[column[f"remaining {number}"] for number in range(3)]], remaining, atol=1e-4)
+            stops = np.stack([vehicles.to_up, vehicles.to_cross])[:, :, vehicle]
+            last = stops[:, np.argmax(np.where(vehicles.seated, vehicles.remaining, -1)[:, vehicle])]
+            last = last if load else np.array([vehicles.up[vehicle], vehicles.cross[vehicle]])
+            np.testing.assert_allclose(row[[column["last stop up"], column["last stop cross"]]], last / [10, 3], atol=1e-5)
+        action = random_actions(seen, minute)
+        state, seen = env.step(jax.random.key(minute), state, action, params)
+        taken = np.where(np.asarray(seen.reward) != 0, action, env.noop)
+        decisions = np.take_along_axis(np.asarray(obs["decisions"]), taken[:, None], axis=1)[:present, 0]
+        free_at = params.duration - decisions  # at the end, if not in this episode
+        np.testing.assert_array_equal(state.vehicles.free[:present], free_at == minute + 1, err_msg=str(minute))
+
+
+def test_demand_is_densest_where_most_orders_are():
+    demand = PARAMS["jitter"].demand
+    zones = Position(demand.up, demand.cross, jnp.arange(len(demand.up)))
+    share = np.diff(np.asarray(demand.origin), prepend=0.0)
+    km = np.abs(np.subtract.outer(demand.up, demand.up)) + np.abs(np.subtract.outer(demand.cross, demand.cross))
+    np.testing.assert_allclose(afterstates.density(zones, demand), 20 * np.exp(-km / 0.8) @ share, rtol=1e-4)
 
 
 def test_the_best_paid_vehicle_gets_the_order():

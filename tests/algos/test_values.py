@@ -1,0 +1,147 @@
+"""Values of afterstates: what an agent adds on problems with known answers, λ-returns by hand, and dispatch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+
+import marljax
+from marljax.algos import values
+from marljax.baselines.policies.ride_dispatch import PRICED, scripted_policy
+from marljax.config.compose import tuned
+from marljax.learning.rollout import Step
+from marljax.testing import check_env
+from marljax.training.evaluation import Evaluator
+from marljax.training.trainer import make_train
+from marljax.utils.assignment import match
+
+SMALL = {"num_envs": 4, "rollout_length": 5, "hidden": (8,), "total_steps": 1_200, "num_epochs": 20, "batch_size": 32}
+
+
+def learnt_rate(env, **settings):
+    """The value per decision that is left."""
+    config = values.Config(**SMALL | settings)
+    check_env(env)
+    result = jax.jit(make_train(values, env, config))(jax.random.key(0))
+    assert int(result.diverged_at) == -1
+    networks = values.make_networks(config)
+    return float(networks.value(result.state.learner.params, jnp.ones(1), jnp.ones(())))
+
+
+def test_an_agent_that_is_needed_is_worth_what_it_earns():
+    rate = learnt_rate(probes.Depot(agents=1, orders=2), gamma=1.0)
+    assert rate == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("learn_from", ["marginal", "own"])
+def test_only_own_rewards_make_an_agent_valuable_that_nobody_needs(learn_from):
+    """Eight agents and one order at a time: without one of them all would earn as much, though each earns an eighth."""
+    rate = learnt_rate(probes.Depot(agents=8, orders=1), gamma=1.0, learn_from=learn_from)
+    if learn_from == "marginal":
+        assert abs(rate) < 0.03  # the price of an order is its reward, but for the noise
+    else:
+        assert rate == pytest.approx(1 / 8, abs=0.04)
+
+
+@pytest.mark.parametrize("learn_from", ["marginal", "own"])
+def test_targets_are_lambda_returns_of_the_afterstates(learn_from):
+    draw, (steps, envs, agents) = np.random.default_rng(0), (7, 3, 2)
+    config = values.Config(gamma=0.9, td_lambda=0.6, learn_from=learn_from)
+    reward, price, value = draw.normal(size=(3, steps, envs, agents)).astype(np.float32)
+    cut = np.zeros((steps, envs), bool)
+    cut[[2, 4], [0, 1]] = True
+    last = np.concatenate([np.zeros((1, envs), bool), cut[:-1]])  # the timestep after is final, and nobody acts in it
+    present = np.broadcast_to(~last[..., None], reward.shape)
+    decisions = draw.integers(0, 3, reward.shape).astype(np.float32)
+    rollout = values.Transition(np.zeros((*reward.shape, 1)), decisions, present, reward, price, value)
+    found = jax.jit(functools.partial(values.make_samples, config))(rollout, Step(reward, present, cut, cut))
+
+    earned = reward - price if learn_from == "marginal" else reward
+    expected = np.zeros((steps - 1, envs, agents))
+    for env in range(envs):
+        following = value[-1, env]
+        for time in reversed(range(steps - 1)):
+            bootstrapped = 0.4 * value[time + 1, env] + 0.6 * following
+            following = np.zeros(agents) if last[time + 1, env] else earned[time + 1, env] + 0.9 * bootstrapped
+            expected[time, env] = following
+    mask = present[:-1] & (decisions[:-1] > 0)
+    np.testing.assert_array_equal(found.mask, mask)
+    np.testing.assert_allclose(np.asarray(found.target)[mask], expected[mask], rtol=1e-5, atol=1e-6)
+
+
+def test_samples_are_of_filled_slots():
+    slots = jnp.broadcast_to(jnp.arange(4)[:, None, None], (2, 4, 3, 5))
+    for filled in (1, 3):
+        batch = values.draw(values.Samples(slots, slots, slots, slots > 0), jnp.array(filled), 200, jax.random.key(0))
+        assert set(np.unique(batch.target)) == set(range(filled))
+
+
+@pytest.fixture(scope="module")
+def city():
+    """A small city, some minutes into an episode."""
+    env = marljax.make("ride_dispatch", preset="demo", vehicles=12, orders=24, view="afterstates")
+    params = env.default_params.replace(demand_scale=0.05, capacity=2)
+    state, timestep = env.reset(jax.random.key(0), params)
+    for minute in range(6):
+        action = match(timestep.obs["reward"][:, :-1], timestep.action_mask[:, :-1])
+        state, timestep = env.step(jax.random.key(minute), state, action, params)
+    return env, params, state, timestep
+
+
+def test_an_untrained_network_matches_by_the_reward_of_the_step(city):
+    env, _, _, timestep = city
+    config = values.Config()
+    params = values.make_networks(config).init(jax.random.key(0), timestep.obs["features"][:, 0])
+    action, _ = values.act(env, config, params, timestep, (), jax.random.key(1), True)
+    expected = match(timestep.obs["reward"][:, :-1], timestep.action_mask[:, :-1])
+    np.testing.assert_array_equal(action, expected)
+    assert (np.asarray(action) < env.noop).any()
+    noisy, _ = values.act(env, config.replace(noise=50.0), params, timestep, (), jax.random.key(1), False)
+    assert (np.asarray(noisy) != np.asarray(action)).any()
+
+
+def test_values_of_pairs_are_those_of_the_network(city, monkeypatch):
+    """Though only agents that may choose are computed, a few at a time."""
+    _, _, _, timestep = city
+    monkeypatch.setattr(values, "AT_ONCE", 3)
+    obs, able = timestep.obs, jnp.arange(12) % 3 != 0
+
+    def value(features, decisions):
+        return decisions * jnp.sum(features, axis=-1)
+
+    found = np.asarray(values.value_items(value, obs, able))
+    expected = np.asarray(value(obs["features"], obs["decisions"]))[:, :-1]
+    np.testing.assert_allclose(found[able], expected[able], rtol=1e-6)
+    assert not found[~able].any()
+
+
+def test_explained_values_are_those_that_are_matched(city):
+    env, params, state, timestep = city
+    config = values.Config(gamma=0.9)
+    network = values.make_networks(config)
+    weights = network.init(jax.random.key(0), timestep.obs["features"][:, 0])
+    weights = jax.tree.map(lambda leaf: leaf + 0.01, weights)
+    episode = jax.tree.map(lambda leaf: leaf[None, None], timestep)
+    found = values.explain(env, config, weights, params, state, episode)["action_value"][0, 0]
+    after = network.value(weights, timestep.obs["features"], timestep.obs["decisions"])
+    expected = np.where(timestep.action_mask, timestep.obs["reward"] + 0.9 * after, np.nan)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    gains = np.nan_to_num(found - found[:, -1:])[:, :-1]
+    action, _ = values.act(env, config, weights, timestep, (), jax.random.key(0), True)
+    np.testing.assert_array_equal(action, match(gains, timestep.action_mask[:, :-1]))
+
+
+@pytest.mark.slow
+def test_values_earn_more_than_the_tuned_price():
+    """In the small city, after 15 seconds of training."""
+    run = tuned("values", "ride_dispatch", "env.preset=demo")
+    result = jax.jit(make_train(values, run.env, run.config, run.env_params))(jax.random.key(0))
+    evaluator, key = Evaluator(run.env, 16), jax.random.key(1)
+    params = jax.tree.map(lambda leaf: leaf[None], result.state.learner.params)
+    learnt = evaluator.learned(values, run.config, params, run.env_params, key)["reward"].mean()
+    rule = scripted_policy(run.env, run.env_params, PRICED)
+    priced = Evaluator(rule.env, 16).scripted(rule.policy, rule.env_params, key, rule.carry)["reward"].mean()
+    assert learnt > 1.06 * priced
