@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, swarm
+from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, swarm, untuned
 from marljax.baselines.harness import loops, result_cache
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.harness.result_cache import ResultCache, summarise
@@ -23,6 +23,7 @@ TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, u
         (jaxmarl_compare, "; ".join(jaxmarl_compare.LOOPS.values())),
         (mpe, "simple_spread, IPPO; simple_spread, MAPPO"),
         (pqn_compare, "; ".join(pqn_compare.LOOPS.values())),
+        (untuned, "MPE simple_spread, ippo; MPE simple_reference, ippo"),
         (games, "QMIX two-step; QMIX climbing"),
     ],
 )
@@ -56,12 +57,13 @@ def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [cartpole, jaxmarl_compare, qmix_compare, *mpe.PAIRS], ids=str)
+@pytest.mark.parametrize("module", [cartpole, jaxmarl_compare, qmix_compare, untuned, *mpe.PAIRS], ids=str)
 def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monkeypatch):
     if isinstance(module, str):
         monkeypatch.setattr(mpe, "PAIRS", {module: mpe.PAIRS[module]})
         monkeypatch.setattr(mpe, "ENVS", {"simple_tag": mpe.ENVS["simple_tag"]})
         module = mpe
+    monkeypatch.setattr(untuned, "PROBLEMS", {name: untuned.PROBLEMS[name] for name in ("simple_speaker_listener", "Pendulum")})
     monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
     again = ResultCache(tmp_path, QUIET, compute_missing=False)
     for name, table in module.PAGE.tables.items():
