@@ -242,8 +242,8 @@ TABLES: Mapping[str, Sequence[str]] = {"ppo": ("ppo", "ippo"), "mappo": ("mappo"
 PAGE = Page(
     name="untuned",
     title="Twelve problems with the defaults: results",
-    intro=f"""Each algorithm learns twelve problems in {PLAN.total_steps:,} steps with nothing else set: the defaults of `algos/`, one
-set per algorithm, and not the settings of `configs/tuned/`, which were found on other problems. The defaults were chosen by
+    intro=f"""Each algorithm learns twelve problems in {PLAN.total_steps:,} steps with nothing else set: the defaults of `algos/`,
+one set per algorithm, and not the settings of `configs/tuned/`, which were found on other problems. The defaults were chosen by
 results on six of these; the other six were held out. They are compared with the loops of other libraries, reimplemented on their
 APIs, with these libraries' own settings for the environment, for as many steps (over which learning rates fall):
 
