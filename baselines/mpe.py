@@ -16,7 +16,7 @@ import marljax
 from marljax.algos import ippo, mappo, qmix
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Loop, Plan
-from marljax.baselines.harness.result_cache import Metrics, ResultCache, join_seeds, suite_key, summarise
+from marljax.baselines.harness.result_cache import Metrics, ResultCache, suite_key, summarise
 from marljax.baselines.harness.tables import Page, Section, interval, mean_interval, partial_table, policy_table
 from marljax.baselines.jaxmarl_compare import their_env
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
@@ -68,7 +68,6 @@ def jaxmarl_env(name: str) -> Any:
     return LogWrapper(simple_tag.Predators()) if name == "simple_tag" else their_env(ENVS[name])
 
 
-@functools.lru_cache(maxsize=1)  # of all seeds, so that they share a compiled program
 def make_loop(plan: Plan, env: str, algo: str, loop: str) -> Loop:
     pair = PAIRS[algo]
     if loop == "ours":
@@ -88,15 +87,9 @@ def describe(plan: Plan, env: str, algo: str, loop: str) -> dict[str, Any]:
 
 
 def training_result(cache: ResultCache, plan: Plan, env: str, algo: str, loop: str) -> Metrics | None:
-    """All seeds of one algorithm of one library on one environment; None while any is missing. Each is a result of its own, so
-    that a stopped command loses little: under ``vmap`` they take as long."""
-
-    def one(seed: int) -> Metrics:
-        return loops.train_seed(plan, make_loop(plan, env, algo, loop), our_env(env), seed)
-
-    about = describe(plan, env, algo, loop)
-    names = [f"{env} {algo} {loop} seed {seed}" for seed in range(plan.seeds)]
-    return join_seeds([cache.get(name, about, functools.partial(one, seed)) for seed, name in enumerate(names)])
+    """All seeds of one algorithm of one library on one environment; None while any is missing."""
+    make = functools.partial(make_loop, plan, env, algo, loop)
+    return loops.train_seeds(cache, plan, f"{env} {algo} {loop}", describe(plan, env, algo, loop), make, our_env(env))
 
 
 def untrained_result(cache: ResultCache, plan: Plan, env: str, algo: str) -> Metrics | None:

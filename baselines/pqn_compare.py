@@ -77,7 +77,10 @@ def comparison(name: str, plan: Plan) -> Comparison:
 def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Returns of all loops, and the differences to JaxMARL's."""
     compared = comparison("simple_spread", plan)
-    results = {name: compared.returns(cache, f"returns simple_spread {name}", name) for name in LOOPS}
+    results = {
+        name: loops.train_seeds(cache, plan, f"simple_spread {name}", compared.about, make, compared.make_env())
+        for name, make in compared.loops.items()
+    }
     theirs = results["theirs"]
     lines = [
         loops.difference_line(f"{LOOPS[name]} − {LOOPS['theirs']}", ours, theirs)

@@ -218,10 +218,11 @@ VERDICT = """In per cent of what one-step matching earns on the same half hours,
   meanwhile. OSPO, for which only the step counts, earns {OSPO 400} % and {OSPO 300} %; its pickups are shorter than those of
   one-step matching, which keeps vehicles free. With rewards until the end and the right to decline it earns
   {looking ahead 400} % and {looking ahead 300} %: what a price per minute earns ({price 400} % and {price 300} %), which is one
-  number, found on eight half hours.
+  number, found on eight half hours. Values of what is aboard earn {marginal values 400} % and {marginal values 300} %: what a
+  minute costs depends on who is aboard, how long the way still is, and when a seat will be free.
 
 So count what a fleet turns away. Where that is nothing, one step is enough, and a matching by the reward needs no learning.
-Where it is much, look ahead, and try a price per minute before a network."""
+Where it is much, learn what a vehicle is worth after each order; a price per minute is a first step."""
 
 
 def verdict(cache: ResultCache) -> str:
@@ -231,6 +232,8 @@ def verdict(cache: ResultCache) -> str:
         one_step = scripted_result(cache, preset, ONE_STEP)
         results = {"price": scripted_result(cache, preset, PRICED)}
         results |= {name: variant_result(cache, name, preset, "logit") for name in LEARNED if preset in LEARNED[name][1]}
+        if preset in PRESETS[1:]:
+            results["marginal values"] = valued_result(cache, "marginal values", preset)
         for name, metrics in results.items():
             if one_step is None or metrics is None:
                 return "Not computed yet."

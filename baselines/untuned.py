@@ -17,7 +17,7 @@ import marljax
 from marljax.algos import ippo, mappo, ppo, pqn, qmix
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Loop, Plan
-from marljax.baselines.harness.result_cache import Metrics, ResultCache, join_seeds
+from marljax.baselines.harness.result_cache import Metrics, ResultCache
 from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
 from marljax.baselines.rivals import ppo as purejaxrl_ppo
@@ -157,7 +157,6 @@ PROBLEMS = {
 }
 
 
-@functools.lru_cache(maxsize=1)  # of all seeds, so that they share a compiled program
 def make_loop(plan: Plan, name: str, trained: str) -> Loop:
     problem = PROBLEMS[name]
     if trained == RIVAL:
@@ -176,14 +175,11 @@ def describe(plan: Plan, name: str, trained: str) -> dict[str, Any]:
 
 
 def result(cache: ResultCache, plan: Plan, name: str, trained: str) -> Metrics | None:
-    """All seeds of an algorithm of ours or of the rival on one problem, each a result of its own; None while any is missing."""
-
-    def one(seed: int) -> Metrics:
-        return loops.train_seed(plan, make_loop(plan, name, trained), PROBLEMS[name].make(), seed, PROBLEMS[name].metric)
-
-    about = describe(plan, name, trained)
-    names = [f"{name} {trained} seed {seed}" for seed in range(plan.seeds)]
-    return join_seeds([cache.get(title, about, functools.partial(one, seed)) for seed, title in enumerate(names)])
+    """All seeds of an algorithm of ours or of the rival on one problem; None while any is missing."""
+    make, problem = functools.partial(make_loop, plan, name, trained), PROBLEMS[name]
+    return loops.train_seeds(
+        cache, plan, f"{name} {trained}", describe(plan, name, trained), make, problem.make(), problem.metric
+    )
 
 
 def random_result(cache: ResultCache, plan: Plan, name: str) -> Metrics | None:

@@ -1,6 +1,7 @@
 """Two training loops at the same settings: returns over seeds, and speed."""
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -49,7 +50,7 @@ class Plan:
 
     def returns_text(self, policy: str) -> str:
         """How the returns were measured; ``policy`` is what trains."""
-        return f"""{self.seeds} seeds (0–{self.seeds - 1}) in one program each. *End of training*: the {policy} policy's
+        return f"""{self.seeds} seeds (0–{self.seeds - 1}). *End of training*: the {policy} policy's
 episodes in the last {self.tail:.0%} of training. *Greedy*: the final parameters on {self.episodes:,} frozen episodes,
 the same for all loops. ±: 95 % t interval over seeds."""
 
@@ -135,14 +136,32 @@ def train_and_play(
     return metrics, result_cache.summarise(jax.device_get(greedy))[metric]
 
 
-def train_seed(plan: Plan, loop: Loop, env: Environment, seed: int, metric: str = "return") -> Metrics:
-    """One seed's learning curve, the mean return of the episodes at the end of training, and the greedy policy's ``metric``."""
-    metrics, greedy = train_and_play(plan, loop, env, plan.keys[seed : seed + 1], metric)
-    episodes, total = (np.asarray(metrics[name], np.float64) for name in ("episodes", "sum_return"))
-    tail = max(round(plan.tail * loop.config.num_updates), 1)
-    spread = {"std": [0.0], "count": int(episodes[:, -tail:].sum())}
-    training = {"mean": [total[:, -tail:].sum() / spread["count"]], **spread}
-    return {"training": training, "greedy": greedy, "curve": {"mean": curve(episodes, total).tolist(), **spread}}
+def train_seeds(
+    cache: ResultCache,
+    plan: Plan,
+    name: str,
+    about: Mapping[str, Any],
+    make: Callable[[], Loop],
+    env: Environment,
+    metric: str = "return",
+) -> Metrics | None:
+    """Learning curves, mean returns of the episodes at the end of training, and the greedy policies' ``metric``, of all seeds.
+
+    Each seed is a result of its own, so that a stopped command loses little: under ``vmap`` they take as long. None while any is
+    missing.
+    """
+    loop = functools.cache(make)  # the seeds share compiled programs
+
+    def one(seed: int) -> Metrics:
+        metrics, greedy = train_and_play(plan, loop(), env, plan.keys[seed : seed + 1], metric)
+        episodes, total = (np.asarray(metrics[key], np.float64) for key in ("episodes", "sum_return"))
+        tail = max(round(plan.tail * loop().config.num_updates), 1)
+        spread = {"std": [0.0], "count": int(episodes[:, -tail:].sum())}
+        training = {"mean": [total[:, -tail:].sum() / spread["count"]], **spread}
+        return {"training": training, "greedy": greedy, "curve": {"mean": curve(episodes, total).tolist(), **spread}}
+
+    seeds = range(plan.seeds)
+    return result_cache.join_seeds([cache.get(f"{name} seed {seed}", about, functools.partial(one, seed)) for seed in seeds])
 
 
 def curve(episodes: np.ndarray, total: np.ndarray, points: int = POINTS) -> np.ndarray:
