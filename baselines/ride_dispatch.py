@@ -294,9 +294,10 @@ and waiting is an action. ±: 95 % t interval over seeds.""",
             f"""`python algos/values.py env=ride_dispatch env.preset=<preset>`, {SEEDS} runs each (seeds 0–{SEEDS - 1}) of 144
 half hours, the best of four evaluations, on the same half hours. A network values a vehicle after the decision by its place, its
 passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by reward and what it
-changes in that value. In italics scripted policies: *seven prices* are those of the pickup, the longer way, the ride, the last
-seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search. *Marginal values* are learnt from rewards less the orders' prices in the matching's dual, *own values*
-(`algo.learn_from=own`) from whole rewards. ±: 95 % t interval, over seeds where learned.""",
+changes in that value. *Marginal values* are learnt from rewards less the orders' prices in the matching's dual, *own values*
+(`algo.learn_from=own`) from whole rewards. In italics scripted policies: *seven prices* are those of the pickup, the longer way,
+the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search. ±: 95 % t
+interval, over seeds where learned.""",
             {"values": valued_table},
         ),
         Section(
