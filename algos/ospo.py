@@ -188,6 +188,8 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     """Initial policy, optimiser and environments; the learner is the same on every shard of the data axis."""
     if env.num_agents == 1 and config.normalize == "step":
         raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; use ppo, or normalize=buffer")
+    if env.afterstates:
+        raise UserError(f"ospo scores items, and {type(env).__name__} as set observes afterstates; choose env.view=pairs")
     key_actor, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())

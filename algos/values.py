@@ -1,10 +1,10 @@
-"""Values of agents after a decision, learnt from what each adds to the matching.
+"""Values of agents after a decision, learnt from what each adds to the value of the matching.
 
 Agents that choose among items which serve one agent each are matched to them by r + γ (V(after taking it) − V(after waiting)),
 where V is the value of one agent's afterstate, shared by all agents and blind to the others: approximate dynamic programming
 with post-decision states (Powell 2011, chapter 4), for dispatch as by Xu et al. (2018), Tang et al. (2019) and Shah et al. (2020,
 "Neural Approximate Dynamic Programming for On-Demand Ride-Pooling"). These learn V from an agent's own rewards. But an order that
-another agent could have taken as well is no merit of the one that took it: with ``learn_from=marginal`` V is learnt from rewards
+another agent could have taken as well is no credit to the one that took it: with ``learn_from=marginal`` V is learnt from rewards
 less the prices of the items, the dual solution of the matching, so that it is what the fleet would lose without the agent.
 ``python algos/values.py env=ride_dispatch`` trains it.
 
@@ -20,6 +20,7 @@ if __name__ == "__main__":  # before the imports below, so that Ctrl-C during th
     main("values")
 
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ from marljax.utils.assignment import METHODS, match, prices
 from marljax.utils.random import flat
 from marljax.utils.validation import divide
 
-AT_ONCE = 32  # agents whose afterstates are valued together
+BLOCK = 32  # agents whose afterstates are valued together
 
 
 class Config(RolloutConfig):
@@ -71,13 +72,18 @@ class Config(RolloutConfig):
     gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step")
     td_lambda: float = traced(0.9, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
     # Gradient steps
-    buffer_rollouts: int = static(5, low=1, help="latest rollouts that are learnt from")
+    buffer_rollouts: int = static(5, low=1, help="latest rollouts whose samples are drawn")
     num_epochs: int = static(3, low=1, help="gradient steps of an update, in passes over a full buffer")
     batch_size: int = static(2_048, low=1, help="samples of a gradient step, one agent in one step each, over all devices")
     learning_rate: float = traced(1e-3, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-8, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(100.0, low=0.0, help="global norm to which gradients are clipped")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.matching == "greedy" and self.learn_from == "marginal":
+            raise UserError("matching=greedy is not optimal and has no prices; use exact or auction, or learn_from=own")
 
 
 class Params(NamedTuple):
@@ -92,13 +98,14 @@ class Transition(NamedTuple):
     features: jax.Array  # [T, E, A, F] after the action
     decisions: jax.Array  # [T, E, A] that follow it
     present: jax.Array  # [T, E, A] bool: alive in a running episode
+    took: jax.Array  # [T, E, A] bool: an item
     reward: jax.Array  # [T, E, A] of the action
     price: jax.Array  # [T, E, A] of the item, 0 for waiting
     value: jax.Array  # [T, E, A] of the afterstate under the parameters of the rollout
 
 
 class Samples(NamedTuple):
-    """What is learnt from, [E, S, T − 1, A, …] in the buffer and [B, …] in a minibatch."""
+    """Training samples, [E, S, T − 1, A, …] in the buffer and [B, …] in a minibatch."""
 
     features: jax.Array  # […, F]
     decisions: jax.Array
@@ -132,7 +139,7 @@ def make_networks(config: Config) -> Networks:
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """An initial network, environments and an empty buffer; the learner is the same on every shard of the data axis."""
     if not env.afterstates:
-        what = f"values needs the afterstates of all actions, which {type(env).__name__} does not show"
+        what = f"values needs the afterstates of all actions, which {type(env).__name__} does not provide"
         raise UserError(f"{what}; use env=ride_dispatch env.view=afterstates, or an environment of your own that does")
     key_value, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
@@ -190,7 +197,9 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
     advantage = samples.target - rollout.value[:-1]
     metrics |= value_metrics(samples.target, advantage, samples.mask, steps.reward)
-    metrics |= {"price": collectives.mean(collectives.masked_mean(rollout.price, rollout.reward != 0))}
+    took = rollout.took & rollout.present
+    for name, value in (("price", rollout.price), ("priced", (rollout.price > 0).astype(rollout.price.dtype))):
+        metrics[name] = collectives.mean(collectives.masked_mean(value, took))
     return TrainState(learner, actors.replace(carry=PersistentState(buffer))), metrics | episodes
 
 
@@ -199,36 +208,38 @@ def choose(
 ) -> tuple[jax.Array, Transition]:
     """Actions [A] by matching for one timestep of one environment, and what a rollout keeps; noise on weights with a key."""
     obs, mask = timestep.obs, timestep.action_mask[:, :-1]
-    value = networks.value(params, obs["features"][:, -1], obs["decisions"][:, -1])  # [A] after waiting
-    taken = value_items(lambda *rows: networks.value(params, *rows), obs, jnp.any(mask, axis=1))
-    weights = obs["reward"][:, :-1] + config.gamma * (taken - value[:, None])
+    value = functools.partial(networks.value, params)
+    value_waiting = value(obs["features"][:, -1], obs["decisions"][:, -1])[:, None]  # [A, 1]
+    value_taking = value_items(value, obs, jnp.any(mask, axis=1))  # [A, n − 1]
+    weights = obs["reward"][:, :-1] + config.gamma * (value_taking - value_waiting)
     if key is not None:
         weights += config.noise * flat(jax.random.normal, key, weights.shape)
     action = match(weights, mask, 0.0, config.matching)
-
-    def chosen(of_actions: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(of_actions, action.reshape(-1, *[1] * (of_actions.ndim - 1)), axis=1)[:, 0]
-
     price = jnp.append(prices(weights, mask, action), 0.0)[action]
-    present = timestep.alive & ~timestep.last
-    value = chosen(jnp.concatenate([taken, value[:, None]], axis=1))
+
+    def chosen(by_action: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(by_action, action.reshape(-1, *[1] * (by_action.ndim - 1)), axis=1)[:, 0]
+
     features, decisions, reward = (chosen(obs[name]) for name in ("features", "decisions", "reward"))
-    return action, Transition(features, decisions, present, reward, price, value)
+    took, present = action < mask.shape[1], timestep.alive & ~timestep.last
+    after = chosen(jnp.concatenate([value_taking, value_waiting], axis=1))
+    return action, Transition(features, decisions, present, took, reward, price, after)
 
 
-def value_items(value: Callable[..., jax.Array], obs: dict[str, jax.Array], able: jax.Array) -> jax.Array:
+def value_items(value: Callable[..., jax.Array], obs: dict[str, jax.Array], can_act: jax.Array) -> jax.Array:
     """[A, n − 1] values after taking each item, of the agents that may take one; arbitrary for the others, often most of them.
 
     A few agents at a time: the hidden layers of all pairs would not fit into a cache.
     """
     count, items = obs["reward"].shape[0], obs["reward"].shape[1] - 1
-    order = jnp.pad(jnp.argsort(~able), (0, -count % AT_ONCE), constant_values=count)  # those that may choose first
+    order = jnp.pad(jnp.argsort(~can_act), (0, -count % BLOCK), constant_values=count)  # those that may choose first
 
-    def some(part: jax.Array, kept: jax.Array) -> jax.Array:
-        agents = jax.lax.dynamic_slice_in_dim(order, part * AT_ONCE, AT_ONCE)
-        return kept.at[agents].set(value(obs["features"][agents, :-1], obs["decisions"][agents, :-1]), mode="drop")
+    def value_block(block: jax.Array, values: jax.Array) -> jax.Array:
+        agents = jax.lax.dynamic_slice_in_dim(order, block * BLOCK, BLOCK)
+        return values.at[agents].set(value(obs["features"][agents, :-1], obs["decisions"][agents, :-1]), mode="drop")
 
-    return jax.lax.fori_loop(0, -(-jnp.sum(able) // AT_ONCE), some, jnp.zeros((count, items), obs["reward"].dtype))
+    blocks = -(-jnp.sum(can_act) // BLOCK)
+    return jax.lax.fori_loop(0, blocks, value_block, jnp.zeros((count, items), obs["reward"].dtype))
 
 
 def make_samples(config: Config, rollout: Transition, steps: Step) -> Samples:
@@ -241,8 +252,8 @@ def make_samples(config: Config, rollout: Transition, steps: Step) -> Samples:
     ends = steps.cut[:-1]  # the next timestep is final: nothing is decided in it
     following = Step(earned[1:], rollout.present[1:], ends, ends)
     _, target = gae(following, rollout.value[:-1], rollout.value[-1], config.gamma, config.td_lambda)
-    features, decisions, present = (x[:-1] for x in rollout[:3])
-    return Samples(features, decisions, target, present & (decisions > 0))
+    features, decisions = rollout.features[:-1], rollout.decisions[:-1]
+    return Samples(features, decisions, target, rollout.present[:-1] & (decisions > 0))
 
 
 def draw(buffer: Samples, filled: jax.Array, batch_size: int, key: jax.Array) -> Samples:
@@ -279,6 +290,7 @@ def explain(
     """``action_value`` [T, E, A, n] of episodes [T, E]: the reward and the discounted value of what follows, before any matching;
     NaN for unavailable actions."""
     del env, env_params, env_state
-    obs = timestep.obs
-    value = obs["reward"] + config.gamma * make_networks(config).value(params, obs["features"], obs["decisions"])
-    return {"action_value": jnp.where(timestep.action_mask, value, jnp.nan)}
+    obs: Any = timestep.obs
+    value = functools.partial(make_networks(config).value, params)
+    after = jax.lax.map(lambda step: value(*step), (obs["features"], obs["decisions"]))  # a step at a time: see value_items
+    return {"action_value": jnp.where(timestep.action_mask, obs["reward"] + config.gamma * after, jnp.nan)}

@@ -1,5 +1,5 @@
-"""The defaults, one set per algorithm, on twelve problems that no tuned file covers, compared with JaxMARL's and PureJaxRL's
-settings: ``python baselines/untuned.py [table …]`` writes baselines/results/untuned.md."""
+"""The defaults, one set per algorithm, on twelve problems on which no tuned values were found, compared with JaxMARL's and
+PureJaxRL's settings: ``python baselines/untuned.py [table …]`` writes baselines/results/untuned.md."""
 
 import dataclasses
 import functools
@@ -30,6 +30,7 @@ from marljax.wrappers.jaxmarl_families import quiet
 
 PLAN = Plan()
 RIVAL = "theirs"
+KINDS = ("end of training", "greedy")
 
 
 class Problem(NamedTuple):
@@ -42,6 +43,7 @@ class Problem(NamedTuple):
     rival_about: Callable[[Plan], Any]  # its settings
     algorithms: Sequence[str]
     metric: str = "return"  # of the greedy policy
+    has_rival: bool = True  # otherwise another library's settings in our own loop, which are shown but not judged by
 
 
 SEVERAL, ONE = ("ippo", "mappo", "qmix", "pqn"), ("ppo", "pqn")
@@ -70,7 +72,7 @@ def jaxmarl_problem(title: str, name: str, chosen_on: bool, lr: float, shaped: b
         chosen_on,
         functools.cache(lambda: marljax.make(f"jaxmarl/{name}", **options)),
         rival,
-        lambda plan: {"jaxmarl": version("jaxmarl"), **dataclasses.asdict(config(plan))},
+        lambda plan: {"shaped": shaped, **dataclasses.asdict(config(plan))},
         SEVERAL,
     )
 
@@ -86,7 +88,7 @@ def smax_problem(scenario: str, chosen_on: bool) -> Problem:
         chosen_on,
         functools.cache(lambda: marljax.make("smax", scenario=scenario)),
         lambda plan: loops.their_loop(rnn_ppo, rnn_ppo.smax_env(scenario), settings(plan)),
-        lambda plan: {"jaxmarl": version("jaxmarl"), **dataclasses.asdict(settings(plan))},
+        lambda plan: dataclasses.asdict(settings(plan)),
         SEVERAL,
         "won",
     )
@@ -103,7 +105,7 @@ def gymnax_problem(name: str, chosen_on: bool, **settings: Any) -> Problem:
         chosen_on,
         functools.cache(lambda: marljax.make(f"gymnax/{name}")),
         lambda plan: loops.their_loop(purejaxrl_ppo, FlattenObservationWrapper(gymnax.make(name)[0]), config(plan)),
-        lambda plan: {"gymnax": version("gymnax"), **dataclasses.asdict(config(plan))},
+        lambda plan: dataclasses.asdict(config(plan)),
         ONE,
     )
 
@@ -119,6 +121,9 @@ def continuous_config(plan: Plan) -> ppo.Config:
         total_steps=plan.total_steps,
         num_envs=2048,
         rollout_length=10,
+        stagger=True,
+        bootstrap_limit=False,
+        time_for_critic=False,
         num_epochs=4,
         num_minibatches=32,
         hidden=(256, 256),
@@ -135,25 +140,26 @@ MPE_LR, OVERCOOKED_LR = 2.5e-3, 2.5e-4
 PROBLEMS = {
     "simple_spread": jaxmarl_problem("MPE simple_spread", "MPE_simple_spread_v3", True, MPE_LR),
     "simple_reference": jaxmarl_problem("MPE simple_reference", "MPE_simple_reference_v3", True, MPE_LR),
-    "cramped_room": jaxmarl_problem("Overcooked cramped_room", "overcooked", True, OVERCOOKED_LR, True, layout="cramped_room"),
-    "5m_vs_6m": smax_problem("5m_vs_6m", True),
+    "cramped_room": jaxmarl_problem("Overcooked cramped_room", "overcooked", False, OVERCOOKED_LR, True, layout="cramped_room"),
+    "5m_vs_6m": smax_problem("5m_vs_6m", False),
     "CartPole": gymnax_problem("CartPole-v1", True),
     "Pendulum": Problem(
         "Pendulum-v1 (continuous)",
         True,
         pendulum,
         lambda plan: loops.our_loop(ppo, pendulum(), continuous_config(plan)),
-        lambda plan: {"gymnax": version("gymnax"), **dataclasses.asdict(continuous_config(plan))},
+        lambda plan: dataclasses.asdict(continuous_config(plan)),
         ("ppo",),
+        has_rival=False,
     ),
     "simple_speaker_listener": jaxmarl_problem("MPE simple_speaker_listener", "MPE_simple_speaker_listener_v4", False, MPE_LR),
     "asymm_advantages": jaxmarl_problem(
         "Overcooked asymm_advantages", "overcooked", False, OVERCOOKED_LR, True, layout="asymm_advantages"
     ),
     "smacv2_5_units": smax_problem("smacv2_5_units", False),
-    "Acrobot": gymnax_problem("Acrobot-v1", False),
-    "Breakout": gymnax_problem("Breakout-MinAtar", False, **MINATAR),
-    "coin_game": jaxmarl_problem("Coin Game", "coin_game", False, MPE_LR),
+    "Acrobot": gymnax_problem("Acrobot-v1", True),
+    "Breakout": gymnax_problem("Breakout-MinAtar", True, **MINATAR),
+    "coin_game": jaxmarl_problem("Coin Game, shared rewards", "coin_game", False, MPE_LR, shared_rewards=True),
 }
 
 
@@ -169,6 +175,7 @@ def describe(plan: Plan, name: str, trained: str) -> dict[str, Any]:
     problem = PROBLEMS[name]
     about: dict[str, Any] = {"env": f"{problem.make()}, version {problem.make().version}", "metric": problem.metric}
     about |= {"tail": plan.tail, "episodes": plan.episodes, "points": loops.POINTS}
+    about |= {package: version(package) for package in ("jaxmarl", "gymnax")}
     if trained == RIVAL:
         return about | {"rival": problem.rival_about(plan)}
     return about | {"config": dataclasses.asdict(MODULES[trained].Config(total_steps=plan.total_steps))}
@@ -189,7 +196,7 @@ def random_result(cache: ResultCache, plan: Plan, name: str) -> Metrics | None:
 
 
 def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = PLAN) -> str:
-    """An algorithm, or PPO and IPPO as one, beside the rival on every problem that it can learn."""
+    """An algorithm, or PPO and IPPO as one, alongside the rival on every problem that it can learn."""
     rows: list[list[str] | str] = []
     below: dict[bool, list[str]] = {True: [], False: []}
     count = {True: 0, False: 0}
@@ -200,15 +207,18 @@ def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = P
         if ours is None or theirs is None:
             rows.append(f"{problem.title}, {algo}")
             continue
-        gaps = [stats.mean(np.subtract(ours[kind]["mean"], theirs[kind]["mean"])) for kind in loops.KINDS]
-        count[problem.chosen_on] += 1
-        below[problem.chosen_on] += [problem.title] if any(gap.high < 0 for gap in gaps) else []
-        cells = [mean_interval(metrics["training"]) for metrics in (ours, theirs)]
-        scale = 100.0 if problem.metric == "won" else 1.0
-        cells += [mean_interval(metrics["greedy"], scale=scale) for metrics in (ours, theirs)]
-        title = f"{problem.title}, % won" if problem.metric == "won" else problem.title
-        rows.append([title, "chosen on" if problem.chosen_on else "held out", *cells])
-    header = ["", "", "ours, end of training", "theirs", "ours, greedy", "theirs, greedy"]
+        cells, is_below = [], False
+        for kind in loops.KINDS:
+            scale, unit = (100.0, " %") if (kind, problem.metric) == ("greedy", "won") else (1.0, "")
+            pair = [{**metrics[kind], "mean": [scale * value for value in metrics[kind]["mean"]]} for metrics in (ours, theirs)]
+            cells += [*(f"{mean_interval(metric)}{unit}" for metric in pair), loops.difference(*pair)]
+            is_below |= stats.mean(np.subtract(pair[0]["mean"], pair[1]["mean"])).high < 0
+        if problem.has_rival:
+            count[problem.chosen_on] += 1
+            below[problem.chosen_on] += [problem.title] if is_below else []
+        use = "chosen on" if problem.chosen_on else "held out"
+        rows.append([problem.title, use if problem.has_rival else f"{use}; not compared", *cells])
+    header = ["", "", *(f"{column}, {kind}" for kind in KINDS for column in ("ours", "theirs", "ours − theirs"))]
     found = [
         f"{count[chosen] - len(below[chosen])} of {count[chosen]} {text} are within or above"
         + (f"; below: {', '.join(below[chosen])}." if below[chosen] else ".")
@@ -243,21 +253,22 @@ one set per algorithm, and not the settings of `configs/tuned/`, which were foun
 results on six of these; the other six were held out. They are compared with the loops of other libraries, reimplemented on their
 APIs, with these libraries' own settings for the environment, for as many steps (over which learning rates fall):
 
-- MPE, Coin Game: JaxMARL's `ippo_ff_mpe`, 16 environments × 128 steps, learning rate {MPE_LR:g}; JaxMARL has no script for the
-  Coin Game. Where agents differ, observations are padded and get ids, as JaxMARL's Q-learners have them.
-- Overcooked: `ippo_ff_overcooked`, 16 × 128, {OVERCOOKED_LR:g}; in both libraries the shaped reward falls to 0 over the first
-  half of training, and returns are without it.
-- SMAX: `ippo_rnn_smax`, 128 × 128, {rnn_ppo.Settings().learning_rate:g}, GRUs of {rnn_ppo.Settings().width}. Greedy policies are
-  judged by the battles won.
+- MPE, Coin Game: JaxMARL's feed-forward IPPO, 16 environments × 128 steps, learning rate {MPE_LR:g}. Its file for MPE has also
+  had a tenth of this learning rate for ten times the steps; it has none for the Coin Game. Where agents differ observations are
+  padded and get ids, as for JaxMARL's Q-learners: the script itself takes equal agents only.
+- Overcooked: the same, {OVERCOOKED_LR:g}, made for 5 times as many steps. In both libraries the shaped reward falls to 0 over the
+  first half of training, and returns are without it.
+- SMAX: JaxMARL's recurrent IPPO, 128 × 128, {rnn_ppo.Settings().learning_rate:g}, GRUs of {rnn_ppo.Settings().width}, made for 10
+  times as many steps. Greedy policies are judged by the battles won.
 - CartPole, Acrobot: PureJaxRL's PPO, 4 × 128, {purejaxrl_ppo.Config().lr:g}; Breakout: its settings for MinAtar,
-  {MINATAR["num_envs"]} × 128, {MINATAR["lr"]:g}, ReLU.
-- Pendulum: PureJaxRL's settings for continuous actions (2,048 × 10, 32 minibatches, 3e-4, layers of 256) in our own loop; they
-  are made for 50 times as many steps.
+  {MINATAR["num_envs"]} × 128, {MINATAR["lr"]:g}, ReLU, made for 10 times as many steps.
+- Pendulum is not compared: PureJaxRL's settings for continuous actions (2,048 × 10, 32 minibatches, 3e-4, layers of 256), in our
+  loop, are made for 50 times as many steps.
 
-Returns are sums of an agent's rewards over an episode, means over agents. Seeds 0–{PLAN.seeds - 1}; ±: 95 % t interval over
-seeds. *End of training*: returns of the sampled or exploring policy in the last {PLAN.tail:.0%} of training. *Greedy*: the final
-parameters on {PLAN.episodes:,} frozen episodes, the same for all. *Within or above*: the 95 % interval of the difference reaches
-0, of both.""",
+All of our algorithms are compared with these, also MAPPO, QMIX and PQN. Returns are sums of an agent's rewards over an episode,
+means over agents. Seeds 0–{PLAN.seeds - 1}; ±: 95 % t interval over seeds. *End of training*: returns of the sampled or exploring
+policy in the last {PLAN.tail:.0%} of training. *Greedy*: the final parameters on {PLAN.episodes:,} frozen episodes, the same for
+all. *Within or above*: for both, the 95 % interval of the difference includes or exceeds 0.""",
     sections=(
         Section("PPO and IPPO", "PPO where there is one agent.", {"ppo": functools.partial(compared_table, TABLES["ppo"])}),
         Section("MAPPO", "", {"mappo": functools.partial(compared_table, TABLES["mappo"])}),

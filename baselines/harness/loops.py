@@ -109,7 +109,7 @@ def ppo_settings(theirs: Any) -> dict[str, Any]:
         "num_epochs": theirs.update_epochs,
         "num_minibatches": theirs.num_minibatches,
         "hidden": (theirs.hidden, theirs.hidden),
-        "activation": "tanh",
+        "activation": theirs.activation,
         "learning_rate": theirs.lr,
         "max_grad_norm": theirs.max_grad_norm,
         "gamma": theirs.gamma,
@@ -157,6 +157,8 @@ def train_seeds(
         episodes, total = (np.asarray(metrics[key], np.float64) for key in ("episodes", "sum_return"))
         tail = max(round(plan.tail * loop().config.num_updates), 1)
         spread = {"std": [0.0], "count": int(episodes[:, -tail:].sum())}
+        if not spread["count"]:
+            raise UserError(f"no episode of {name} ended in the last {tail} updates; make the plan's tail longer")
         training = {"mean": [total[:, -tail:].sum() / spread["count"]], **spread}
         return {"training": training, "greedy": greedy, "curve": {"mean": curve(episodes, total).tolist(), **spread}}
 
@@ -186,7 +188,8 @@ def steadiness(curves: list[list[float]], random: float) -> list[str]:
     lowest = np.nanmin(values[:, values.shape[1] // 2 :], axis=1)
     gain = best - random
     kept = "nothing gained" if (gain <= 0).any() else f"{((lowest - random) / gain).min():.0%}"
-    return [*(f"{column.mean():.1f}" for column in (best, lowest, end)), kept]
+    places = 1 if np.abs(best).max() > 10 else 2
+    return [*(f"{column.mean():.{places}f}" for column in (best, lowest, end)), kept]
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

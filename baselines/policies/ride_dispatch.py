@@ -43,14 +43,15 @@ class Matcher:
 
 
 class Prices(NamedTuple):
-    """Prices of an order, per minute of what is left of the episode; found for 300 vehicles by a cross-entropy search."""
+    """Prices of an order, found for 300 vehicles by a cross-entropy search. Minutes after the end of the episode are free."""
 
-    pickup: float = 0.06  # until the pickup
-    route: float = -0.20  # added to the time until the last drop-off
-    ride: float = -0.34  # until the order would be dropped off if the vehicle were empty
-    full: float = -0.24  # until a seat is free again, if the order fills the vehicle
-    to_demand: float = 0.20  # demand at the drop-off
-    from_demand: float = 0.21  # at the pickup
+    pickup: float = 0.06  # per minute until the pickup
+    route: float = -0.20  # per minute that the last drop-off is later
+    ride: float = -0.34  # per minute until the order would be dropped off if the vehicle were empty
+    full: float = -0.24  # per minute until a seat is free again, if the order fills the vehicle
+    # The rest falls to 0 until the end of the episode.
+    to_demand: float = 0.20  # per demand at the drop-off
+    from_demand: float = 0.21  # per demand at the pickup
     load: float = -0.23  # per order aboard
 
 
@@ -70,8 +71,9 @@ class PricedMatcher:
 
         def plan(order: jax.Array) -> tuple[jax.Array, ...]:
             planned = self.env.plan(state, jnp.full(self.env.vehicles, order), env_params)
-            until = planned.pickup + planned.vehicles.remaining  # all seats are taken if the order fills the vehicle
-            return planned.reward, planned.pickup, planned.ride, jnp.max(until, axis=0), jnp.min(until, axis=0)
+            until, seated = planned.pickup + planned.vehicles.remaining, planned.vehicles.seated
+            first = jnp.min(jnp.where(seated, until, jnp.inf), axis=0)
+            return planned.reward, planned.pickup, planned.ride, jnp.max(jnp.where(seated, until, 0.0), axis=0), first
 
         planned = jax.lax.map(plan, jnp.arange(self.env.orders), batch_size=32)
         reward, pickup, ride, last, first = (part.T for part in planned)  # [N, M] each
@@ -79,7 +81,7 @@ class PricedMatcher:
         worth += price.route * (jnp.minimum(last, left) - jnp.minimum(route, left))
         worth += price.full * jnp.where(load == env_params.capacity - 1, jnp.minimum(first, left), 0.0)
         demand = price.to_demand * near.dropoff + price.from_demand * near.pickup
-        worth += (demand + price.load * load) * left / 30
+        worth += (demand + price.load * load) * left / env_params.duration
         return match(worth, timestep.action_mask[:, :-1], 0.0), carry
 
 

@@ -1,4 +1,4 @@
-"""JaxMARL's environments as its feed-forward scripts see them: flat observations, and a shaped reward that falls to 0."""
+"""JaxMARL's environments as its feed-forward scripts take them: flat observations, and a shaped reward that falls to 0."""
 
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ class FlatState(NamedTuple):
 
 
 class FlatEnv:
-    """JaxMARL's ``LogWrapper`` with flat observations and the actions of the agent that has most.
+    """JaxMARL's ``LogWrapper`` with flat observations and the largest action space of any agent for all.
 
-    Where agents' observations differ in size they are padded with zeros and a one-hot id is appended, as ``CTRolloutManager``
-    does for JaxMARL's Q-learners.
+    Where agents differ in the size of their observations or actions, observations are padded with zeros and a one-hot id is
+    appended, as ``CTRolloutManager`` does for JaxMARL's Q-learners; an action that an agent does not have acts as action 0.
 
     Args:
         env: one of JaxMARL's environments.
@@ -30,7 +30,9 @@ class FlatEnv:
         self.agents, self.num_agents = env.agents, env.num_agents
         obs = jax.eval_shape(lambda: env.reset(jax.random.key(0))[0])
         sizes = {agent: obs[agent].size for agent in env.agents}
-        self.size, self.with_id = max(sizes.values()), len(set(sizes.values())) > 1
+        self.num_actions = {agent: env.action_space(agent).n for agent in env.agents}
+        self.size = max(sizes.values())
+        self.with_id = max(len(set(sizes.values())), len(set(self.num_actions.values()))) > 1
 
     def action_space(self, agent: str) -> Any:
         """The largest of all agents, for any of them."""
@@ -51,6 +53,7 @@ class FlatEnv:
         return self.flat(obs), FlatState(inner, jnp.zeros((), jnp.int32))
 
     def step(self, key: jax.Array, state: FlatState, actions: dict[str, jax.Array]) -> tuple[Any, ...]:
+        actions = {agent: jnp.where(action < self.num_actions[agent], action, 0) for agent, action in actions.items()}
         obs, inner, rewards, done, info = self.env.step(key, state.inner, actions)
         if self.shaped_steps:
             weight = jnp.maximum(1.0 - state.steps / self.shaped_steps, 0.0)

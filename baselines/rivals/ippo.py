@@ -1,5 +1,5 @@
 """IPPO as in JaxMARL's feed-forward script (Rutherford et al. 2023), reimplemented on the package's API; used by
-``jaxmarl_compare.py`` and ``mpe.py``. The parts that the other PPO loops share are here, too.
+``jaxmarl_compare.py``, ``mpe.py`` and ``untuned.py``. The parts that the other PPO loops share are here, too.
 
 Unlike ``algos/ippo.py``, environments reset within the step that ends an episode, so the time limit is terminal; learning rates
 are annealed by the optimiser's step count; rewards and observations are dictionaries by agent.
@@ -42,7 +42,7 @@ class RolloutConfig:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Config(RolloutConfig):
-    """JaxMARL's settings for simple_spread."""
+    """JaxMARL's settings for simple_spread; ``activation`` is a name in ``flax.linen``."""
 
     update_epochs: int = 4
     num_minibatches: int = 4
@@ -66,11 +66,12 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """obs [..., O] → logits [..., n], values [...]."""
-        activation, x = getattr(nn, self.activation), obs
+        activation = getattr(nn, self.activation)
+        x = obs
         for _ in range(2):
             x = activation(dense(self.hidden)(x))
         logits = dense(self.num_actions, 0.01)(x)
-        activation, x = getattr(nn, self.activation), obs
+        x = obs
         for _ in range(2):
             x = activation(dense(self.hidden)(x))
         return logits, dense(1, 1.0)(x)[..., 0]

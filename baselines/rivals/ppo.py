@@ -1,5 +1,5 @@
 """PPO as in PureJaxRL's script (Lu et al. 2022, "Discovered Policy Optimisation"), reimplemented on gymnax; used by
-``cartpole.py``. It is the loop of ``rivals/ippo.py`` with one agent.
+``cartpole.py`` and ``untuned.py``. It is the loop of ``rivals/ippo.py`` with one agent.
 
 Unlike ``algos/ppo.py``, environments reset within the step that ends an episode, so the time limit is terminal; learning rates
 are annealed by the optimiser's step count.

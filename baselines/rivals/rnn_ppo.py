@@ -1,5 +1,5 @@
 """Recurrent IPPO and MAPPO as in JaxMARL's scripts for SMAX and MPE (Rutherford et al. 2023), with the published settings and
-network sizes, reimplemented on the package's API; used by ``smax.py`` and ``mpe.py``.
+network sizes, reimplemented on the package's API; used by ``smax.py``, ``mpe.py`` and ``untuned.py``.
 
 Dictionaries by agent are stacked to arrays and back at every step; one GRU network for actor and critic in IPPO, two in MAPPO;
 minibatches are of whole sequences.

@@ -1,4 +1,7 @@
-"""What a vehicle is right after a decision, before time moves: the observation of ``view="afterstates"``.
+"""Vehicles right after a decision, before time moves: the observation of ``view="afterstates"``.
+
+It holds every vehicle with every order, so that policies need nothing but the observation: 17 MB an environment for 300 vehicles
+and 704 orders, 31 MB for 1000 and 384, also in checkpoints, and in recordings at every step.
 
 Axis letters: N vehicles, K seats, Z zones.
 """
@@ -18,8 +21,8 @@ DENSITY_SCALE = 20.0  # brings densities to the size of the other columns
 COLUMNS = (
     "until free",
     "decisions left",
+    "route left",
     "until last drop-off",
-    "of it in the episode",
     "up",
     "cross",
     "demand here",
@@ -85,9 +88,10 @@ def describe(reward: jax.Array, vehicles: Vehicles, near: Densities, minute: jax
     """Of ``vehicles`` as they are after decisions at ``minute``, which earn ``reward`` [N].
 
     Features, in units of 10 min and 10 km (cross: 3 km) as far as they have one: minutes until the vehicle may be given another
-    order; share of the episode in which it still may; minutes until the last drop-off, and those of them within the episode;
-    position; demand there; position of the last drop-off (its own if empty); demand there; share of the episode so far; one-hot
-    number of orders aboard; driving times to the drop-offs, ascending.
+    order; share of the episode in which it still may; driving time of the route after the pickup; minutes until the last
+    drop-off, at most those that are left of the episode; position; demand there; position of the last drop-off (its own if
+    empty); demand there; share of the episode so far; one-hot number of orders aboard; driving times to the drop-offs,
+    ascending. ``env_params.stuck`` is not considered.
     """
     load, route = jnp.sum(vehicles.seated, axis=0), jnp.where(vehicles.seated, vehicles.remaining, 0.0)
     first = jnp.min(jnp.where(vehicles.seated, vehicles.remaining, jnp.inf), axis=0)

@@ -67,7 +67,7 @@ class RideDispatch(Environment):
     """Every minute, vehicles with an empty seat may take one more order each; orders that nobody takes are lost after a while.
 
     ``view="pairs"`` is for policies that score every vehicle with every order: actions 0 … M − 1 request the order at that index
-    of the table, M waits. With ``view="afterstates"`` actions are the same, and vehicles observe what each makes of them, for
+    of the table, M waits. With ``view="afterstates"`` actions are the same, and vehicles observe the state after each, for
     policies that value the vehicle after the decision. With ``view="candidates"`` each vehicle is offered the C orders with the
     highest reward if it were empty, best first: actions 0 … C − 1 request one of them, C waits. Of several vehicles that request
     the same order the one with the highest reward gets it, the first of equals; the others wait.
@@ -103,7 +103,7 @@ class RideDispatch(Environment):
     view: str = option(
         "pairs",
         choices=("pairs", "candidates", "afterstates"),
-        help="agents choose among all orders, or among their best, or observe what each order would make of them",
+        help="agents choose among all orders, or among their best, or observe the state after each order",
     )
     candidates: int = option(8, low=1, help="C, orders that a vehicle is offered with view=candidates")
     travel: str = option(
@@ -286,7 +286,7 @@ class RideDispatch(Environment):
         waiting = describe(jnp.zeros(self.vehicles), state.vehicles, near)
 
         def by_vehicle(taken: jax.Array, waiting: jax.Array) -> jax.Array:
-            """[N, M + 1, …] from [M, …, N] and [1, …, N]."""
+            """[N, M + 1, …] from [M, …, N] and […, N]."""
             is_open = state.orders.open.reshape(-1, *[1] * waiting.ndim)
             rows = jnp.concatenate([jnp.where(is_open, taken, 0.0), waiting[None]])
             return jnp.moveaxis(jnp.where(self._present(env_params), rows, 0.0), -1, 0)
@@ -312,8 +312,11 @@ class RideDispatch(Environment):
     def observe(self, state: RideState, env_params: RideParams) -> View:
         present, is_open = self._present(env_params), state.orders.open
         mask = state.vehicles.free[:, None] & is_open
-        own = jnp.where(present[:, None], own_features(state, present, env_params), 0.0)
         obs: Any
+        if self.view == "afterstates":
+            obs = self.possible_afterstates(state, env_params)._asdict()
+        else:
+            own = jnp.where(present[:, None], own_features(state, present, env_params), 0.0)
         if self.view == "candidates":
             index = jnp.where(state.offers < self.orders, state.offers, 0)
             mask = (state.offers < self.orders) & state.vehicles.free[:, None] & is_open[index]
@@ -324,8 +327,6 @@ class RideDispatch(Environment):
             columns = trip.up, trip.cross, trip.to_up, trip.to_cross, state.minute - state.orders.request
             orders = jnp.where(is_open[:, None], jnp.stack(columns, axis=1) / 10, 0.0)
             obs = {"own": own, "shared": {"orders": orders, "open": is_open.astype(own.dtype)}}
-        else:
-            obs = self.possible_afterstates(state, env_params)._asdict()
         waits = jnp.ones((self.vehicles, 1), bool)
         return View(obs, jnp.concatenate([mask, waits], axis=1), present, states.metrics(state.stats))
 

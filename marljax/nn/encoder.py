@@ -18,10 +18,16 @@ ObservationStats = RunningStats | dict[str, RunningStats]  # [O]; with attention
 
 
 def check_no_items(env: Environment) -> None:
-    """Raises ``UserError`` where agents choose among shared items: a flat observation would repeat all of them per agent."""
+    """Raises ``UserError`` where agents choose among shared items, or observe the afterstates of all actions: a flat observation
+    would hold all of them for every agent."""
     if env.items:
         raise UserError(
             f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
+            "choose another view, such as env.view=candidates"
+        )
+    if env.afterstates:
+        raise UserError(
+            f"agents of {type(env).__name__} observe the afterstates of all actions, which only values compares; "
             "choose another view, such as env.view=candidates"
         )
 

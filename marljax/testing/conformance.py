@@ -210,6 +210,15 @@ def _check_values(env: Environment, snapshot: Snapshot) -> None:
     offsets = np.cumsum((0, *_part_sizes(env.action_space)))[:-1]
     has_choice = np.all(np.logical_or.reduceat(mask, offsets, axis=-1), axis=-1, keepdims=True)
     check(has_choice[alive].all(), "an agent that is alive has no available action, not even the noop")
+    if env.afterstates:
+        obs, count = timestep.obs, mask.shape[-1]
+        by_action = {name: np.shape(value)[: mask.ndim] == mask.shape for name, value in dict(obs).items()}
+        ranks = {name: np.ndim(value) - mask.ndim for name, value in dict(obs).items()}
+        known = ranks == {"reward": 0, "decisions": 0, "features": 1} and all(by_action.values())
+        check(known, "afterstates are observed as reward and decisions [A, n] and features [A, n, F], and nothing else")
+        check(env.noop == count - 1, f"with afterstates the last of {count} actions is the noop, to wait; noop is {env.noop}")
+        check(mask[..., -1][alive].all(), "with afterstates waiting is always available")
+        check(np.min(obs["decisions"]) >= 0, "the number of decisions that are left is negative")
     if env.items:
         shared = timestep.obs["shared"]
         num_items, is_open = np.shape(shared[env.items])[-2], np.asarray(shared["open"]) > 0

@@ -25,7 +25,7 @@ from marljax.utils.pytrees import first_nan, shape_difference, strongly_typed
 from marljax.wrappers.base import Wrapper
 
 NUM_ENVS = 4  # instances of a vectorised environment
-SPACES = ("num_agents", "teams", "action_space", "observation_space", "noop", "items", "obs_layout")
+SPACES = ("num_agents", "teams", "action_space", "observation_space", "noop", "items", "afterstates", "obs_layout")
 DESCRIPTION = (*SPACES, "default_params", "limit_ends", "presets", "display")
 
 

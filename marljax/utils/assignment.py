@@ -54,20 +54,21 @@ def prices(weights: jax.Array, mask: jax.Array, column: jax.Array) -> jax.Array:
     Args:
         weights: [R, C] finite.
         mask: [R, C] bool, allowed pairs.
-        column: [R] of each row, C for none: ``match`` with ``decline=0``, by an exact method. For an approximate matching the
-            prices are cut off after as many rounds as there are rows.
+        column: [R] of each row, C for none: ``match`` with ``decline=0``. A matching that is not optimal has no such prices;
+            those of the auction are near them, and none exceeds the weight of its pair.
     """
     rows, columns = weights.shape
     gains = jnp.where(mask, weights, -jnp.inf)
     matched = column < columns
     own = jnp.take_along_axis(gains, jnp.minimum(column, columns - 1)[:, None], axis=1)[:, 0]
     owned = column[:, None] == jnp.arange(columns)
+    most = jnp.max(jnp.where(owned, gains, 0.0), axis=0)  # [C] what the owner pays at most, 0 without one
 
     def raised(price: jax.Array) -> jax.Array:
         """The most that another row than the owner would gain by each column."""
         profit = jnp.where(matched, own - price[jnp.minimum(column, columns - 1)], 0.0)
         envy = jnp.max(jnp.where(owned, -jnp.inf, gains - profit[:, None]), axis=0)
-        return jnp.where(jnp.any(owned, axis=0), jnp.maximum(jnp.maximum(envy, price), 0.0), 0.0)
+        return jnp.clip(jnp.maximum(envy, price), 0.0, most)
 
     def changes(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         before, now, count = carry

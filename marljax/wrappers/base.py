@@ -32,6 +32,7 @@ class Wrapper(Environment):
     teams = _inherited("teams")
     noop = _inherited("noop")
     items = _inherited("items")
+    afterstates = _inherited("afterstates")
     obs_layout = _inherited("obs_layout")
     limit_ends = _inherited("limit_ends")
 

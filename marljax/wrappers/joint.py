@@ -48,6 +48,7 @@ class Joint(Wrapper):
     num_agents = 1
     teams = (0,)
     items = None
+    afterstates = False
     obs_layout = ()
 
     def __post_init__(self) -> None:

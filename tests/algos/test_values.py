@@ -1,5 +1,6 @@
 """Values of afterstates: what an agent adds on problems with known answers, λ-returns by hand, and dispatch."""
 
+import dataclasses
 import functools
 
 import jax
@@ -9,9 +10,10 @@ import probes
 import pytest
 
 import marljax
-from marljax.algos import values
+from marljax.algos import ippo, ospo, qmix, values
 from marljax.baselines.policies.ride_dispatch import PRICED, scripted_policy
 from marljax.config.compose import tuned
+from marljax.errors import UserError
 from marljax.learning.rollout import Step
 from marljax.testing import check_env
 from marljax.training.evaluation import Evaluator
@@ -19,6 +21,36 @@ from marljax.training.trainer import make_train
 from marljax.utils.assignment import match
 
 SMALL = {"num_envs": 4, "rollout_length": 5, "hidden": (8,), "total_steps": 1_200, "num_epochs": 20, "batch_size": 32}
+
+
+def test_a_matching_that_is_not_optimal_has_no_prices():
+    with pytest.raises(UserError, match="learn_from=own"):
+        values.Config(matching="greedy")
+    assert values.Config(matching="greedy", learn_from="own").matching == "greedy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mislabelled(probes.Depot):
+    def observe(self, state, env_params):
+        view = super().observe(state, env_params)
+        return view._replace(obs={name: view.obs[name] for name in ("reward", "decisions")} | {"feature": view.obs["features"]})
+
+    @property
+    def observation_space(self):
+        spaces = super().observation_space
+        return {"feature": spaces["features"], "reward": spaces["reward"], "decisions": spaces["decisions"]}
+
+
+def test_afterstates_of_other_names_are_reported():
+    with pytest.raises(AssertionError, match="reward and decisions"):
+        check_env(Mislabelled())
+
+
+def test_other_algorithms_refuse_afterstates():
+    env = marljax.make("ride_dispatch", preset="demo", view="afterstates")
+    for algorithm, says in ((ippo, "env.view=candidates"), (qmix, "env.view=candidates"), (ospo, "env.view=pairs")):
+        with pytest.raises(UserError, match=says):
+            jax.eval_shape(make_train(algorithm, env, algorithm.Config()), jax.random.key(0))
 
 
 def learnt_rate(env, **settings):
@@ -56,7 +88,7 @@ def test_targets_are_lambda_returns_of_the_afterstates(learn_from):
     last = np.concatenate([np.zeros((1, envs), bool), cut[:-1]])  # the timestep after is final, and nobody acts in it
     present = np.broadcast_to(~last[..., None], reward.shape)
     decisions = draw.integers(0, 3, reward.shape).astype(np.float32)
-    rollout = values.Transition(np.zeros((*reward.shape, 1)), decisions, present, reward, price, value)
+    rollout = values.Transition(np.zeros((*reward.shape, 1)), decisions, present, reward != 0, reward, price, value)
     found = jax.jit(functools.partial(values.make_samples, config))(rollout, Step(reward, present, cut, cut))
 
     earned = reward - price if learn_from == "marginal" else reward
@@ -106,16 +138,15 @@ def test_an_untrained_network_matches_by_the_reward_of_the_step(city):
 def test_values_of_pairs_are_those_of_the_network(city, monkeypatch):
     """Though only agents that may choose are computed, a few at a time."""
     _, _, _, timestep = city
-    monkeypatch.setattr(values, "AT_ONCE", 3)
-    obs, able = timestep.obs, jnp.arange(12) % 3 != 0
+    monkeypatch.setattr(values, "BLOCK", 3)
+    obs, can_act = timestep.obs, jnp.arange(12) % 3 != 0
 
     def value(features, decisions):
         return decisions * jnp.sum(features, axis=-1)
 
-    found = np.asarray(values.value_items(value, obs, able))
+    found = np.asarray(values.value_items(value, obs, can_act))
     expected = np.asarray(value(obs["features"], obs["decisions"]))[:, :-1]
-    np.testing.assert_allclose(found[able], expected[able], rtol=1e-6)
-    assert not found[~able].any()
+    np.testing.assert_allclose(found[can_act], expected[can_act], rtol=1e-6)
 
 
 def test_explained_values_are_those_that_are_matched(city):

@@ -71,6 +71,7 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
         assert table(again, plan=TINY) == text, name
         assert text.count("\n") >= 2
         assert "Not computed yet" not in text
+        assert "nan" not in text
     if module is jaxmarl_compare:
         rows = [line.split("|") for line in jaxmarl_compare.returns_table(again, TINY).splitlines() if "±" in line]
         assert all(-200 < float(row[2].split("±")[0]) < -5 for row in rows)  # untrained policies get about -25 per agent

@@ -1,6 +1,7 @@
 """The defaults on problems without tuned values: both libraries play the same ones, and nothing else is set."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +26,10 @@ def test_twelve_problems_half_of_them_held_out():
 def test_both_libraries_observe_the_same(name):
     """The rival's environment, flat and padded, and ours through the adapter."""
     ours = untuned.PROBLEMS[name].make()
-    settings = {"cramped_room": ("overcooked", 100), "coin_game": ("coin_game", 0)}
-    given, shaped_steps = settings.get(name, ("MPE_simple_speaker_listener_v4", 0))
+    settings = {"cramped_room": ("overcooked", {}, 100), "coin_game": ("coin_game", {"shared_rewards": True}, 0)}
+    given, options, shaped_steps = settings.get(name, ("MPE_simple_speaker_listener_v4", {}, 0))
     with quiet():
-        theirs = FlatEnv(jaxmarl.make(given), shaped_steps)
+        theirs = FlatEnv(jaxmarl.make(given, **options), shaped_steps)
     assert (theirs.num_agents, theirs.action_space("").n) == (ours.num_agents, ours.action_space.n)
     obs, state = jax.jit(theirs.reset)(jax.random.key(0))
     assert jnp.stack([obs[agent] for agent in theirs.agents]).shape == (ours.num_agents, *ours.observation_space.shape)
@@ -37,7 +38,7 @@ def test_both_libraries_observe_the_same(name):
     own = own.replace(inner=state.inner.env_state)
     step, own_step = jax.jit(theirs.step), jax.jit(ours.step)
     for number in range(5):
-        action = jax.random.randint(jax.random.key(number), (ours.num_agents,), 0, 3)
+        action = jax.random.randint(jax.random.key(number), (ours.num_agents,), 0, ours.action_space.n)
         actions = dict(zip(theirs.agents, action, strict=True))
         obs, state, reward, _, _ = step(jax.random.key(number), state, actions)
         own, timestep = own_step(jax.random.key(number), own, action)
@@ -58,7 +59,7 @@ def test_the_shaped_reward_falls_to_nothing():
             return {"one": jnp.zeros((2, 2))}, state, {"one": jnp.float32(1.0)}, {"one": False, "__all__": False}, info
 
         def action_space(self, agent):
-            return type("Space", (), {"n": 2})
+            return SimpleNamespace(n=2)
 
     env = FlatEnv(Shaped(), shaped_steps=4)
     obs, state = env.reset(jax.random.key(0))
@@ -88,6 +89,7 @@ def test_a_verdict_counts_what_is_not_clearly_below(monkeypatch):
 
     monkeypatch.setattr(untuned, "result", found)
     text = untuned.compared_table(("ppo", "ippo"), None, dataclasses.replace(untuned.PLAN, seeds=3))
-    assert "6 of 6 on which defaults were chosen are within or above." in text
-    assert "5 of 6 held out are within or above; below: Acrobot-v1." in text
+    assert "4 of 5 on which defaults were chosen are within or above; below: Acrobot-v1." in text, "Pendulum is not compared"
+    assert "6 of 6 held out are within or above." in text
     assert text.count("\n| ") == 13
+    assert "| CartPole-v1 | chosen on | 15.5 ± 1.2 | 10.5 ± 1.2 | +5.00 [+5.00, +5.00] |" in text

@@ -181,7 +181,11 @@ class Depot(Environment):
     def observe(self, state, env_params):
         by_action = jnp.ones((self.agents, self.orders + 1))
         reward = env_params.pay * by_action.at[:, -1].set(0.0)
-        obs = {"reward": reward, "decisions": (self.duration - 1.0 - state) * by_action, "features": by_action[..., None]}
+        obs = {
+            "reward": reward,
+            "decisions": jnp.maximum(self.duration - 1.0 - state, 0.0) * by_action,
+            "features": by_action[..., None],
+        }
         return View(obs, by_action > 0, jnp.ones(self.agents, bool), {})
 
     def global_state(self, state, env_params):

@@ -114,3 +114,14 @@ def test_prices_are_the_dual_that_tells_what_the_total_loses_without_a_row(shape
         for row in range(shape[0]):
             others = mask & (np.arange(shape[0]) != row)[:, None]
             np.testing.assert_allclose(profit[row], total - best(weights, others, nothing), atol=1e-5, err_msg=kind)
+
+
+@pytest.mark.parametrize("method", ["auction", "greedy"])
+def test_no_price_exceeds_the_weight_of_its_pair(method):
+    """However far a matching is from the best."""
+    weights = jnp.asarray(np.random.default_rng(0).uniform(0, 10, (40, 60)), jnp.float32)
+    mask = jnp.ones(weights.shape, bool)
+    column = jax.jit(match, static_argnums=3)(weights, mask, 0.0, method)
+    price = jax.jit(prices)(weights, mask, column)
+    assert (price[column] <= weights[jnp.arange(40), column]).all()
+    assert (np.delete(np.asarray(price), np.asarray(column)) == 0).all()

@@ -300,7 +300,7 @@ def test_afterstates_are_what_vehicles_become():
         np.testing.assert_array_equal(state.vehicles.free[:present], free_at == minute + 1, err_msg=str(minute))
 
 
-def test_demand_is_densest_where_most_orders_are():
+def test_density_sums_the_shares_of_zones_by_distance():
     demand = PARAMS["jitter"].demand
     zones = Position(demand.up, demand.cross, jnp.arange(len(demand.up)))
     share = np.diff(np.asarray(demand.origin), prepend=0.0)
