@@ -78,8 +78,8 @@ def replica(tree, index):
 def check_replicas_on_devices_of_their_own(algorithm):
     """(8, 1): every run has the bits of the single run of its seed, with environments and replay.
 
-    Not with ``normalize_observations`` or ``optimizer=radam``: XLA compiles either differently for one device, and results differ
-    in the last bit.
+    Not with ``normalize_observations`` or ``optimizer=radam``, and not the values of afterstates: XLA compiles these differently
+    for one device, and results differ in the last bit.
     """
     keys = keys_of(8)
     together = numbers(advanced(algorithm, 8, 1, keys))
@@ -184,7 +184,7 @@ LEARNER = mappo.Config(total_steps=16_000, num_envs=32, rollout_length=16, hidde
 
 def run_checks():
     assert jax.device_count() == 8
-    for algorithm in CONFIGS:
+    for algorithm in CONFIGS.keys() - {values}:
         check_replicas_on_devices_of_their_own(algorithm)
     for algorithm in (mappo, qmix, pqn, ospo, values):  # ppo, ippo and mappo share their learner
         check_shards_agree(algorithm)
