@@ -184,7 +184,7 @@ LEARNER = mappo.Config(total_steps=16_000, num_envs=32, rollout_length=16, hidde
 
 def run_checks():
     assert jax.device_count() == 8
-    for algorithm in CONFIGS.keys() - {values}:
+    for algorithm in (algorithm for algorithm in CONFIGS if algorithm is not values):
         check_replicas_on_devices_of_their_own(algorithm)
     for algorithm in (mappo, qmix, pqn, ospo, values):  # ppo, ippo and mappo share their learner
         check_shards_agree(algorithm)
