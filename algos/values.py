@@ -211,6 +211,7 @@ def choose(
     value = functools.partial(networks.value, params)
     value_waiting = value(obs["features"][:, -1], obs["decisions"][:, -1])[:, None]  # [A, 1]
     value_taking = value_items(value, obs, jnp.any(mask, axis=1))  # [A, n − 1]
+    # w_ij = r_ij + γ (V(x_ij) − V(x_i0)), x_i0 the state after waiting
     weights = obs["reward"][:, :-1] + config.gamma * (value_taking - value_waiting)
     if key is not None:
         weights += config.noise * flat(jax.random.normal, key, weights.shape)
