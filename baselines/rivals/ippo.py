@@ -61,7 +61,7 @@ class ActorCritic(nn.Module):
 
     num_actions: int
     hidden: int
-    activation: str
+    activation: str = "tanh"
 
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
