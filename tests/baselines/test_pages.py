@@ -63,7 +63,7 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
         monkeypatch.setattr(mpe, "PAIRS", {module: mpe.PAIRS[module]})
         monkeypatch.setattr(mpe, "ENVS", {"simple_tag": mpe.ENVS["simple_tag"]})
         module = mpe
-    monkeypatch.setattr(untuned, "PROBLEMS", {name: untuned.PROBLEMS[name] for name in ("simple_speaker_listener", "Pendulum")})
+    monkeypatch.setattr(untuned, "PROBLEMS", {name: untuned.PROBLEMS[name] for name in ("simple_speaker_listener", "CartPole")})
     monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
     again = ResultCache(tmp_path, QUIET, compute_missing=False)
     for name, table in module.PAGE.tables.items():

@@ -271,7 +271,7 @@ class RecurrentLoop(rnn_ppo.Trainer):
 
     def step(self, params, carried, key):
         carried, (transition, log) = self.play(params, carried, key)
-        return carried, (transition, (log.over, log.over))
+        return carried, (transition, {"won": log.over, "episodes": log.over})
 
 
 def check_recurrent(name, loop):
