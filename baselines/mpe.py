@@ -9,7 +9,6 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxmarl.wrappers.baselines import LogWrapper
 
 import marljax
@@ -24,13 +23,11 @@ from marljax.baselines.rivals import qmix as jaxmarl_qmix
 from marljax.baselines.rivals import rnn_ppo, simple_tag
 from marljax.core.environment import Environment
 from marljax.training import mesh
-from marljax.training.evaluation import Evaluator, RandomPolicy, ScriptedPolicy
+from marljax.training.evaluation import Evaluator
 from marljax.training.trainer import Trainer
-from marljax.utils import stats
 
 PLAN = Plan()
 ENVS = {"simple_spread": "MPE_simple_spread_v3", "simple_reference": "MPE_simple_reference_v3", "simple_tag": simple_tag.TAG}
-KINDS = {"training": "end of training", "greedy": "greedy"}
 LOOPS = {"ours": "marljax, defaults", "theirs": "JaxMARL's loop"}
 
 
@@ -105,20 +102,14 @@ def untrained_result(cache: ResultCache, plan: Plan, env: str, algo: str) -> Met
     return cache.get(f"{env} {algo} untrained", describe(plan, env, algo, "ours") | {"seeds": plan.seeds}, compute)
 
 
-def random_result(cache: ResultCache, plan: Plan, env: str) -> Metrics | None:
-    """Uniform actions on the frozen episodes."""
-    own = our_env(env)
-    return cache.scripted(f"{env} random", {}, ScriptedPolicy(own, own.default_params, RandomPolicy(own)), plan.episodes)
-
-
 def seeds_table(loop: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     """The trainings of one library, seed by seed; nothing of the other's is computed."""
     rows: list[list[str] | str] = []
     for env, (algo, pair) in itertools.product(ENVS, PAIRS.items()):
         title, metrics = f"{env}, {pair.title}", training_result(cache, plan, env, algo, loop)
-        values = [", ".join(f"{value:.1f}" for value in metrics[kind]["mean"]) for kind in KINDS] if metrics else []
+        values = [", ".join(f"{value:.1f}" for value in metrics[kind]["mean"]) for kind in loops.KINDS] if metrics else []
         rows.append([title, *values] if metrics else title)
-    return partial_table([LOOPS[loop], *(f"{kind}, by seed" for kind in KINDS.values())], rows)
+    return partial_table([LOOPS[loop], *(f"{kind}, by seed" for kind in loops.KINDS.values())], rows)
 
 
 def untrained_table(cache: ResultCache, plan: Plan = PLAN) -> str:
@@ -134,7 +125,7 @@ def untrained_table(cache: ResultCache, plan: Plan = PLAN) -> str:
 
 def random_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Returns of uniform actions."""
-    results = [(env, random_result(cache, plan, env)) for env in ENVS]
+    results = [(env, loops.random_result(cache, plan, env, our_env(env))) for env in ENVS]
     return policy_table("random actions", {"return": interval("return")}, results)
 
 
@@ -148,30 +139,26 @@ def verdict_table(cache: ResultCache, plan: Plan = PLAN) -> str:
         if ours is None or theirs is None:
             rows.append(title)
             continue
-        cells = []
-        for kind, text in KINDS.items():
-            cells += [mean_interval(ours[kind]), mean_interval(theirs[kind]), loops.difference(ours[kind], theirs[kind])]
-            if stats.mean(np.subtract(ours[kind]["mean"], theirs[kind]["mean"])).high < 0:
-                lower.append(f"{title} ({text})")
+        cells, kinds = loops.compared(ours, theirs)
+        lower += [f"{title} ({loops.KINDS[kind]})" for kind in kinds]
         rows.append([title, *cells])
-    header = ["", *(f"{column}, {kind}" for kind in KINDS.values() for column in ("ours", "theirs", "ours − theirs"))]
     count = sum(not isinstance(row, str) for row in rows)
     found = f"Below JaxMARL's, with the whole interval, of these {count}: {'; '.join(lower) or 'none'}."
-    return partial_table(header, rows, found if count else "")
+    return partial_table(["", *loops.COMPARED_COLUMNS], rows, found if count else "")
 
 
 def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Whether anything collapses: the best and the worst points of the learning curves."""
     rows: list[list[str] | str] = []
     for env in ENVS:
-        random = random_result(cache, plan, env)
+        random = loops.random_result(cache, plan, env, our_env(env))
         for (algo, pair), (loop, name) in itertools.product(PAIRS.items(), LOOPS.items()):
             title, metrics = f"{env}, {pair.title}, {name}", training_result(cache, plan, env, algo, loop)
             if metrics is None or random is None:
                 rows.append(title)
             else:
                 rows.append([title, *loops.steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])])
-    return partial_table(["training", "best", "lowest of the last half", "end", "kept by the worst seed"], rows)
+    return partial_table(["training", *loops.STEADINESS_COLUMNS], rows)
 
 
 _IPPO, _MAPPO, _QMIX = (PAIRS[algo].their_config(PLAN.total_steps) for algo in ("ippo", "mappo", "qmix"))

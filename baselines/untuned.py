@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import gymnax
-import numpy as np
 from gymnax.wrappers import FlattenObservationWrapper
 
 import marljax
@@ -18,19 +17,16 @@ from marljax.algos import ippo, mappo, ppo, pqn, qmix
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Loop, Plan
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
 from marljax.baselines.rivals import ppo as purejaxrl_ppo
 from marljax.baselines.rivals import rnn_ppo
 from marljax.baselines.rivals.flat_env import FlatEnv
 from marljax.core.environment import Environment
-from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
-from marljax.utils import stats
-from marljax.wrappers.jaxmarl_families import quiet
+from marljax.wrappers.jaxmarl_families import wrapped_env
 
 PLAN = Plan()
 RIVAL = "theirs"
-KINDS = ("end of training", "greedy")
 
 
 class Problem(NamedTuple):
@@ -57,14 +53,9 @@ def jaxmarl_problem(title: str, name: str, chosen_on: bool, lr: float, shaped: b
         return jaxmarl_ippo.Config(total_timesteps=plan.total_steps, lr=lr)
 
     def rival(plan: Plan) -> Loop:
-        with quiet():
-            from jaxmarl import make
-            from jaxmarl.environments.overcooked import overcooked_layouts
-
-            given = {key: overcooked_layouts[value] if key == "layout" else value for key, value in options.items()}
-            env = make(name, **given)
         settings = config(plan)
         shaped_steps = settings.num_updates * settings.num_steps // 2 if shaped else 0
+        env = wrapped_env(name, tuple(sorted(options.items()))).env
         return loops.their_loop(jaxmarl_ippo, FlatEnv(env, shaped_steps), settings)
 
     return Problem(
@@ -189,12 +180,6 @@ def result(cache: ResultCache, plan: Plan, name: str, trained: str) -> Metrics |
     )
 
 
-def random_result(cache: ResultCache, plan: Plan, name: str) -> Metrics | None:
-    """Uniform actions on the frozen episodes."""
-    env = PROBLEMS[name].make()
-    return cache.scripted(f"{name} random", {}, ScriptedPolicy(env, env.default_params, RandomPolicy(env)), plan.episodes)
-
-
 def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = PLAN) -> str:
     """An algorithm, or PPO and IPPO as one, alongside the rival on every problem that it can learn."""
     rows: list[list[str] | str] = []
@@ -207,32 +192,26 @@ def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = P
         if ours is None or theirs is None:
             rows.append(f"{problem.title}, {algo}")
             continue
-        cells, is_below = [], False
-        for kind in loops.KINDS:
-            scale, unit = (100.0, " %") if (kind, problem.metric) == ("greedy", "won") else (1.0, "")
-            pair = [{**metrics[kind], "mean": [scale * value for value in metrics[kind]["mean"]]} for metrics in (ours, theirs)]
-            cells += [*(f"{mean_interval(metric)}{unit}" for metric in pair), loops.difference(*pair)]
-            is_below |= stats.mean(np.subtract(pair[0]["mean"], pair[1]["mean"])).high < 0
+        cells, lower = loops.compared(ours, theirs, ("greedy",) if problem.metric == "won" else ())
         if problem.has_rival:
             count[problem.chosen_on] += 1
-            below[problem.chosen_on] += [problem.title] if is_below else []
+            below[problem.chosen_on] += [problem.title] if lower else []
         use = "chosen on" if problem.chosen_on else "held out"
         rows.append([problem.title, use if problem.has_rival else f"{use}; not compared", *cells])
-    header = ["", "", *(f"{column}, {kind}" for kind in KINDS for column in ("ours", "theirs", "ours − theirs"))]
     found = [
         f"{count[chosen] - len(below[chosen])} of {count[chosen]} {text} are within or above"
         + (f"; below: {', '.join(below[chosen])}." if below[chosen] else ".")
         for chosen, text in ((True, "on which defaults were chosen"), (False, "held out"))
         if count[chosen]
     ]
-    return partial_table(header, rows, " ".join(found))
+    return partial_table(["", "", *loops.COMPARED_COLUMNS], rows, " ".join(found))
 
 
 def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Whether anything of ours collapses."""
     rows: list[list[str] | str] = []
     for name, problem in PROBLEMS.items():
-        random = random_result(cache, plan, name)
+        random = loops.random_result(cache, plan, name, problem.make())
         for algo in problem.algorithms:
             metrics = result(cache, plan, name, algo)
             if metrics is None or random is None:
@@ -241,7 +220,7 @@ def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
                 rows.append(
                     [f"{problem.title}, {algo}", *loops.steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])]
                 )
-    return partial_table(["training", "best", "lowest of the last half", "end", "kept by the worst seed"], rows)
+    return partial_table(["training", *loops.STEADINESS_COLUMNS], rows)
 
 
 TABLES: Mapping[str, Sequence[str]] = {"ppo": ("ppo", "ippo"), "mappo": ("mappo",), "qmix": ("qmix",), "pqn": ("pqn",)}

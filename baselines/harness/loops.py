@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,19 +14,21 @@ import numpy as np
 import marljax
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Columns, interval, markdown_table
+from marljax.baselines.harness.tables import Columns, interval, markdown_table, mean_interval
 from marljax.core.environment import Environment
 from marljax.errors import UserError
 from marljax.training import mesh
-from marljax.training.evaluation import Evaluator
+from marljax.training.evaluation import Evaluator, RandomPolicy, ScriptedPolicy
 from marljax.training.trainer import Trainer
 from marljax.utils import stats
 
-KINDS = ("training", "greedy")  # of the returns
+KINDS = {"training": "end of training", "greedy": "greedy"}  # of the returns
 POINTS = 50  # of a learning curve
 STEADINESS_TEXT = f"""Learning curves in {POINTS} parts: means over seeds of the best part, of the lowest in the second half of
 training, and of the last. *Kept*: of the best part's gain over random actions, the share that is left in the lowest part of the
 second half, for the seed with the smallest."""
+STEADINESS_COLUMNS = ("best", "lowest of the last half", "end", "kept by the worst seed")
+COMPARED_COLUMNS = tuple(f"{column}, {kind}" for kind in KINDS.values() for column in ("ours", "theirs", "ours − theirs"))
 RETURN_COLUMNS: Columns = {"return, end of training": interval("training"), "return, greedy": interval("greedy")}
 SPEED_TEXT = """Whole updates, one seed, the loops in turn in one process; medians. All steps are counted, including those of ours
 that only reset an episode."""
@@ -192,10 +194,31 @@ def steadiness(curves: list[list[float]], random: float) -> list[str]:
     return [*(f"{column.mean():.{places}f}" for column in (best, lowest, end)), kept]
 
 
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def random_result(cache: ResultCache, plan: Plan, name: str, env: Environment) -> Metrics | None:
+    """Uniform actions on the frozen episodes."""
+    return cache.scripted(f"{name} random", {}, ScriptedPolicy(env, env.default_params, RandomPolicy(env)), plan.episodes)
+
+
+def compared(ours: Metrics, theirs: Metrics, percent: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """The cells under ``COMPARED_COLUMNS``, and the ``KINDS`` of which ours is lower with the whole interval; the kinds in
+    ``percent`` are shares."""
+    cells, lower = [], []
+    for kind in KINDS:
+        scale, unit = (100.0, " %") if kind in percent else (1.0, "")
+        cells += [f"{mean_interval(metrics[kind], scale=scale)}{unit}" for metrics in (ours, theirs)]
+        cells.append(difference(ours[kind], theirs[kind], scale))
+        lower += [kind] if _gap(ours[kind], theirs[kind]).high < 0 else []
+    return cells, lower
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], scale: float = 1.0) -> str:
     """Mean difference over seeds with its 95 % t interval."""
-    gap = stats.mean(np.subtract(ours["mean"], theirs["mean"]))
+    gap = _gap(ours, theirs, scale)
     return f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
+
+
+def _gap(ours: Mapping[str, Any], theirs: Mapping[str, Any], scale: float = 1.0) -> stats.Estimate:
+    return stats.mean(scale * np.subtract(ours["mean"], theirs["mean"]))
 
 
 def difference_line(title: str, ours: Metrics, theirs: Metrics) -> str:

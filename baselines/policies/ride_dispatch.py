@@ -75,8 +75,8 @@ class PricedMatcher:
             first = jnp.min(jnp.where(seated, until, jnp.inf), axis=0)
             return planned.reward, planned.pickup, planned.ride, jnp.max(jnp.where(seated, until, 0.0), axis=0), first
 
-        planned = jax.lax.map(plan, jnp.arange(self.env.orders), batch_size=32)
-        reward, pickup, ride, last, first = (part.T for part in planned)  # [N, M] each
+        planned = self.env.for_open_orders(plan, state)
+        reward, pickup, ride, last, first = (part[: self.env.orders].T for part in planned)  # [N, M] each
         worth = reward + price.pickup * jnp.minimum(pickup, left) + price.ride * jnp.minimum(pickup + ride, left)
         worth += price.route * (jnp.minimum(last, left) - jnp.minimum(route, left))
         worth += price.full * jnp.where(load == env_params.capacity - 1, jnp.minimum(first, left), 0.0)

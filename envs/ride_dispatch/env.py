@@ -265,7 +265,7 @@ class RideDispatch(Environment):
             planned = self.plan(state, jnp.full(self.vehicles, order), env_params)
             return Pairs(planned.reward, planned.pickup, planned.ride)
 
-        found = self._for_open_orders(plan_one, state)
+        found = self.for_open_orders(plan_one, state)
         return jax.tree.map(lambda part: jnp.where(state.orders.open, part[: self.orders].T, 0.0), found)
 
     def possible_afterstates(self, state: RideState, env_params: RideParams) -> Afterstate:
@@ -280,7 +280,7 @@ class RideDispatch(Environment):
             return afterstates.describe(reward, vehicles, near, state.minute, env_params)
 
         # All plans first: fused with them, each column of the features would search the routes again.
-        reward, after = jax.tree.map(lambda part: part[: self.orders], self._for_open_orders(plan_one, state))
+        reward, after = jax.tree.map(lambda part: part[: self.orders], self.for_open_orders(plan_one, state))
         near_taken = jax.vmap(lambda order: near.with_order(state.vehicles, order))(jnp.arange(self.orders))
         taken = jax.vmap(describe)(reward, after, near_taken)
         waiting = describe(jnp.zeros(self.vehicles), state.vehicles, near)
@@ -293,7 +293,7 @@ class RideDispatch(Environment):
 
         return jax.tree.map(by_vehicle, taken, waiting)
 
-    def _for_open_orders(self, plan_one: Callable[[jax.Array], Any], state: RideState) -> Any:
+    def for_open_orders(self, plan_one: Callable[[jax.Array], Any], state: RideState) -> Any:
         """``plan_one(order)``, arrays [..., N], of every order up to the last open one, stacked to [≥ M, …, N]; then 0."""
         size = min(PAIRS_AT_ONCE, self.orders)
         indices = jnp.arange(-(-self.orders // size) * size)
