@@ -78,6 +78,8 @@ class Config(RolloutConfig):
     td_lambda: float = traced(0.65, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
+    normalize_values: bool = static(True, help="networks predict returns standardised by running mean and deviation")
+    value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
     # Gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(8, low=1, help="gradient steps per pass")
@@ -95,6 +97,7 @@ class Params(NamedTuple):
     mixer: Any  # {} without weights
     obs_stats: Any  # RunningStats [O]
     state_stats: nn.RunningStats  # [G]
+    value_stats: nn.RunningStats  # []
 
 
 class Transition(NamedTuple):
@@ -103,7 +106,7 @@ class Transition(NamedTuple):
     inputs: Inputs  # obs, action_mask, first, alive, state
     last: jax.Array  # [T, E] bool: final timestep of an episode, whose action is ignored
     action: jax.Array  # [T, E, A] int32
-    team_value: jax.Array  # [T, E, A or 1] of the greedy actions, under the parameters of the rollout
+    team_value: jax.Array  # [T, E, A or 1] of the greedy actions in reward units, under the parameters of the rollout
 
 
 class Batch(NamedTuple):
@@ -147,7 +150,8 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return mixer.apply(params.mixer, values, state)  # type: ignore[return-value]
 
     def init(key_agent: jax.Array, key_mixer: jax.Array, inputs: Inputs) -> Params:
-        params = Params(None, {}, encoder.init_stats(inputs.obs), nn.RunningStats.create(inputs.state.shape[-1:]))
+        state_stats, value_stats = nn.RunningStats.create(inputs.state.shape[-1:]), nn.RunningStats.create(())
+        params = Params(None, {}, encoder.init_stats(inputs.obs), state_stats, value_stats)
         carry, obs = initial_carry(env, config, inputs.alive.shape[1]), encoder(params.obs_stats, inputs.obs)
         params = params._replace(agent=agent.init(key_agent, carry, obs, inputs.first, inputs.alive))
         if config.mixer != "qmix":
@@ -196,7 +200,8 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     env_params = env.anneal(learner.env_params, learner.updates / config.num_updates)
 
     def greedy_team_value(inputs, values):
-        return networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
+        value = networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
+        return params.value_stats.denormalize(value) if config.normalize_values else value
 
     # 1. Collect a rollout with ε-greedy actions.
     epsilon = exploration_rate(config, learner.updates)
@@ -218,6 +223,9 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     last_value = greedy_team_value(last_inputs, networks.action_values(params, last_inputs, actors.carry)[1])[0]
     team_steps, mask = team_rewards(config, rollout, steps)
     _, target = gae(team_steps, rollout.team_value, last_value, config.gamma, config.td_lambda, config.bootstrap_limit)
+    loss_params = params
+    if config.normalize_values:
+        loss_params = params._replace(value_stats=params.value_stats.updated(target, mask, config.value_horizon))
     batch = Batch(rollout, mask, target)
 
     # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
@@ -229,7 +237,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def minibatch_step(trained, minibatch):
         weights, opt_state = trained
-        (_, metrics), grads = jax.value_and_grad(td_loss, has_aux=True)(weights, networks, params, *minibatch)
+        (_, metrics), grads = jax.value_and_grad(td_loss, has_aux=True)(weights, config, networks, loss_params, *minibatch)
         grads, metrics = collectives.mean((grads, metrics))  # over devices
         changes, opt_state = optimizer.update(grads, opt_state, weights)
         return (optax.apply_updates(weights, changes), opt_state), metrics | {"grad_norm": gradient_norm(grads)}
@@ -243,7 +251,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
     weights, opt_state = after
-    new_params = params._replace(**weights)
+    new_params = loss_params._replace(**weights)
     if config.normalize_observations:  # after the gradient steps, which need the inputs of the rollout
         new_params = networks.update_stats(new_params, rollout.inputs, ~rollout.last)
     learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
@@ -275,7 +283,7 @@ def split_minibatches(config: Config, batch: Batch, carry: Any, key: jax.Array) 
 
 
 def td_loss(
-    weights: dict[str, Any], networks: Networks, params: Params, batch: Batch, carry: Any
+    weights: dict[str, Any], config: Config, networks: Networks, params: Params, batch: Batch, carry: Any
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """(Q_tot(chosen) − R^λ)² of one minibatch (Gallici et al. 2024, algorithm 1).
 
@@ -285,11 +293,14 @@ def td_loss(
     _, values = networks.action_values(params, rollout.inputs, carry)
     chosen = jax.nn.one_hot(rollout.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
     team_value = networks.mix(params, jnp.sum(jnp.where(chosen, values, 0.0), axis=-1), rollout.inputs)
-    error = team_value - batch.target
+    # In the networks' own scale, so that one learning rate suits all rewards.
+    stats = params.value_stats if config.normalize_values else nn.RunningStats.create(())
+    error = team_value - (batch.target - stats.mean) / stats.std
+    team_value = stats.denormalize(team_value)
     loss = collectives.masked_mean(jnp.square(error), batch.mask)
     return loss, {
         "td_loss": loss,
-        "td_error": collectives.masked_mean(jnp.abs(error), batch.mask),
+        "td_error": collectives.masked_mean(jnp.abs(error), batch.mask) * stats.std,
         "chosen_value": collectives.masked_mean(team_value, batch.mask),
         "max_value": collectives.largest(jax.lax.stop_gradient(jnp.max(jnp.abs(team_value) * batch.mask))),
     }
@@ -328,9 +339,14 @@ def act(
 def explain(
     env: Environment, config: Config, params: Params, env_params: EnvParams, env_state: Any, timestep: TimeStep
 ) -> dict[str, jax.Array]:
-    """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions."""
+    """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions.
+
+    With a mixer they are contributions to the team's standardised value.
+    """
     del env_params, env_state
     inputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(Inputs.of)(timestep))
     carry = initial_carry(env, config, timestep.first.shape[1])
     _, values = make_networks(env, config).action_values(params, inputs, carry)
+    if config.normalize_values and without_single_mixer(env, config).mixer == "none":
+        values = params.value_stats.denormalize(values)
     return {"action_value": jnp.where(inputs.action_mask, values, jnp.nan)}

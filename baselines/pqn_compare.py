@@ -1,19 +1,23 @@
 """PQN with VDN, compared with JaxMARL's recurrent loop at JaxMARL's settings, and with its own defaults."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from jaxmarl.wrappers.baselines import LogWrapper
 
 import marljax
 from marljax.algos import pqn
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Comparison, Plan
 from marljax.baselines.harness.result_cache import ResultCache
-from marljax.baselines.harness.tables import Page, Section, policy_table
-from marljax.baselines.jaxmarl_compare import AGENTS, NAME, our_env, their_env
+from marljax.baselines.harness.tables import Page, Section, partial_table
+from marljax.baselines.jaxmarl_compare import AGENTS, our_env, their_env
 from marljax.baselines.rivals import pqn as jaxmarl_pqn
 from marljax.baselines.rivals.rnn_ppo import smax_env
 from marljax.core.environment import Environment
+from marljax.wrappers.jaxmarl_families import wrapped_env
 
 PLAN = Plan(total_steps=500_000, updates=2, repetitions=3)
 LOOPS = {"defaults": "marljax, defaults", "ours": "marljax, JaxMARL's settings", "theirs": "JaxMARL's loop"}
@@ -25,15 +29,26 @@ class Problem(NamedTuple):
     make: Callable[[], Environment]
     make_theirs: Callable[[], Any]
     settings: Mapping[str, Any]
-    reward_factor: float  # theirs, the team's, over ours, the mean over agents
+    reward_factor: float = 1.0  # theirs, the team's, over ours, the mean over agents
+    metric: str = "return"  # of the greedy policy
 
 
 def smax(scenario: str) -> Problem:
     """A battle of SMAX."""
-    return Problem(lambda: marljax.make("smax", scenario=scenario), lambda: smax_env(scenario), jaxmarl_pqn.SMAX, 1.0)
+    env, theirs = lambda: marljax.make("smax", scenario=scenario), lambda: smax_env(scenario)
+    return Problem(env, theirs, jaxmarl_pqn.SMAX, metric="won")
 
 
-PROBLEMS = {"simple_spread": Problem(our_env, their_env, {}, AGENTS), "3m": smax("3m"), "2s3z": smax("2s3z")}
+PROBLEMS = {
+    "simple_spread": Problem(our_env, their_env, {}, AGENTS),
+    "cramped_room": Problem(
+        lambda: marljax.make("jaxmarl/overcooked", layout="cramped_room"),
+        lambda: LogWrapper(wrapped_env("overcooked", (("layout", "cramped_room"),)).env),
+        {**jaxmarl_pqn.OVERCOOKED, "shaping_steps": PLAN.total_steps // 2},
+    ),
+    "3m": smax("3m"),
+    "2s3z": smax("2s3z"),
+}
 
 
 def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -74,20 +89,21 @@ def comparison(name: str, plan: Plan) -> Comparison:
     )
 
 
-def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
-    """Returns of all loops, and the differences to JaxMARL's."""
-    compared = comparison("simple_spread", plan)
+def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
+    """Returns of all loops on a problem, and the differences to JaxMARL's."""
+    compared, metric = comparison(name, plan), PROBLEMS[name].metric
     results = {
-        name: loops.train_seeds(cache, plan, f"simple_spread {name}", compared.about, make, compared.make_env())
-        for name, make in compared.loops.items()
+        loop: loops.train_seeds(cache, plan, f"{name} {loop}", compared.about, make, compared.make_env(), metric)
+        for loop, make in compared.loops.items()
     }
-    theirs = results["theirs"]
-    lines = [
-        loops.difference_line(f"{LOOPS[name]} − {LOOPS['theirs']}", ours, theirs)
-        for name in ("defaults", "ours")
-        if (ours := results[name]) and theirs
-    ]
-    return policy_table("training", loops.RETURN_COLUMNS, [(LOOPS[name], result) for name, result in results.items()], *lines)
+    theirs, percent = results["theirs"], ("greedy",) if metric == "won" else ()
+    rows: list[list[str] | str] = []
+    for loop in ("defaults", "ours"):
+        if (ours := results[loop]) is None or theirs is None:
+            rows.append(LOOPS[loop])
+        else:
+            rows.append([LOOPS[loop], *loops.compared(ours, theirs, percent)[0]])
+    return partial_table([name, *loops.COMPARED_COLUMNS], rows)
 
 
 def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
@@ -99,26 +115,33 @@ def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     return "\n\n".join(parts)
 
 
-_MPE, _SMAX = jaxmarl_pqn.Config(), jaxmarl_pqn.Config(**jaxmarl_pqn.SMAX)
+_MPE, _OVERCOOKED, _SMAX = (jaxmarl_pqn.Config(**settings) for settings in ({}, jaxmarl_pqn.OVERCOOKED, jaxmarl_pqn.SMAX))
 PAGE = Page(
     name="pqn",
     command="pqn_compare",
     title="PQN: results",
     intro=f"""*JaxMARL's loop*: the algorithm of its script `pqn_vdn_rnn`, PQN with VDN and a GRU, reimplemented on its API
-(`baselines/rivals/pqn.py`) with its settings for MPE ({_MPE.num_envs} environments × {_MPE.num_steps} steps, layers of
-{_MPE.hidden}, {_MPE.num_epochs} epochs of {_MPE.num_minibatches} minibatches, RAdam at {_MPE.lr:g}, γ {_MPE.gamma:g}, λ
-{_MPE.td_lambda:g}) and SMAX ({_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, γ
-{_SMAX.gamma:g}, λ {_SMAX.td_lambda:g}). At these settings ours differs in that it computes λ-returns once per rollout, and
-not again in every minibatch; that it trains on the last step of a rollout, too; that it bootstraps the value of a final
-observation (`limit="truncate"`), where the step limit is terminal to theirs; and in its initial weights, which are orthogonal.
-On SMAX, besides, its sequences start with the rollout, not {_SMAX.memory_window} steps before; it normalises layers, and
-observations by running statistics, where theirs normalises batches; and its learning rate falls per update.""",
+(`baselines/rivals/pqn.py`) with its settings for
+
+- MPE: {_MPE.num_envs} environments × {_MPE.num_steps} steps, layers of {_MPE.hidden}, {_MPE.num_epochs} epochs of
+  {_MPE.num_minibatches} minibatches, RAdam at {_MPE.lr:g}, γ {_MPE.gamma:g}, λ {_MPE.td_lambda:g};
+- Overcooked: {_OVERCOOKED.num_envs} × {_OVERCOOKED.num_steps}, {_OVERCOOKED.num_epochs} epochs, RAdam at {_OVERCOOKED.lr:g},
+  γ {_OVERCOOKED.gamma:g}, those of `pqn_vdn_cnn_overcooked`, but with the GRU for its convolutions;
+- SMAX: {_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, γ {_SMAX.gamma:g},
+  λ {_SMAX.td_lambda:g}.
+
+At these settings ours differs in that it computes λ-returns once per rollout, and not again in every minibatch; that it trains on
+the last step of a rollout, too; that it bootstraps the value of a final observation (`limit="truncate"`), where the step limit is
+terminal to theirs; and in its initial weights, which are orthogonal. On Overcooked, besides, its shaped reward is the mean over
+agents, theirs the sum. On SMAX its sequences start with the rollout, not {_SMAX.memory_window} steps before; it normalises
+layers, and observations by running statistics, where theirs normalises batches; and its learning rate falls per update.""",
     sections=(
         Section(
-            "Returns on simple_spread",
-            f"""`jaxmarl/{NAME}`, three agents, {PLAN.total_steps:,} steps, a quarter of JaxMARL's number. Sum of an agent's
-rewards over an episode, mean over agents. {PLAN.returns_text("exploring")}""",
-            {"returns": returns_table},
+            "Returns",
+            f"""{PLAN.total_steps:,} steps: a quarter of JaxMARL's number on simple_spread, a tenth on cramped_room, where the
+shaped reward falls to 0 over the first half, a twentieth on SMAX, where greedy policies are judged by the battles won. Sum of an
+agent's rewards over an episode, mean over agents, without shaped rewards. {PLAN.returns_text("exploring")}""",
+            {name: functools.partial(returns_table, name) for name in PROBLEMS},
         ),
         Section("Speed", loops.SPEED_TEXT, {"speed": speed_table}),
     ),

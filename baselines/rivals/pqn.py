@@ -1,6 +1,8 @@
 """PQN with VDN as in JaxMARL's recurrent script ``pqn_vdn_rnn`` (Gallici et al. 2024), reimplemented on the package's API; used
 by ``pqn_compare.py``.
 
+On Overcooked it takes the settings of JaxMARL's script for that game, ``pqn_vdn_cnn_overcooked``, but not its convolutions.
+
 Unlike ``algos/pqn.py``, λ-returns are computed again in every minibatch and not for the last step of a rollout; sequences begin
 ``memory_window`` steps before the rollout, from the recurrent state of then; environments reset within the step that ends an
 episode, so the time limit is terminal; a team's reward is the sum over its agents, or the first one's on SMAX, where all earn
@@ -45,6 +47,7 @@ class Config(RolloutConfig):
     gamma: float = 0.9
     td_lambda: float = 0.3
     reward_scale: float = 1.0
+    shaping_steps: int = 0  # over which the weight of the shaped reward falls from 1 to 0
 
 
 SMAX: dict[str, Any] = {
@@ -60,6 +63,19 @@ SMAX: dict[str, Any] = {
     "gamma": 0.99,
     "td_lambda": 0.85,
     "reward_scale": 10.0,
+}
+
+OVERCOOKED: dict[str, Any] = {
+    "num_envs": 64,
+    "num_layers": 2,
+    "eps_finish": 0.2,
+    "eps_decay": 0.2,
+    "max_grad_norm": 10.0,
+    "num_epochs": 5,
+    "lr": 7.5e-5,
+    "lr_decay": True,
+    "gamma": 0.99,
+    "td_lambda": 0.3,
 }
 
 
@@ -127,9 +143,8 @@ def init(env: Any, config: Config, key: jax.Array) -> RunState:
     dones = {agent: jnp.zeros(config.num_envs, bool) for agent in (*env.agents, "__all__")}
     carry = jnp.zeros((env.num_agents * config.num_envs, config.hidden))
     # One step at least, so that the arrays of an empty window have a type.
-    actors, window, _ = rollout(
-        env, config, params, jnp.ones(()), (carry, obs, dones, env_state), key_window, config.memory_window + 1
-    )
+    start, share = (carry, obs, dones, env_state), jnp.ones(())
+    actors, window, _ = rollout(env, config, params, share, share, start, key_window, config.memory_window + 1)
     window = jax.tree.map(lambda x: x[1:], window)
     return RunState(params, optimizer(config).init(params["params"]), window, actors, jnp.zeros((), jnp.int32), key)
 
@@ -139,7 +154,8 @@ def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[st
     key, key_rollout, key_epochs = jax.random.split(state.key, 3)
     progress = state.updates / (config.eps_decay * config.num_updates)
     epsilon = config.eps_start + (config.eps_finish - config.eps_start) * jnp.minimum(progress, 1.0)
-    actors, steps, infos = rollout(env, config, state.params, epsilon, state.actors, key_rollout, config.num_steps)
+    shaping = jnp.maximum(1.0 - state.updates * config.steps_per_update / max(config.shaping_steps, 1), 0.0)
+    actors, steps, infos = rollout(env, config, state.params, epsilon, shaping, state.actors, key_rollout, config.num_steps)
     steps = jax.tree.map(lambda window, new: jnp.concatenate([window, new]), state.window, steps)
     params, opt_state = fit(env, config, state.params, state.opt_state, steps, key_epochs)
     window = jax.tree.map(lambda x: x[len(x) - config.memory_window :], steps)
@@ -151,9 +167,16 @@ def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[st
 
 
 def rollout(
-    env: Any, config: Config, params: Any, epsilon: jax.Array, actors: tuple, key: jax.Array, length: int
+    env: Any,
+    config: Config,
+    params: Any,
+    epsilon: jax.Array,
+    shaping: jax.Array,
+    actors: tuple,
+    key: jax.Array,
+    length: int,
 ) -> tuple[tuple, Transition, dict[str, jax.Array]]:
-    """Steps of all environments with ε-greedy actions, and JaxMARL's log of them."""
+    """Steps of all environments with ε-greedy actions, and JaxMARL's log of them; ``shaping`` weighs the shaped reward."""
     # E environments with agent ids in their observations, and the sum over agents as the team's reward
     manager, agents = CTRolloutManager(env, batch_size=config.num_envs), env.agents
 
@@ -168,7 +191,10 @@ def rollout(
         action = jnp.where(jax.random.uniform(key_which, greedy.shape) < epsilon, random, greedy)
         actions = dict(zip(agents, action.reshape(len(agents), -1), strict=True))
         next_obs, env_state, rewards, next_dones, info = manager.batch_step(key_step, env_state, actions)
-        reward, done = config.reward_scale * rewards["__all__"], next_dones["__all__"]
+        reward, done = rewards["__all__"], next_dones["__all__"]
+        if config.shaping_steps:
+            reward += shaping * sum(info["shaped_reward"].values())
+        reward *= config.reward_scale
         return (next_carry, next_obs, next_dones, env_state), (Transition(carry, rows, first, valid, action, reward, done), info)
 
     played: Any = jax.lax.scan(step, actors, jax.random.split(key, length))

@@ -28,6 +28,7 @@ from marljax.envs.merge.params import (
     NUM_CAVS,
     NUM_VEHICLES,
     PHYSICS,
+    REWARD_KINDS,
     REWARDS,
     MergeParams,
     check_consistency,
@@ -85,6 +86,7 @@ class Merge(Environment):
     physics: str = option("marl_cavs", choices=PHYSICS, help="MARL_CAVs' simulator, or highway-env 1.12.1")
     connected_lanes: bool = option(True, help="drivers consider vehicles on the segments before and after theirs")
     reward: str = option("regional", choices=REWARDS, help="how rewards are shared among CAVs")
+    reward_kind: str = option("published", choices=REWARD_KINDS, help="MARL_CAVs' sum of terms, or progress along the road")
     intents: bool = option(False, help="observations hold the intended courses of neighbouring CAVs (MAPPO-PIS)")
     safety: bool = option(False, help="a supervisor replaces actions that it predicts to cause a collision")
     horizon: int = option(5, low=1, high=20, help="decisions that intents and supervisor predict ahead")
@@ -200,10 +202,12 @@ class Merge(Environment):
         last = state.step + 1 >= env_params.duration
         vehicles, skipped = self._drive(before, action, acting, last, env_params)
         own = rewards.neighbours(vehicles, vehicles.lane[:NUM_CAVS])
-        own_reward = rewards.local_reward(vehicles, own, env_params)
+        own_reward = published = rewards.local_reward(vehicles, own, env_params)
+        if self.reward_kind == "progress":
+            own_reward = rewards.progress_reward(before, vehicles, own, env_params)
         reward = rewards.share(own_reward, self.reward, vehicles, own, acting)
         terminated = self._over(vehicles, acting)
-        published = own_reward + (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
+        published += (env_params.crash_penalty - CRASH_PENALTY) * vehicles.crashed[:NUM_CAVS]
         stats = rewards.update_stats(state.stats, before, vehicles, own, published, acting, replaced)
         state = state.replace(vehicles=vehicles, step=state.step + 1, stats=stats.replace(skipped=skipped))
         return state, Outcome(reward, terminated, last & ~terminated)

@@ -43,6 +43,7 @@ PHYSICS = {
     "highway_env": Physics(slip_correction=True, full_boxes=True, heed_target_lane=True, stops_at_end=False),
 }
 REWARDS = ("local", "regional", "global")
+REWARD_KINDS = ("published", "progress")
 
 
 class MergeParams(struct.PyTreeNode):
@@ -72,6 +73,10 @@ class MergeParams(struct.PyTreeNode):
     reward_speed_low: Any = param(10.0, unit="m/s", help="speed at which the speed term is 0")
     reward_speed_high: Any = param(30.0, unit="m/s", help="speed at which it is 1")
     merging_scale: Any = param(1000.0, above=0.0, unit="m²", help="scale of the squared distance to the ramp's end in its cost")
+    crash_hint: Any = param(1.0, low=0.0, help="cost of a crash, besides the way not driven (reward_kind=progress)")
+    progress_headway: Any = param(
+        1.0, low=0.0, high=1.0, help="share of progress lost as the headway shrinks to 0 (reward_kind=progress)"
+    )
     forecast_noise: Any = param(0.05, low=0.0, high=1.0, help="relative error of the supervisor's forecast of human drivers")
     collision_room: Any = param(
         0.0, low=0.0, unit="m", help="subtracted by the supervisor from the room of actions that collide too; published: 0"

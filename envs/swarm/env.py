@@ -35,6 +35,7 @@ DYNAMICS = {"quadrotor": 3, "point2d": 2, "point3d": 3}  # and their dimensions
 TASKS = ("goals", "landmarks")
 LOWEST_START = 0.75  # m above the floor
 SENSORS = 9  # noisy readings per drone
+MOTOR_STATES = ("hidden", "critic", "observed")
 
 
 class SwarmState(struct.PyTreeNode):
@@ -45,6 +46,7 @@ class SwarmState(struct.PyTreeNode):
     goals: Goals  # of the whole episode
     obstacles: Obstacles | None
     sensed: jax.Array  # [9, N] standard normal noise of the sensors
+    actions: jax.Array | None  # [H · (4 or D), N] the last H, newest first
     stats: EpisodeStats
     step: jax.Array  # int32
 
@@ -66,13 +68,14 @@ class Swarm(Environment):
     =========== ================= ==========================================================================================
     own         19                quadrotor: position − goal, velocity, rotation (3 × 3, row-major), spin, height
     own         2 D               point mass: position − goal (task ``landmarks``: position), velocity
+    …           4, H × (4 or D)   ``motors=observed``: square roots of the thrusts, 0 to 1; then the last H actions, newest first
     landmarks   (K + 1) × (D + 1) task ``landmarks``: relative position, m to the nearest other drone; nearest first
     neighbours  K × 2 D           relative position and velocity, clipped to ±10 m and ±6 m/s; least d + closing speed first
     field       9                 with obstacles: m to the nearest one, from 3 × 3 points 0.1 m apart around the drone
     =========== ================= ==========================================================================================
 
-    Global state: of every drone its position, position − goal, velocity and, for quadrotors, rotation and spin, all without
-    noise; then x, y and radius of the obstacles (0 in empty slots), and the elapsed share of the episode. Metrics: see
+    Global state: of every drone its position, position − goal, velocity and, for quadrotors, rotation, spin and, unless they are
+    ``hidden``, motors, all without noise; then x, y and radius of the obstacles (0 in empty slots), and the elapsed share of the episode. Metrics: see
     ``stats.meanings``.
     """
 
@@ -90,6 +93,12 @@ class Swarm(Environment):
         "", choices=("", *TASKS), help="a goal for each drone, or landmarks to cover (point masses only); empty: the preset's"
     )
     limit: str = option("", choices=("", *LIMITS), help="whether episodes are truncated or end at the limit; empty: the preset's")
+    history: int = option(0, low=0, help="H, own last actions in the observation; they tell the thrust, which lags behind")
+    motors: str = option(
+        "hidden",
+        choices=MOTOR_STATES,
+        help="state of a quadrotor's motors: only critics of the global state see it, or drones do, too",
+    )
     integrator: str = option("euler", choices=quadrotor.INTEGRATORS, help="of a quadrotor's attitude and spin")
 
     version: ClassVar[str] = "2"  # 2: all random numbers of a start, and of a step, come from one draw
@@ -108,6 +117,8 @@ class Swarm(Environment):
             raise UserError(f"neighbours={self.neighbours} must be less than drones={self.drones}")
         if self.task == "landmarks" and self.dynamics == "quadrotor":
             raise UserError("task=landmarks is for point masses; give dynamics=point2d or dynamics=point3d")
+        if self.motors != "hidden" and self.dynamics != "quadrotor":
+            raise UserError(f"motors={self.motors} is for dynamics=quadrotor, point masses have none; leave it out")
         if self.integrator != "euler" and self.dynamics != "quadrotor":
             raise UserError(f"integrator={self.integrator} is for dynamics=quadrotor, point masses do not turn; leave it out")
 
@@ -140,6 +151,9 @@ class Swarm(Environment):
             tuple(f"v{axis}" for axis in axes),
         )  # of a drone's own offset: from its goal, but for landmarks
         own = (*offset, *velocity, *(views.ATTITUDE if self.dynamics == "quadrotor" else ()))
+        own += views.MOTORS if self.motors == "observed" else ()
+        actions = range(1, self.action_space.shape[0] + 1)
+        own += tuple(f"action {index}, {age} ago" for age in range(1, self.history + 1) for index in actions)
         parts = [Part("own", 1, len(own), columns=own)]
         if self.task == "landmarks":
             parts.append(Part("landmarks", self.neighbours + 1, len(offset) + 1, columns=(*offset, "others' distance")))
@@ -164,11 +178,11 @@ class Swarm(Environment):
         check_consistency(env_params, self.obstacles, self.dynamics, self.task)
 
     def anneal(self, env_params: SwarmParams, progress: jax.Array) -> SwarmParams:
-        """Contact costs grow from 0 over the first ``collision_anneal`` of a training run."""
+        """Contact costs grow from 0 over the first ``collision_anneal`` of a training run; some drones start near their goals."""
         share, weights = env_params.collision_anneal, env_params.weights
         grown = jnp.where(share > 0.0, jnp.clip(progress / jnp.maximum(share, 1e-6), 0.0, 1.0), 1.0)
         costs = {name: getattr(weights, name) * grown for name in ("collision", "near", "obstacle")}
-        return env_params.replace(weights=weights.replace(**costs))
+        return env_params.replace(weights=weights.replace(**costs), near_share=env_params.start_near)
 
     def reset_episode_counters(self, state: SwarmState, env_params: SwarmParams) -> SwarmState:
         return state.replace(stats=statistics.initial_stats(self.drones))
@@ -181,7 +195,9 @@ class Swarm(Environment):
         goal = self._goal(goals, jnp.zeros(()))
         among = scenarios.is_any(goals.kind, *AMONG_OBSTACLES)
         middle = jnp.where(among, start, jnp.mean(goal, axis=1, keepdims=True))
-        position = middle + env_params.spread * scenarios.between(-1.0, 1.0, draws.position)
+        aside = scenarios.between(-1.0, 1.0, draws.position)
+        near = draws.near < env_params.near_share
+        position = jnp.where(near, goal + env_params.near_spread * aside, middle + env_params.spread * aside)
         low, high = jnp.array([-room.half, -room.half, LOWEST_START]), jnp.array([room.half, room.half, room.height])
         position = jnp.clip(position, low[:, None], high[:, None])
         position = position.at[2].set(0.0) if self.dimensions == 2 else position
@@ -192,6 +208,7 @@ class Swarm(Environment):
             goals=goals,
             obstacles=Obstacles(x, y, jnp.where(among, radius, 0.0)) if self.obstacles else None,
             sensed=draws.sensed,
+            actions=jnp.zeros((self.history * self.action_space.shape[0], drones)) if self.history else None,
             stats=statistics.initial_stats(drones),
             step=jnp.zeros((), jnp.int32),
         )
@@ -209,7 +226,11 @@ class Swarm(Environment):
         timing = statistics.timing(state.step, state.goals.kind, env_params)
         advance = batch_last(functools.partial(self._advance, jax.random.key_impl(key)))
         body, stats, reward = advance(draws, action.T, state.body, goal, state.obstacles, state.stats, timing, env_params)
-        after = state.replace(body=body, goal=goal, sensed=sensed.reshape(SENSORS, -1), stats=stats, step=step)
+        actions = state.actions
+        if actions is not None:
+            actions = jnp.concatenate([jnp.clip(action.T, -1.0, 1.0), actions])[: len(actions)]
+        sensed = sensed.reshape(SENSORS, -1)
+        after = state.replace(body=body, goal=goal, sensed=sensed, actions=actions, stats=stats, step=step)
         over, truncates = step >= env_params.duration, not self.limit_ends
         return after, Outcome(reward, over & (not truncates), over & truncates)
 
@@ -281,8 +302,10 @@ class Swarm(Environment):
     def observe(self, state: SwarmState, env_params: SwarmParams) -> View:
         body, flies = state.body, isinstance(state.body, Body)
         attitude = (body.rotation.reshape(9, self.drones), body.spin) if isinstance(body, Body) else None
+        inner = [body.motor] if isinstance(body, Body) and self.motors == "observed" else []
+        inner += [] if state.actions is None else [state.actions]
         obs = batch_last(self._observe)(
-            state.sensed, body.position, body.velocity, attitude, state.goal, state.obstacles, env_params
+            state.sensed, body.position, body.velocity, attitude, inner, state.goal, state.obstacles, env_params
         )
         ones = jnp.ones((self.drones, 1), bool)
         return View(obs.T, ones, ones[:, 0], statistics.metrics(state.stats, self.task, flies, env_params))
@@ -293,17 +316,19 @@ class Swarm(Environment):
         position: jax.Array,
         velocity: jax.Array,
         attitude: tuple[jax.Array, jax.Array] | None,
+        inner: list[jax.Array],
         goal: jax.Array,
         obstacles: Obstacles | None,
         env_params: SwarmParams,
     ) -> jax.Array:
-        """[O, N]: see ``Swarm``."""
+        """[O, N]: see ``Swarm``; ``inner`` are the motors [4, N] and the last actions, where they are observed."""
         kept = slice(self.dimensions)
         position = position + env_params.position_noise * noise[:3]
         velocity = velocity + env_params.velocity_noise * noise[3:6]
         parts = [position[kept] if self.task == "landmarks" else (position - goal)[kept], velocity[kept]]
         if attitude is not None:
             parts += [attitude[0], attitude[1] + env_params.gyro_noise * noise[6:], position[2:]]
+        parts += inner
         if self.task == "landmarks":
             parts.append(views.landmarks(position[kept], goal[kept], self.neighbours + 1))
         if self.neighbours:
@@ -317,6 +342,7 @@ class Swarm(Environment):
         drones = [body.position[kept], (body.position - state.goal)[kept], body.velocity[kept]]
         if isinstance(body, Body):
             drones += [body.rotation.reshape(9, -1), body.spin]
+            drones += [] if self.motors == "hidden" else [body.motor]
         parts = [jnp.concatenate(drones).T.reshape(-1)]
         if state.obstacles is not None:
             x, y, radius = state.obstacles.x, state.obstacles.y, state.obstacles.radius

@@ -148,6 +148,7 @@ class Draws(NamedTuple):
     position: jax.Array  # [3, N]
     yaw: jax.Array  # [N]
     sensed: jax.Array  # [sensors, N] normal
+    near: jax.Array  # [N] share of starts near the goal
 
 
 def draw(key: jax.Array, drones: int, sensors: int) -> Draws:
@@ -169,6 +170,7 @@ def draw(key: jax.Array, drones: int, sensors: int) -> Draws:
         "position": (3, drones),
         "yaw": (drones,),
         "sensed": (sensors, drones),
+        "near": (drones,),  # last, so that the others stay what they were before it was added
     }
     draws = Draws(**random.named(key, shapes))
     return draws._replace(sensed=random.normal(draws.sensed))

@@ -97,7 +97,7 @@ def test_contract():
         {"intents": True, "density": "easy"},
         {"safety": True, "drivers": "mild", "physics": "highway_env"},
         {"safety": True, "intents": True, "horizon": 2, "density": "pis_hard"},
-        {"open_inflow": True, "density": "medium"},
+        {"open_inflow": True, "density": "medium", "reward_kind": "progress"},
         {"open_inflow": True, "continue_after_crash": True, "safety": True, "drivers": "very_hard"},
     ],
     ids=lambda options: "-".join(f"{name}={value}" for name, value in options.items()),
@@ -178,6 +178,26 @@ def test_the_return_uses_the_published_crash_penalty():
     assert float(ends[1].reward[0] - ends[0].reward[0]) == pytest.approx(-1800, abs=0.01)
     assert float(ends[1].metrics["return"]) == pytest.approx(float(ends[0].metrics["return"]), abs=0.01)
     assert float(ends[0].metrics["return"]) < -99
+
+
+def test_progress_is_the_share_of_the_road_where_the_headway_is_long_enough():
+    """A decision at 25 m/s is 5 of 520 m; with a headway of h m it counts h / (1.2 · 25)."""
+    env = Merge(reward_kind="progress", reward="local")
+    progress = jax.jit(env.step)
+    free, whole = 500 / 520, PARAMS.replace(progress_headway=0.0)
+    cases = [
+        (scene([(100, 0, 25)]), PARAMS, free),
+        (scene([(100, 0, 25)], [(110, 0, 25)]), PARAMS, free * 10 / 30),
+        (scene([(100, 0, 25)], [(110, 0, 25)]), whole, free),
+        (scene([(518, 0, 25)]), PARAMS, 200 / 520),  # to the end of the road
+    ]
+    for state, env_params, expected in cases:
+        assert float(progress(KEY, state, IDLING, env_params)[1].reward[0]) == pytest.approx(expected, abs=0.01)
+    crashing = scene([(413, 4, 25), (100, 10.5, 25)])
+    ends = [progress(KEY, crashing, IDLING, PARAMS.replace(crash_hint=cost))[1] for cost in (0.0, 3.0)]
+    assert float(ends[0].reward[0] - ends[1].reward[0]) == pytest.approx(3.0, abs=1e-4)
+    published = step(KEY, crashing, IDLING, PARAMS)[1]
+    assert float(ends[0].metrics["return"]) == pytest.approx(float(published.metrics["return"]), abs=0.01)
 
 
 def test_crashed_cavs_are_no_longer_agents_with_continue_after_crash():
