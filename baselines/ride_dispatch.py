@@ -64,6 +64,14 @@ OFFERED = {
     "IPPO": ("ippo", ()),
     "MAPPO": ("mappo", ()),
 }
+# Numbers of vehicles, with as many orders for each
+FLEETS = (2, 4, 8, 16, 32)
+OFFERED_FLEETS = {
+    "QMIX": lambda fleet: ("algo.mixer=qmix",),
+    "QMIX, the team's summed reward": lambda fleet: ("algo.mixer=qmix", f"algo.reward_scale={fleet}"),
+    "VDN": lambda fleet: ("algo.mixer=vdn",),
+    "independent Q-learning": lambda fleet: ("algo.mixer=none",),
+}
 # Overrides of the tuned values, on the small city
 CHANGES = {
     "as tuned": (),
@@ -184,19 +192,42 @@ def valued_table(cache: ResultCache) -> str:
     return partial_table(["", "policy", "of one-step reward's, %", *COLUMNS], rows)
 
 
+def offered_result(cache: ResultCache, name: str, algo: str, overrides: Sequence[str]) -> Metrics | None:
+    """Five seeds of a learner of vehicles that are offered a few orders, on the small city or a part of its fleet."""
+    overrides = ("env=ride_dispatch", "env.view=candidates", *SMALL, *overrides, f"seeds={SEEDS}")
+    return cache.learned(f"{name} candidates", algo, overrides, EPISODES, BATCH)
+
+
 def candidates_table(cache: ResultCache) -> str:
     """Learners that need no list of all orders, compared with the rules, which observe it."""
     scripted = {name: scripted_result(cache, "demo", name) for name in RULES}
     one_step = scripted[ONE_STEP]
     rows: list[list[str] | str] = [[f"*{name}*", "–", *cells(COLUMNS, metrics)] for name, metrics in scripted.items() if metrics]
     for name, (algo, overrides) in OFFERED.items():
-        overrides = ("env=ride_dispatch", "env.view=candidates", *SMALL, *overrides, f"seeds={SEEDS}")
-        metrics = cache.learned(f"{name} demo candidates", algo, overrides, EPISODES, BATCH)
+        metrics = offered_result(cache, f"{name} demo", algo, overrides)
         if metrics is None or one_step is None:
             rows.append(name)
         else:
             rows.append([name, relative_reward(metrics, one_step), *cells(COLUMNS, metrics)])
     return partial_table(["", "of one-step reward's, %", *COLUMNS], rows)
+
+
+def fleets_table(cache: ResultCache) -> str:
+    """Rewards per vehicle of Q-learners by the size of the fleet."""
+    rows: list[list[str] | str] = []
+    size = RideDispatch("demo").vehicles
+    for name, overrides in OFFERED_FLEETS.items():
+        row = [name]
+        for fleet in FLEETS:
+            if fleet == size and name in OFFERED:
+                found = offered_result(cache, f"{name} demo", *OFFERED[name])
+            else:
+                scaled = RideDispatch("demo").default_params.demand_scale * fleet / size
+                sized = (f"env.vehicles={fleet}", f"env.demand_scale={scaled:g}", *overrides(fleet))
+                found = offered_result(cache, f"{name} fleet of {fleet}", "qmix", sized)
+            row.append(mean_interval(found["reward"], 1, 1 / fleet) if found else "")
+        rows.append(row if all(row) else name)
+    return partial_table(["reward per vehicle", *(f"{fleet} vehicles" for fleet in FLEETS)], rows)
 
 
 def change_table(cache: ResultCache) -> str:
@@ -308,6 +339,13 @@ waits; of those that request the same order the best paid gets it. 32 vehicles, 
 not), greedy policies of the best evaluation, on the same half hours as the rules in italics, which match all vehicles and orders
 at once. ±: 95 % t interval, over seeds where learned.""",
             {"candidates": candidates_table},
+        ),
+        Section(
+            "A team's reward, by its size",
+            f"""The same learners with fewer vehicles and as many orders for each: a team learns from the mean of its vehicles'
+rewards, or from their sum (`algo.reward_scale`), an independent learner from its own. {SEEDS} seeds; ±: 95 % t interval over
+seeds.""",
+            {"fleets": fleets_table},
         ),
         Section("When one step is enough", "", {"verdict": verdict}),
         Section(
