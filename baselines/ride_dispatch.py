@@ -65,11 +65,10 @@ OFFERED = {
     "MAPPO": ("mappo", ()),
 }
 # Numbers of vehicles, with as many orders for each
-FLEETS = (2, 4, 8, 16, 32)
+FLEETS = (4, 8, 16, 32)
 OFFERED_FLEETS = {
     "QMIX": lambda fleet: ("algo.mixer=qmix",),
     "QMIX, the team's summed reward": lambda fleet: ("algo.mixer=qmix", f"algo.reward_scale={fleet}"),
-    "VDN": lambda fleet: ("algo.mixer=vdn",),
     "independent Q-learning": lambda fleet: ("algo.mixer=none",),
 }
 # Overrides of the tuned values, on the small city

@@ -75,8 +75,8 @@ class Swarm(Environment):
     =========== ================= ==========================================================================================
 
     Global state: of every drone its position, position − goal, velocity and, for quadrotors, rotation, spin and, unless they are
-    ``hidden``, motors, all without noise; then x, y and radius of the obstacles (0 in empty slots), and the elapsed share of the episode. Metrics: see
-    ``stats.meanings``.
+    ``hidden``, motors, all without noise; then x, y and radius of the obstacles (0 in empty slots), and the elapsed share of the
+    episode. Metrics: see ``stats.meanings``.
     """
 
     preset: str = option(

@@ -201,6 +201,17 @@ def test_drones_start_level_at_rest_near_the_middle_of_their_goals(preset, sprea
         assert np.abs(np.asarray(body.position)[:, :2] % 1 - 0.5).max() <= spread + 1e-5
 
 
+def test_a_share_of_the_drones_starts_near_their_goals_in_training():
+    env = Swarm(preset="static_different")
+    env_params = env.default_params.replace(start_near=0.25)
+    keys = jax.random.split(jax.random.key(0), 200)
+    usual, training = (starts(env, keys, given)[0] for given in (env_params, env.anneal(env_params, jnp.zeros(()))))
+    moved = (np.asarray(usual.body.position) != np.asarray(training.body.position)).any(axis=1)
+    assert 0.2 < moved.mean() < 0.3
+    away = np.abs(training.body.position - training.goal).max(axis=1)
+    assert 0.19 < away[moved].max() <= 0.2 + 1e-5
+
+
 @pytest.mark.parametrize("preset", [*scenarios.OPEN, "obstacles", "coverage"])
 def test_goals_and_starts_are_in_the_smallest_room_that_is_accepted(preset):
     env = Swarm(preset=preset)

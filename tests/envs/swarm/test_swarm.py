@@ -67,10 +67,11 @@ HOVERING = jnp.full((6, 4), 2 * HOVER - 1)
     "options",
     [
         {"preset": "obstacles", "drones": 3},
-        {"preset": "coverage", "drones": 3},
+        {"preset": "coverage", "drones": 3, "history": 2},
         pytest.param({"preset": "open", "dynamics": "point3d"}, marks=pytest.mark.slow),
         pytest.param({"preset": "coverage", "dynamics": "point3d", "obstacles": 8}, marks=pytest.mark.slow),
         pytest.param({"preset": "open", "drones": 3, "integrator": "rk4"}, marks=pytest.mark.slow),
+        pytest.param({"drones": 3, "history": 3, "motors": "observed"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -180,6 +181,22 @@ def test_sensor_noise_has_the_declared_deviations(env):
         jax.jit(jax.vmap(errors))(jax.random.split(jax.random.key(0), 500)), (5e-3, 1e-2, 1.75e-4), strict=True
     ):
         np.testing.assert_allclose([found.mean(), found.std()], [0, deviation], atol=0.03 * deviation)
+
+
+def test_motors_and_the_last_actions_are_observed():
+    env = Swarm(drones=2, neighbours=0, history=2, motors="observed")
+    state, timestep = env.reset(jax.random.key(0), env.default_params)
+    np.testing.assert_array_equal(timestep.obs[:, 19:], np.zeros((2, 12)))
+    actions = jax.random.uniform(jax.random.key(1), (3, 2, 4), minval=-1.5, maxval=1.5)
+    for number, action in enumerate(actions):
+        state, timestep = env.step(jax.random.key(number), state, action, env.default_params)
+    np.testing.assert_array_equal(timestep.obs[:, 19:23], state.body.motor.T)
+    np.testing.assert_array_equal(timestep.obs[:, 23:], jnp.clip(jnp.concatenate([actions[2], actions[1]], axis=1), -1.0, 1.0))
+    assert env.obs_layout[0].width == 19 + 4 + 8
+    seen = env.global_state(state, env.default_params).reshape(-1)[:-1].reshape(2, -1)
+    np.testing.assert_array_equal(seen[:, -4:], state.body.motor.T)
+    hidden = Swarm(drones=2, neighbours=0).global_state(state, env.default_params).reshape(-1)[:-1].reshape(2, -1)
+    np.testing.assert_array_equal(hidden, seen[:, :-4])
 
 
 def test_landmarks_come_with_the_distance_of_the_nearest_other_drone():
@@ -345,6 +362,7 @@ def test_the_integrator_is_an_option():
         ({"obstacles": 64}, "obstacles=64.*63"),
         ({"preset": "coverage", "dynamics": "quadrotor"}, "dynamics=point2d"),
         ({"preset": "coverage", "integrator": "rk4"}, "integrator=rk4.*dynamics=quadrotor"),
+        ({"preset": "coverage", "motors": "critic"}, "motors=critic.*dynamics=quadrotor"),
     ],
     ids=str,
 )
