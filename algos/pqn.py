@@ -54,7 +54,7 @@ class Config(RolloutConfig):
 
     # Rollouts
     num_envs: int = static(128, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(32, low=1, help="steps of every environment per update")
+    rollout_length: int = static(16, low=1, help="steps of every environment per update")
     stagger: bool = static(False, help="truncate first episodes at random, so that fixed-length episodes are out of phase")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
     epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
@@ -82,7 +82,7 @@ class Config(RolloutConfig):
     value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
     # Gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
-    num_minibatches: int = static(8, low=1, help="gradient steps per pass")
+    num_minibatches: int = static(16, low=1, help="gradient steps per pass")
     optimizer: str = static("radam", choices=("adam", "radam"), help="radam: rectified Adam (Liu et al. 2020)")
     learning_rate: float = traced(2e-3, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")

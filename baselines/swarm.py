@@ -138,7 +138,7 @@ obstacle, 10⁹ agent steps, K = 2): success 95 %, without collision replay 88 %
             f"""One quadrotor that starts up to 2 m from its goal, with `tuned=alone`: 2 M steps, {SEEDS} seeds each. Millions of
 steps until the greedy policy's mean distance over the last second of 32 frozen episodes, played after every 25th of training, is
 small. All rows differ from the first in one thing: more environments, and fewer gradient steps for each, as among eight drones;
-what tells a policy without memory the thrust, which lags 0.15 s behind, namely the state of the motors or the drone's last actions;
+what tells a policy without memory the thrust, which lags 0.15 s behind, the state of the motors or the drone's last actions;
 half of the starts within 0.2 m of the goal; a critic of the true state.""",
             {"hovering": hovering_table},
         ),
