@@ -78,8 +78,8 @@ class Config(RolloutConfig):
     td_lambda: float = traced(0.65, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
-    normalize_values: bool = static(True, help="networks predict returns standardised by running mean and deviation")
-    value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
+    normalize_values: bool = static(True, help="networks predict returns standardised by running mean and standard deviation")
+    value_horizon: int = static(0, low=0, help="updates that these two cover; 0: all")
     # Gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(16, low=1, help="gradient steps per pass")
@@ -201,7 +201,10 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def greedy_team_value(inputs, values):
         value = networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
-        return params.value_stats.denormalize(value) if config.normalize_values else value
+        if not config.normalize_values:
+            return value
+        counts = inputs.alive if config.mixer == "none" else jnp.any(inputs.alive, axis=-1, keepdims=True)
+        return jnp.where(counts, params.value_stats.denormalize(value), 0.0)  # where nobody is alive nothing follows
 
     # 1. Collect a rollout with ε-greedy actions.
     epsilon = exploration_rate(config, learner.updates)
@@ -341,7 +344,7 @@ def explain(
 ) -> dict[str, jax.Array]:
     """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions.
 
-    With a mixer they are contributions to the team's standardised value.
+    With a mixer they are contributions to the team's standardised value, without one they are in units of the reward.
     """
     del env_params, env_state
     inputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(Inputs.of)(timestep))

@@ -44,7 +44,7 @@ PROBLEMS = {
     "cramped_room": Problem(
         lambda: marljax.make("jaxmarl/overcooked", layout="cramped_room"),
         lambda: LogWrapper(wrapped_env("overcooked", (("layout", "cramped_room"),)).env),
-        {**jaxmarl_pqn.OVERCOOKED, "shaping_steps": PLAN.total_steps // 2},
+        jaxmarl_pqn.OVERCOOKED,
     ),
     "3m": smax("3m"),
     "2s3z": smax("2s3z"),
@@ -53,7 +53,7 @@ PROBLEMS = {
 
 def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
     """Those of all ``LOOPS``."""
-    theirs = jaxmarl_pqn.Config(total_timesteps=plan.total_steps, **problem.settings)
+    theirs = jaxmarl_pqn.Config(total_timesteps=plan.total_steps, shaping_steps=plan.total_steps // 2, **problem.settings)
     total_steps = theirs.num_updates * theirs.steps_per_update
     ours = pqn.Config(
         total_steps=total_steps,
@@ -67,6 +67,7 @@ def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
         gamma=theirs.gamma,
         td_lambda=theirs.td_lambda,
         reward_scale=theirs.reward_scale * problem.reward_factor,
+        normalize_values=False,
         num_epochs=theirs.num_epochs,
         num_minibatches=theirs.num_minibatches,
         learning_rate=theirs.lr,
@@ -100,7 +101,7 @@ def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     rows: list[list[str] | str] = []
     for loop in ("defaults", "ours"):
         if (ours := results[loop]) is None or theirs is None:
-            rows.append(LOOPS[loop])
+            rows.append(f"{name}, {LOOPS[loop if ours is None else 'theirs']}")
         else:
             rows.append([LOOPS[loop], *loops.compared(ours, theirs, percent)[0]])
     return partial_table([name, *loops.COMPARED_COLUMNS], rows)
@@ -126,7 +127,8 @@ PAGE = Page(
 - MPE: {_MPE.num_envs} environments × {_MPE.num_steps} steps, layers of {_MPE.hidden}, {_MPE.num_epochs} epochs of
   {_MPE.num_minibatches} minibatches, RAdam at {_MPE.lr:g}, γ {_MPE.gamma:g}, λ {_MPE.td_lambda:g};
 - Overcooked: {_OVERCOOKED.num_envs} × {_OVERCOOKED.num_steps}, {_OVERCOOKED.num_epochs} epochs, RAdam at {_OVERCOOKED.lr:g},
-  γ {_OVERCOOKED.gamma:g}, those of `pqn_vdn_cnn_overcooked`, but with the GRU for its convolutions;
+  γ {_OVERCOOKED.gamma:g}. These are the settings of `pqn_vdn_cnn_overcooked`; the algorithm is the recurrent one, where that
+  script has convolutions and shuffles single steps, so nobody has tuned this pair;
 - SMAX: {_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, γ {_SMAX.gamma:g},
   λ {_SMAX.td_lambda:g}.
 

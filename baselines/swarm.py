@@ -75,7 +75,7 @@ def steps_interval(name: str) -> Callable[[Metrics], str]:
 
     def cell(metrics: Metrics) -> str:
         never = int(np.isinf(metrics[name]["mean"]).sum())
-        return f"never by {never} seeds" if never else mean_interval(metrics[name], places=2)
+        return f"{never} of {SEEDS} seeds never" if never else mean_interval(metrics[name], places=2)
 
     return cell
 
@@ -135,11 +135,11 @@ obstacle, 10⁹ agent steps, K = 2): success 95 %, without collision replay 88 %
         ),
         Section(
             "Learning to hover",
-            f"""One quadrotor that starts up to 2 m from its goal, with `tuned=alone`: 2 M steps, {SEEDS} seeds each. Millions of
-steps until the greedy policy's mean distance over the last second of 32 frozen episodes, played after every 25th of training, is
-small. All rows differ from the first in one thing: more environments, and fewer gradient steps for each, as among eight drones;
-what tells a policy without memory the thrust, which lags 0.15 s behind, the state of the motors or the drone's last actions;
-half of the starts within 0.2 m of the goal; a critic of the true state.""",
+            f"""One quadrotor, which starts within 2 m of its goal along each axis, with `tuned=alone`: 2 M steps, {SEEDS} seeds
+each. Millions of steps until the greedy policy's mean distance over the last second of 32 frozen episodes, which are played after
+every 25th of training, is small. The other rows change something: more environments in parallel, hence fewer gradient steps (256
+is what `tuned=standard` has for eight drones); observations from which the current thrust can be told, which lags 0.15 s behind
+the actions; half of the starts within 0.2 m of the goal; a critic of the state without noise, and of the motors.""",
             {"hovering": hovering_table},
         ),
     ),

@@ -47,7 +47,7 @@ class Config(RolloutConfig):
     gamma: float = 0.9
     td_lambda: float = 0.3
     reward_scale: float = 1.0
-    shaping_steps: int = 0  # over which the weight of the shaped reward falls from 1 to 0
+    shaping_steps: int = 1  # over which the weight of the shaped reward falls from 1 to 0
 
 
 SMAX: dict[str, Any] = {
@@ -67,7 +67,6 @@ SMAX: dict[str, Any] = {
 
 OVERCOOKED: dict[str, Any] = {
     "num_envs": 64,
-    "num_layers": 2,
     "eps_finish": 0.2,
     "eps_decay": 0.2,
     "max_grad_norm": 10.0,
@@ -75,7 +74,6 @@ OVERCOOKED: dict[str, Any] = {
     "lr": 7.5e-5,
     "lr_decay": True,
     "gamma": 0.99,
-    "td_lambda": 0.3,
 }
 
 
@@ -143,8 +141,8 @@ def init(env: Any, config: Config, key: jax.Array) -> RunState:
     dones = {agent: jnp.zeros(config.num_envs, bool) for agent in (*env.agents, "__all__")}
     carry = jnp.zeros((env.num_agents * config.num_envs, config.hidden))
     # One step at least, so that the arrays of an empty window have a type.
-    start, share = (carry, obs, dones, env_state), jnp.ones(())
-    actors, window, _ = rollout(env, config, params, share, share, start, key_window, config.memory_window + 1)
+    start, epsilon, shaping = (carry, obs, dones, env_state), jnp.ones(()), jnp.ones(())
+    actors, window, _ = rollout(env, config, params, epsilon, shaping, start, key_window, config.memory_window + 1)
     window = jax.tree.map(lambda x: x[1:], window)
     return RunState(params, optimizer(config).init(params["params"]), window, actors, jnp.zeros((), jnp.int32), key)
 
@@ -154,7 +152,7 @@ def update(env: Any, config: Config, state: RunState) -> tuple[RunState, dict[st
     key, key_rollout, key_epochs = jax.random.split(state.key, 3)
     progress = state.updates / (config.eps_decay * config.num_updates)
     epsilon = config.eps_start + (config.eps_finish - config.eps_start) * jnp.minimum(progress, 1.0)
-    shaping = jnp.maximum(1.0 - state.updates * config.steps_per_update / max(config.shaping_steps, 1), 0.0)
+    shaping = jnp.maximum(1.0 - state.updates * config.steps_per_update / config.shaping_steps, 0.0)
     actors, steps, infos = rollout(env, config, state.params, epsilon, shaping, state.actors, key_rollout, config.num_steps)
     steps = jax.tree.map(lambda window, new: jnp.concatenate([window, new]), state.window, steps)
     params, opt_state = fit(env, config, state.params, state.opt_state, steps, key_epochs)
@@ -192,7 +190,7 @@ def rollout(
         actions = dict(zip(agents, action.reshape(len(agents), -1), strict=True))
         next_obs, env_state, rewards, next_dones, info = manager.batch_step(key_step, env_state, actions)
         reward, done = rewards["__all__"], next_dones["__all__"]
-        if config.shaping_steps:
+        if "shaped_reward" in info:
             reward += shaping * sum(info["shaped_reward"].values())
         reward *= config.reward_scale
         return (next_carry, next_obs, next_dones, env_state), (Transition(carry, rows, first, valid, action, reward, done), info)

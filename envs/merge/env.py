@@ -85,7 +85,7 @@ class Merge(Environment):
     drivers: str = option("homogeneous", choices=MIXES, preset=True, help="mix of human drivers: iPLAN's types, or linear")
     physics: str = option("marl_cavs", choices=PHYSICS, help="MARL_CAVs' simulator, or highway-env 1.12.1")
     connected_lanes: bool = option(True, help="drivers consider vehicles on the segments before and after theirs")
-    reward: str = option("regional", choices=REWARDS, help="how rewards are shared among CAVs")
+    reward: str = option("regional", choices=REWARDS, help="how rewards are shared among CAVs; what is shared: reward_kind")
     reward_kind: str = option("published", choices=REWARD_KINDS, help="MARL_CAVs' sum of terms, or progress along the road")
     intents: bool = option(False, help="observations hold the intended courses of neighbouring CAVs (MAPPO-PIS)")
     safety: bool = option(False, help="a supervisor replaces actions that it predicts to cause a collision")

@@ -65,7 +65,7 @@ class MergeParams(struct.PyTreeNode):
     speed_interval: Any = param(5.0, above=0.0, unit="m/s", help="step between target speeds")
     speed_levels: Any = param(5, low=1, help="number of target speeds")
     duration: Any = param(100, above=0, help="episode length in decisions of 0.2 s")
-    crash_penalty: Any = param(CRASH_PENALTY, low=0.0, help="cost of a crash")
+    crash_penalty: Any = param(CRASH_PENALTY, low=0.0, help="cost of a crash (reward_kind=published)")
     speed_weight: Any = param(1.0, help="reward for reward_speed_high")
     merging_weight: Any = param(4.0, help="cost of being at the ramp's end")
     headway_weight: Any = param(4.0, help="weight of min(0, ln(headway / (headway_time · speed)))")
@@ -73,7 +73,7 @@ class MergeParams(struct.PyTreeNode):
     reward_speed_low: Any = param(10.0, unit="m/s", help="speed at which the speed term is 0")
     reward_speed_high: Any = param(30.0, unit="m/s", help="speed at which it is 1")
     merging_scale: Any = param(1000.0, above=0.0, unit="m²", help="scale of the squared distance to the ramp's end in its cost")
-    crash_hint: Any = param(1.0, low=0.0, help="cost of a crash, besides the way not driven (reward_kind=progress)")
+    crash_hint: Any = param(1.0, low=0.0, help="cost of a crash, besides the rest of the road (reward_kind=progress)")
     progress_headway: Any = param(
         1.0, low=0.0, high=1.0, help="share of progress lost as the headway shrinks to 0 (reward_kind=progress)"
     )

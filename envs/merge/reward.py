@@ -107,15 +107,15 @@ def local_reward(vehicles: Vehicles, own: Neighbours, env_params: MergeParams) -
 def progress_reward(before: Vehicles, after: Vehicles, own: Neighbours, env_params: MergeParams) -> jax.Array:
     """[A] reward of each CAV before sharing, one product instead of a sum of terms, as in CaRL (Jaeger et al. 2025).
 
-    100 · max(Δx, 0)/520 · (1 − w (1 − min(h/(1.2 v), 1))) − c·crash: % of the road, less where the headway h is short. So what a
-    crash costs is the way that remains.
+    100 · max(Δx, 0)/520 · (1 − w (1 − min(h/(1.2 v), 1))) − c·crash: the distance driven in % of the road, less where the headway
+    h is short. So a crash costs the rest of the road.
     """
     num_agents = own.front.shape[0]
     x, speed, crashed = (leaf[:num_agents] for leaf in (after.x, after.speed, after.crashed))
-    way = jnp.minimum(x, road.ROAD_END) - jnp.minimum(before.x[:num_agents], road.ROAD_END)
+    distance = jnp.minimum(x, road.ROAD_END) - jnp.minimum(before.x[:num_agents], road.ROAD_END)
     safe = jnp.minimum(headway_ratio(own.front, speed, env_params.headway_time), 1.0)
     factor = 1.0 - env_params.progress_headway * (1.0 - safe)
-    return 100.0 * jnp.maximum(way, 0.0) / road.ROAD_END * factor - env_params.crash_hint * crashed
+    return 100.0 * jnp.maximum(distance, 0.0) / road.ROAD_END * factor - env_params.crash_hint * crashed
 
 
 def share(reward: jax.Array, mode: str, vehicles: Vehicles, own: Neighbours, sharing: jax.Array) -> jax.Array:

@@ -68,7 +68,8 @@ class Swarm(Environment):
     =========== ================= ==========================================================================================
     own         19                quadrotor: position − goal, velocity, rotation (3 × 3, row-major), spin, height
     own         2 D               point mass: position − goal (task ``landmarks``: position), velocity
-    …           4, H × (4 or D)   ``motors=observed``: square roots of the thrusts, 0 to 1; then the last H actions, newest first
+    own, cont.  4                 ``motors=observed``: square roots of the motors' thrusts, 0 to 1
+    own, cont.  H × (4 or D)      ``history=H``: the drone's last H actions, newest first
     landmarks   (K + 1) × (D + 1) task ``landmarks``: relative position, m to the nearest other drone; nearest first
     neighbours  K × 2 D           relative position and velocity, clipped to ±10 m and ±6 m/s; least d + closing speed first
     field       9                 with obstacles: m to the nearest one, from 3 × 3 points 0.1 m apart around the drone
@@ -93,11 +94,11 @@ class Swarm(Environment):
         "", choices=("", *TASKS), help="a goal for each drone, or landmarks to cover (point masses only); empty: the preset's"
     )
     limit: str = option("", choices=("", *LIMITS), help="whether episodes are truncated or end at the limit; empty: the preset's")
-    history: int = option(0, low=0, help="H, own last actions in the observation; they tell the thrust, which lags behind")
+    history: int = option(0, low=0, help="H, number of a drone's own last actions in its observation")
     motors: str = option(
         "hidden",
         choices=MOTOR_STATES,
-        help="state of a quadrotor's motors: only critics of the global state see it, or drones do, too",
+        help="who observes the state of a quadrotor's motors: nobody, critics of the global state (mappo), or drones as well",
     )
     integrator: str = option("euler", choices=quadrotor.INTEGRATORS, help="of a quadrotor's attitude and spin")
 
@@ -152,8 +153,8 @@ class Swarm(Environment):
         )  # of a drone's own offset: from its goal, but for landmarks
         own = (*offset, *velocity, *(views.ATTITUDE if self.dynamics == "quadrotor" else ()))
         own += views.MOTORS if self.motors == "observed" else ()
-        actions = range(1, self.action_space.shape[0] + 1)
-        own += tuple(f"action {index}, {age} ago" for age in range(1, self.history + 1) for index in actions)
+        actions = views.MOTORS if self.dynamics == "quadrotor" else axes
+        own += tuple(f"{action}, {age} steps ago" for age in range(1, self.history + 1) for action in actions)
         parts = [Part("own", 1, len(own), columns=own)]
         if self.task == "landmarks":
             parts.append(Part("landmarks", self.neighbours + 1, len(offset) + 1, columns=(*offset, "others' distance")))
@@ -182,7 +183,8 @@ class Swarm(Environment):
         share, weights = env_params.collision_anneal, env_params.weights
         grown = jnp.where(share > 0.0, jnp.clip(progress / jnp.maximum(share, 1e-6), 0.0, 1.0), 1.0)
         costs = {name: getattr(weights, name) * grown for name in ("collision", "near", "obstacle")}
-        return env_params.replace(weights=weights.replace(**costs), near_share=env_params.start_near)
+        near = jnp.maximum(env_params.near_share, env_params.start_near)
+        return env_params.replace(weights=weights.replace(**costs), near_share=near)
 
     def reset_episode_counters(self, state: SwarmState, env_params: SwarmParams) -> SwarmState:
         return state.replace(stats=statistics.initial_stats(self.drones))

@@ -65,9 +65,15 @@ class SwarmParams(struct.PyTreeNode):
     velocity_noise: Any = param(0.01, low=0.0, high=LARGE, unit="m/s", help="standard deviation of the velocity sensor")
     gyro_noise: Any = param(1.75e-4, low=0.0, high=LARGE, unit="rad/s", help="standard deviation of the gyroscope")
     spread: Any = param(2.0, low=0.0, high=LARGE, unit="m", help="of starts about their middle, either way")
-    start_near: Any = param(0.0, low=0.0, high=1.0, help="share of drones that begin near their goal, in training")
-    near_spread: Any = param(0.2, low=0.0, high=LARGE, unit="m", help="of these starts about the goal, either way")
-    near_share: Any = param(0.0, low=0.0, high=1.0, help="share of drones that begin near their goal, also in evaluation")
+    start_near: Any = param(0.0, low=0.0, high=1.0, help="share of drones that start near their goals, in training only")
+    near_spread: Any = param(
+        0.2,
+        low=0.0,
+        high=LARGE,
+        unit="m",
+        help="of these starts about the goals, either way; drones with the same goal may overlap",
+    )
+    near_share: Any = param(0.0, low=0.0, high=1.0, help="share of drones that start near their goals, in evaluation as well")
     grace: Any = param(1.5, low=0.0, high=LARGE, unit="s", help="initial period in which metrics ignore contacts")
     arrived: Any = param(0.5, above=0.0, high=LARGE, unit="m", help="distance within which a goal of one drone is reached")
     arrived_together: Any = param(1.0, above=0.0, high=LARGE, unit="m", help="distance within which a shared goal is reached")

@@ -10,7 +10,7 @@ from marljax.utils.batching import expand_trailing_dims
 
 # Columns of a quadrotor's own part after its position and velocity, its motors', and those of the distance field.
 ATTITUDE = (*(f"rotation {row}{column}" for row in "xyz" for column in "xyz"), "spin x", "spin y", "spin z", "height")
-MOTORS = ("motor front right", "motor back right", "motor back left", "motor front left")
+MOTORS = tuple(f"motor {place}" for place in ("front right", "back right", "back left", "front left"))
 FIELD = tuple(f"{dx:+d} {dy:+d}" for dx in (-1, 0, 1) for dy in (-1, 0, 1))
 FARTHEST, FASTEST = 10.0, 6.0  # m and m/s, bounds of observed differences
 SPACING = 0.1  # m between the points of the distance field

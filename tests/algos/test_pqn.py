@@ -24,6 +24,7 @@ from marljax.training.trainer import Trainer, make_train
 from marljax.utils.pytrees import to_host
 
 GAMMA = 0.9
+LARGE = 200.0  # scale of the rewards in the second half of the runs
 KEY = jax.random.key(0)
 SMALL = dict(num_envs=4, rollout_length=5, hidden=(16, 16), num_epochs=2, num_minibatches=2)
 
@@ -38,8 +39,9 @@ def trained(request):
     usual = dict(total_steps=24_000, num_envs=16, rollout_length=8, num_minibatches=2, learning_rate=5e-3, epsilon_decay=0.3)
     config = pqn.Config(**usual, mixer=mixer, core=core, hidden=(32, 32), gamma=GAMMA)
     train = jax.jit(jax.vmap(make_train(pqn, Probe(), config)))
-    result = train(jax.random.split(KEY, 8), {"env.variant": jnp.arange(8)})
-    return config, result.metrics, on_one_device(jax.vmap(functools.partial(first_values, config)), result, jnp.arange(8))
+    variants, scales = jnp.tile(jnp.arange(8), 2), jnp.repeat(jnp.array([1.0, LARGE]), 8)
+    result = train(jax.random.split(KEY, 16), {"env.variant": variants, "reward_scale": scales})
+    return config, result.metrics, on_one_device(jax.vmap(functools.partial(first_values, config)), result, variants)
 
 
 def first_values(config, result, variant):
@@ -59,7 +61,8 @@ def first_values(config, result, variant):
 def test_value_of_the_first_state(trained, variant, answer):
     config, _, (values, _) = trained
     # where every agent has the same value: rewards of a team, too, are means over agents
-    np.testing.assert_allclose(values[variant], np.full((64, 2 if config.mixer == "none" else 1), answer), rtol=0.05)
+    for index, scale in ((variant, 1.0), (8 + variant, LARGE)):
+        np.testing.assert_allclose(values[index] / scale, np.full((64, 2 if config.mixer == "none" else 1), answer), rtol=0.05)
 
 
 def test_value_tracks_the_observation(trained):
@@ -73,6 +76,7 @@ def test_value_tracks_the_observation(trained):
 def test_policy_finds_the_best_actions(trained, variant):
     """While 5 % of its actions are random, each of which is wrong half of the time."""
     assert probes.final_return(trained[1], variant) > 0.92
+    assert probes.final_return(trained[1], 8 + variant) > 0.92
 
 
 def test_only_a_gru_remembers(trained):

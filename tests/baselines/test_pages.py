@@ -22,7 +22,7 @@ TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, u
         (qmix_compare, "QMIX, marljax; QMIX, JaxMARL's loop"),
         (jaxmarl_compare, "; ".join(jaxmarl_compare.LOOPS.values())),
         (mpe, "simple_spread, IPPO; simple_spread, MAPPO"),
-        (pqn_compare, "; ".join(pqn_compare.LOOPS.values())),
+        (pqn_compare, "simple_spread, marljax, defaults; simple_spread, marljax, JaxMARL's settings"),
         (untuned, "MPE simple_spread, ippo; MPE simple_reference, ippo"),
         (games, "QMIX two-step; QMIX climbing"),
     ],
@@ -44,6 +44,7 @@ def test_a_page_has_a_row_for_every_scripted_policy(tmp_path, monkeypatch):
 
     monkeypatch.setattr(result_cache, "play_scripted", metrics)
     monkeypatch.setattr(swarm, "LEARNED", {})
+    monkeypatch.setattr(swarm, "HOVERING", {})
     text = swarm.PAGE.render(ResultCache(tmp_path, QUIET))
     assert all(f"| {setting}: random | 1.50 ± " in text for setting in swarm.SETTINGS)
     assert "| coverage: nearest landmark | 1.50 ± 0.95 | 50.0 ± 127.1 | 1.50 ± 0.95 | 50.0 ± 127.1 | 0.0 ± 0.0 | – |" in text
@@ -57,7 +58,7 @@ def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [cartpole, jaxmarl_compare, qmix_compare, untuned, *mpe.PAIRS], ids=str)
+@pytest.mark.parametrize("module", [cartpole, jaxmarl_compare, qmix_compare, pqn_compare, untuned, *mpe.PAIRS], ids=str)
 def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monkeypatch):
     if isinstance(module, str):
         monkeypatch.setattr(mpe, "PAIRS", {module: mpe.PAIRS[module]})
@@ -65,6 +66,7 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
         module = mpe
     monkeypatch.setattr(untuned, "PROBLEMS", {name: untuned.PROBLEMS[name] for name in ("simple_speaker_listener", "CartPole")})
     monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
+    monkeypatch.setattr(pqn_compare, "PROBLEMS", {"cramped_room": pqn_compare.PROBLEMS["cramped_room"]})
     again = ResultCache(tmp_path, QUIET, compute_missing=False)
     for name, table in module.PAGE.tables.items():
         text = table(ResultCache(tmp_path, QUIET), plan=TINY)

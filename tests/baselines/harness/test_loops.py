@@ -195,6 +195,7 @@ def test_both_pqn_loops_learn_the_same_from_the_same_rollout():
     found = pqn_compare.configs(pqn_compare.PROBLEMS["simple_spread"], Plan())
     ours, theirs = found["ours"].replace(hidden=(32, 32, 32)), dataclasses.replace(found["theirs"], hidden=32)
     assert (ours.num_updates, ours.steps_per_update) == (theirs.num_updates, theirs.steps_per_update)
+    assert not ours.normalize_values
     timesteps, batch = rollouts()
     inputs = jax.tree.map(lambda leaf: leaf[:-1], batch.inputs)._replace(state=batch.inputs.state[:-1, :, :0])
     length, rows = batch.terminated.shape
@@ -211,7 +212,7 @@ def test_both_pqn_loops_learn_the_same_from_the_same_rollout():
         rollout, trained = jax.tree.map(lambda leaf: leaf[:-1], (whole, steps))
         team, mask = pqn.team_rewards(ours, rollout, trained)
         _, target = gae(team, rollout.team_value, whole.team_value[-1], ours.gamma, ours.td_lambda)
-        return pqn.td_loss(weights, networks, params, pqn.Batch(rollout, mask, target), carry)[0]
+        return pqn.td_loss(weights, ours, networks, params, pqn.Batch(rollout, mask, target), carry)[0]
 
     def by_row(values):
         """[T, A·E, …] as theirs."""
