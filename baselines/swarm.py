@@ -144,8 +144,8 @@ the actions; half of the starts within 0.2 m of the goal; a critic of the state 
             """Fewer environments, and so more gradient steps for as many environment steps, make a drone hover in a third of
 the steps. Policies that observe the motors, or that start near the goal, hover about as soon as those that do not; a history of
 actions slows learning down, the more the longer it is, although it tells as much as the motors. Eight drones with one goal came
-within half a metre after 1.5 M steps with 64 environments and after 3 M with 256, in single runs that were not kept, but closer to
-it only together with the longer training of `tuned=standard`, which has kept 256.""",
+within half a metre after 1.5 M steps with 64 environments and after 3 M with 256, in single runs that were not kept; nearer than
+that both needed as long as before, so `tuned=standard` has kept 256.""",
         ),
     ),
 )
