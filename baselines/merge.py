@@ -186,7 +186,7 @@ Published, read off plots of MARL_CAVs (on its own simulator, which is not this 
         Section(
             "Fewer crashes at hard",
             """IPPO. *Braking* (`tuned=braking`): CAVs can choose target speeds down to 0, which is not the published task, whose
-lowest is 10 m/s, and a crash costs 1,200 in training, between the tuned 400 and the cautious 4,000 of the table above. *Progress*
+lowest is 10 m/s, and a crash costs 3,000 in training, between the tuned 400 and the cautious 4,000 of the table above. *Progress*
 (`env.reward_kind=progress`, γ 0.99): the share of the road that a CAV drives with enough headway, instead of the published sum of
 terms; the larger batch comes with twice the learning rate. *2 s ahead*: the supervisor predicts 10 decisions instead of 5, and
 replaces no action by one that collides as well (`env.collision_room`), which the published one may.""",
