@@ -209,18 +209,19 @@ def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = P
 
 def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Whether anything of ours collapses."""
-    rows: list[list[str] | str] = []
+    rows: list[list[str]] = []
+    missing: dict[str, list[str]] = {algo: [] for algo in MODULES}
     for name, problem in PROBLEMS.items():
         random = loops.random_result(cache, plan, name, problem.make())
         for algo in problem.algorithms:
             metrics = result(cache, plan, name, algo)
             if metrics is None or random is None:
-                rows.append(f"{problem.title}, {algo}")
+                missing[algo].append(problem.title)
             else:
-                rows.append(
-                    [f"{problem.title}, {algo}", *loops.steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])]
-                )
-    return partial_table(["training", *loops.STEADINESS_COLUMNS], rows)
+                found = loops.steadiness(metrics["curve"]["mean"], random["return"]["mean"][0])
+                rows.append([f"{problem.title}, {algo}", *found])
+    lists = [f"{algo} on {', '.join(titles)}" for algo, titles in missing.items() if titles]
+    return partial_table(["training", *loops.STEADINESS_COLUMNS], [*rows, *lists])
 
 
 TABLES: Mapping[str, Sequence[str]] = {"ppo": ("ppo", "ippo"), "mappo": ("mappo",), "qmix": ("qmix",), "pqn": ("pqn",)}
@@ -236,7 +237,8 @@ APIs, with these libraries' own settings for the environment, for as many steps 
   had a tenth of this learning rate for ten times the steps; it has none for the Coin Game. Where agents differ observations are
   padded and get ids, as for JaxMARL's Q-learners: the script itself takes equal agents only.
 - Overcooked: the same, {OVERCOOKED_LR:g}, made for 5 times as many steps. In both libraries the shaped reward falls to 0 over the
-  first half of training, and returns are without it.
+  first half of training, and returns are without it. After so few steps JaxMARL's policies need their randomness: greedy ones get
+  stuck.
 - SMAX: JaxMARL's recurrent IPPO, 128 × 128, {rnn_ppo.Settings().learning_rate:g}, GRUs of {rnn_ppo.Settings().width}, made for 10
   times as many steps. Greedy policies are judged by the battles won.
 - CartPole, Acrobot: PureJaxRL's PPO, 4 × 128, {purejaxrl_ppo.Config().lr:g}; Breakout: its settings for MinAtar,
