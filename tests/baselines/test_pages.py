@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, swarm, untuned
+from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, smax_battles, swarm, untuned
 from marljax.baselines.harness import loops, result_cache
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.harness.result_cache import ResultCache, summarise
@@ -25,13 +25,15 @@ TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, u
         (pqn_compare, "simple_spread, marljax, defaults; simple_spread, marljax, JaxMARL's settings"),
         (untuned, "MPE simple_spread, ippo; MPE simple_reference, ippo"),
         (games, "QMIX two-step; QMIX climbing"),
+        (smax_battles, "3m; 3s_vs_5z; 2s3z; smacv2_5_units; 5m_vs_6m; 6h_vs_8z; 8m; 3s5z."),
     ],
 )
 def test_a_page_lists_what_is_missing(tmp_path, module, missing):
     page = module.PAGE.render(ResultCache(tmp_path, QUIET, compute_missing=False))
     text = " ".join(page.split())
     assert f"Not computed yet: {missing}" in text
-    assert f"{module.PLAN.total_steps if hasattr(module, 'PLAN') else 80_000:,} steps" in text
+    steps = module.PLAN.total_steps if hasattr(module, "PLAN") else getattr(module, "STEPS", 80_000)
+    assert f"{steps:,} steps" in text
     assert page.startswith(f"# {module.PAGE.title}\n\n")
 
 
