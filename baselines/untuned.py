@@ -135,7 +135,7 @@ PROBLEMS = {
     "5m_vs_6m": smax_problem("5m_vs_6m", False),
     "CartPole": gymnax_problem("CartPole-v1", True),
     "Pendulum": Problem(
-        "Pendulum-v1 (continuous)",
+        "Pendulum-v1",
         True,
         pendulum,
         lambda plan: loops.our_loop(ppo, pendulum(), continuous_config(plan)),
@@ -196,15 +196,15 @@ def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = P
         if problem.has_rival:
             count[problem.chosen_on] += 1
             below[problem.chosen_on] += [problem.title] if lower else []
-        use = "chosen on" if problem.chosen_on else "held out"
-        rows.append([problem.title, use if problem.has_rival else f"{use}; not compared", *cells])
+        note = "not compared" if not problem.has_rival else "" if problem.chosen_on else "held out"
+        rows.append([", ".join(filter(None, (problem.title, note))), *cells])
     found = [
         f"{count[chosen] - len(below[chosen])} of {count[chosen]} {text} are within or above"
         + (f"; below: {', '.join(below[chosen])}." if below[chosen] else ".")
         for chosen, text in ((True, "on which defaults were chosen"), (False, "held out"))
         if count[chosen]
     ]
-    return partial_table(["", "", *loops.COMPARED_COLUMNS], rows, " ".join(found))
+    return partial_table(["", *loops.COMPARED_COLUMNS], rows, " ".join(found))
 
 
 def steadiness_table(cache: ResultCache, plan: Plan = PLAN) -> str:
