@@ -197,7 +197,8 @@ over.
 
 Tried before, in shorter runs that were not kept: the cheaper a crash, the more of them and the higher the return, with braking,
 too, and a discount of 0.99 instead of 0.97 works like a dearer crash. Policies that learn progress crash most, because a crash
-does not take back what a CAV has already driven. With the published actions it makes little difference how far the supervisor looks ahead.""",
+does not take back what a CAV has already driven. With the published actions it makes little difference how far
+the supervisor looks ahead.""",
         ),
         Section(
             "Ablations",
