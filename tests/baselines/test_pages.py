@@ -68,9 +68,12 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
         module = mpe
     monkeypatch.setattr(untuned, "PROBLEMS", {name: untuned.PROBLEMS[name] for name in ("simple_speaker_listener", "CartPole")})
     monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
-    monkeypatch.setattr(pqn_compare, "PROBLEMS", {"cramped_room": pqn_compare.PROBLEMS["cramped_room"]})
+    left_out = set(pqn_compare.PROBLEMS) - {"simple_spread"}
+    monkeypatch.setattr(pqn_compare, "PROBLEMS", {"simple_spread": pqn_compare.PROBLEMS["simple_spread"]})
     again = ResultCache(tmp_path, QUIET, compute_missing=False)
     for name, table in module.PAGE.tables.items():
+        if module is pqn_compare and name in left_out:
+            continue
         text = table(ResultCache(tmp_path, QUIET), plan=TINY)
         assert table(again, plan=TINY) == text, name
         assert text.count("\n") >= 2

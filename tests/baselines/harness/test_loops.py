@@ -306,3 +306,22 @@ def both_towers(params):
     towers = [tower["params"] for tower in (params.actor, params.critic)]
     layers = [layer for tower in towers for layer in (*tower["Core_0"].values(), tower["Dense_0"])]
     return {"params": {f"Dense_{number}": layer for number, layer in enumerate(layers)}}
+
+
+@pytest.mark.slow
+def test_the_rival_of_pqn_learns_overcookeds_shaped_rewards():
+    """The sum over agents, times a weight that is 1 at first."""
+    problem = pqn_compare.PROBLEMS["cramped_room"]
+    config = jaxmarl_pqn.Config(**(dict(problem.settings) | {"num_envs": 8, "hidden": 8}))
+    env = problem.make_theirs()
+
+    @jax.jit
+    def rewards(shaping):
+        state = jaxmarl_pqn.init(env, config, jax.random.key(0))
+        random = jnp.ones(())
+        played = jaxmarl_pqn.rollout(env, config, state.params, random, shaping, state.actors, jax.random.key(1), 200)
+        return played[1].reward, sum(played[2]["shaped_reward"].values())
+
+    (plain, shaped), (with_shaped, _) = rewards(0.0), rewards(1.0)
+    assert (shaped > 0).any()
+    np.testing.assert_allclose(with_shaped, plain + shaped, atol=1e-6)
