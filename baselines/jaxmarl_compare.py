@@ -28,15 +28,14 @@ def configs(plan: Plan) -> tuple[ippo.Config, jaxmarl_ippo.Config]:
     return ippo.Config(**loops.ppo_settings(theirs)), theirs
 
 
-def their_env(name: str = NAME) -> Any:
+def their_env(name: str = NAME, **options: Any) -> Any:
     """One of JaxMARL's environments in its ``LogWrapper``."""
-    from marljax.wrappers.jaxmarl_families import quiet
+    from marljax.wrappers.jaxmarl_families import quiet, wrapped_env
 
+    env = wrapped_env(name, tuple(sorted(options.items()))).env
     with quiet():
-        import jaxmarl
         from jaxmarl.wrappers.baselines import LogWrapper
-
-        return LogWrapper(jaxmarl.make(name))
+    return LogWrapper(env)
 
 
 def our_env(limit: str = "truncate") -> Environment:

@@ -5,8 +5,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxmarl.wrappers.baselines import LogWrapper
-
 import marljax
 from marljax.algos import pqn
 from marljax.baselines.harness import loops
@@ -17,7 +15,6 @@ from marljax.baselines.jaxmarl_compare import AGENTS, our_env, their_env
 from marljax.baselines.rivals import pqn as jaxmarl_pqn
 from marljax.baselines.rivals.rnn_ppo import smax_env
 from marljax.core.environment import Environment
-from marljax.wrappers.jaxmarl_families import wrapped_env
 
 PLAN = Plan(total_steps=500_000, updates=2, repetitions=3)
 LOOPS = {"defaults": "marljax, defaults", "ours": "marljax, JaxMARL's settings", "theirs": "JaxMARL's loop"}
@@ -43,7 +40,7 @@ PROBLEMS = {
     "simple_spread": Problem(our_env, their_env, {}, AGENTS),
     "cramped_room": Problem(
         lambda: marljax.make("jaxmarl/overcooked", layout="cramped_room"),
-        lambda: LogWrapper(wrapped_env("overcooked", (("layout", "cramped_room"),)).env),
+        lambda: their_env("overcooked", layout="cramped_room"),
         jaxmarl_pqn.OVERCOOKED,
     ),
     "3m": smax("3m"),

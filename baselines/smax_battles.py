@@ -8,14 +8,13 @@ import numpy as np
 
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
 from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
-from marljax.envs.smax import Smax
-from marljax.envs.smax.units import PUBLISHED
+from marljax.envs.smax.units import PUBLISHED, find_scenario
 from marljax.utils import stats
 
 SEEDS = 5
 EPISODES = 1_000  # frozen scenarios per battle
 STEPS = 1_000_000
-UNITS = {scenario: Smax(scenario).battle.num_units for scenario in PUBLISHED}  # of both teams
+UNITS = {scenario: find_scenario(scenario).num_units for scenario in PUBLISHED}  # of both teams
 SMALL = 16
 # One setting for all battles
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -53,6 +52,7 @@ AGGREGATE: dict[str, float] = {"pqn": 0.95, "mappo": 0.79, "qmix": 0.66}  # IQM 
 
 
 def battle_result(cache: ResultCache, algo: str, battle: str) -> Metrics | None:
+    """All seeds of an algorithm in a battle."""
     overrides = ("env=smax", f"env.scenario={battle}", f"algo.total_steps={STEPS}", *SETTINGS[algo])
     return cache.learned_by_seed(f"{algo} {battle}", algo, overrides, EPISODES, EPISODES, SEEDS)
 
@@ -96,7 +96,7 @@ PAGE = Page(
 (`configs/tuned/`, found on 3m and 2s3z), PQN with its defaults. {STEPS:,} steps, a tenth of what is published, {SEEDS} seeds;
 greedy policies of the best evaluation on {EPISODES:,} frozen scenarios; ±: 95 % t interval over seeds. The published figures are
 not of the same length, settings and, before corrections of 2024, environment: they say what a battle allows. Battles of more than
-{SMALL} units are tables of their own (`python baselines/smax_battles.py ippo_large`), which two cores take days for.""",
+{SMALL} units are tables of their own (`python baselines/smax_battles.py ippo_large`), for an accelerator.""",
     sections=tuple(
         Section(
             title,

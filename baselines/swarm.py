@@ -1,7 +1,7 @@
 """Scripted and learned policies on ``swarm``: ``python baselines/swarm.py [table …]`` writes baselines/results/swarm.md."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
 from marljax.baselines.harness.tables import Page, Section, interval, mean_interval, policy_table
 from marljax.baselines.policies.swarm import scripted_policies
-from marljax.config import compose
+from marljax.config.settings import Settings
 from marljax.envs.swarm import Swarm
 from marljax.io.metrics_log import read_rows
 
@@ -80,30 +80,27 @@ def steps_interval(name: str) -> Callable[[Metrics], str]:
     return cell
 
 
-def steps_until_near(cache: ResultCache, name: str, algo: str, overrides: Sequence[str], seed: int) -> Metrics | None:
-    """Millions of steps until the greedy policy is ``NEAR`` the goal in an evaluation of a training, infinity if it never is; its
-    distance in the last one."""
-    name = f"{name} seed {seed}"
-    overrides = [*overrides, f"seed={seed}", f"runs={result_cache.RUNS}", f"name={result_cache.file_name(name)}"]
-
-    def compute() -> Metrics:
-        _, folder = result_cache.train(algo, overrides, cache.console)
-        rows = [row for row in read_rows(folder) if "eval_distance" in row]
-        found = {
-            f"until {near}": next((row["env_steps"] for row in rows if row["eval_distance"] < near), np.inf) for near in NEAR
-        }
-        found = {until: steps / 1e6 for until, steps in found.items()} | {"distance": rows[-1]["eval_distance"]}
-        return {metric: {"mean": [value], "std": [0.0], "count": 1} for metric, value in found.items()}
-
-    return cache.get(name, result_cache.result_config(compose.compose(algo, overrides)), compute)
+def steps_until_near(run: Settings, folder: Path) -> Metrics:
+    """Of a run of one seed: millions of steps until the greedy policy is ``NEAR`` the goal in an evaluation, infinity if it never
+    is; its distance in the last one."""
+    del run
+    rows = [row for row in read_rows(folder) if "eval_distance" in row]
+    found = {"distance": rows[-1]["eval_distance"]}
+    for near in NEAR:
+        steps = next((row["env_steps"] for row in rows if row["eval_distance"] < near), np.inf)
+        found[f"until {near}"] = steps / 1e6
+    return {metric: {"mean": [value], "std": [0.0], "count": 1} for metric, value in found.items()}
 
 
 def hovering_table(cache: ResultCache) -> str:
     """How soon a drone alone hovers."""
     results = []
     for title, (algo, overrides) in HOVERING.items():
-        until = functools.partial(steps_until_near, cache, f"hovering {title}", algo, [*HOVER, *overrides])
-        results.append((title, result_cache.join_seeds([until(seed) for seed in range(SEEDS)])))
+        seeds = [
+            cache.trained(f"hovering {title} seed {seed}", algo, [*HOVER, *overrides, f"seed={seed}"], steps_until_near)
+            for seed in range(SEEDS)
+        ]
+        results.append((title, result_cache.join_seeds(seeds)))
     columns = {f"10⁶ steps until < {near} m": steps_interval(f"until {near}") for near in NEAR}
     return policy_table("", columns | {"m to the goal, at the end": interval("distance", places=2)}, results)
 
@@ -144,8 +141,8 @@ the actions; half of the starts within 0.2 m of the goal; a critic of the state 
             """Fewer environments, and so more gradient steps for as many environment steps, make a drone hover in a third of
 the steps. Policies that observe the motors, or that start near the goal, hover about as soon as those that do not; a history of
 actions slows learning down, the more the longer it is, although it tells as much as the motors. Eight drones with one goal came
-within half a metre after 1.5 M steps with 64 environments and after 3 M with 256, in single runs that were not kept; nearer than
-that both needed as long as before, so `tuned=standard` has kept 256.""",
+near it sooner with 64 environments than with 256, in single runs that were not kept, but to hover they needed as long, so
+`tuned=standard` has kept 256.""",
         ),
     ),
 )

@@ -97,14 +97,25 @@ class ResultCache:
         ``adapt`` changes the settings between training and play, and ``about`` describes the change. Results of one ``run_name``
         (default: ``name``) share its training.
         """
-        overrides = [*overrides, f"runs={RUNS}", f"name={file_name(run_name or name)}"]
 
-        def compute() -> Metrics:
-            run, folder = train(algo, overrides, self.console)
+        def play(run: Settings, folder: Path) -> Metrics:
             return play_learned(adapt(run), folder, episodes, batch, which)
 
-        about = {**result_config(compose.compose(algo, overrides)), "episodes": episodes, "which": which, **about}
-        return self.get(name, about, compute)
+        return self.trained(name, algo, overrides, play, {"episodes": episodes, "which": which, **about}, run_name)
+
+    def trained(
+        self,
+        name: str,
+        algo: str,
+        overrides: Sequence[str],
+        measure: Callable[[Settings, Path], Metrics],
+        about: Mapping[str, Any] = {},
+        run_name: str = "",
+    ) -> Metrics | None:
+        """Trains as the command line would and measures the run, given its settings and folder; ``about`` describes how."""
+        overrides = [*overrides, f"runs={RUNS}", f"name={file_name(run_name or name)}"]
+        about = {**result_config(compose.compose(algo, overrides)), **about}
+        return self.get(name, about, lambda: measure(*train(algo, overrides, self.console)))
 
     def learned_by_seed(
         self, name: str, algo: str, overrides: Sequence[str], episodes: int, batch: int, seeds: int, which: Which = "best"
