@@ -192,8 +192,8 @@ terms; the larger batch comes with twice the learning rate. *2 s ahead*: the sup
 replaces no action by one that collides as well (`env.collision_room`), which the published one may.""",
             {"safer": safer_table},
             """CAVs that may stop crash in fewer than 1 % of episodes under the supervisor and still return more than 60, which
-no policy of the published task did. What it costs shows in the last column: some of them stand on the ramp until the episode is
-over.
+no policy of the published task did. The last column shows what it costs: fewer of those from the ramp have merged when the
+episode ends.
 
 Tried before, in shorter runs that were not kept: the cheaper a crash, the more of them and the higher the return, with braking,
 too, and a discount of 0.99 instead of 0.97 works like a dearer crash. Policies that learn progress crash most, because a crash

@@ -237,8 +237,8 @@ APIs, with these libraries' own settings for the environment, for as many steps 
   had a tenth of this learning rate for ten times the steps; it has none for the Coin Game. Where agents differ observations are
   padded and get ids, as for JaxMARL's Q-learners: the script itself takes equal agents only.
 - Overcooked: the same, {OVERCOOKED_LR:g}, made for 5 times as many steps. In both libraries the shaped reward falls to 0 over the
-  first half of training, and returns are without it. After so few steps JaxMARL's policies need their randomness: greedy ones get
-  stuck.
+  first half of training, and returns are without it. After so few steps JaxMARL's policies earn next to nothing without their
+  randomness.
 - SMAX: JaxMARL's recurrent IPPO, 128 × 128, {rnn_ppo.Settings().learning_rate:g}, GRUs of {rnn_ppo.Settings().width}, made for 10
   times as many steps. Greedy policies are judged by the battles won.
 - CartPole, Acrobot: PureJaxRL's PPO, 4 × 128, {purejaxrl_ppo.Config().lr:g}; Breakout: its settings for MinAtar,
