@@ -62,14 +62,14 @@ class Config(RolloutConfig):
 
     # Rollouts
     num_envs: int = static(64, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(32, low=1, help="steps of every environment per update")
+    rollout_length: int = static(128, low=1, help="steps of every environment per update")
     stagger: bool = static(False, help="truncate first episodes at random, so that fixed-length episodes are out of phase")
     # Networks
     share_body: bool = static(False, help="actor and critic are two heads of one network")
     core: str = static("mlp", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the hidden layers of actor and critic")
     head: tuple[int, ...] = static((), low=1, help="widths of the layers between core and outputs")
-    activation: str = static("tanh", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers")
+    activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     encoder: str = static("flat", choices=("flat", "attention"), help="attention: over the entities in an observation")
     encoder_width: int = static(64, low=1, help="width of the attention's embeddings, each of two layers")
@@ -88,7 +88,7 @@ class Config(RolloutConfig):
     normalize_advantages: str = static("minibatch", choices=("minibatch", "per_agent", "none"), help="to mean 0, deviation 1")
     # Losses and gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
-    num_minibatches: int = static(4, low=1, help="gradient steps per pass")
+    num_minibatches: int = static(16, low=1, help="gradient steps per pass")
     learning_rate: float = traced(2e-3, low=0.0, help="initial learning rate")
     critic_learning_rate: float = traced(0.0, low=0.0, help="0: as learning_rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")

@@ -118,6 +118,7 @@ def continuous_config(plan: Plan) -> ppo.Config:
         num_epochs=4,
         num_minibatches=32,
         hidden=(256, 256),
+        activation="tanh",
         learning_rate=3e-4,
         anneal_learning_rate=False,
         entropy_coef=0.0,

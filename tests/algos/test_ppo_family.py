@@ -30,7 +30,7 @@ def make_config(algorithm, core, **changes):
     if algorithm is ppo:
         changes.pop("agent_id", None)
     settings = dict(total_steps=12_500, num_envs=16, rollout_length=16, num_minibatches=2, core=core, hidden=(32, 32))
-    settings |= dict(learning_rate=5e-3, gamma=GAMMA, entropy_coef=0.003)
+    settings |= dict(activation="tanh", learning_rate=5e-3, gamma=GAMMA, entropy_coef=0.003)
     return algorithm.Config(**(settings | changes))
 
 

@@ -34,6 +34,7 @@ PPO = ROLLOUTS | {
     "num_epochs": 2,
     "num_minibatches": 4,
     "hidden": (32, 32),
+    "activation": "tanh",
     "clip_actor_critic_separately": False,
     "clip_values": False,
 }
