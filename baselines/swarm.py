@@ -44,6 +44,17 @@ HOVERING: dict[str, tuple[str, tuple[str, ...]]] = {
     "MAPPO": ("mappo", ()),
     "MAPPO, motors in the global state": ("mappo", ("env.motors=critic",)),
 }
+# Two drones among pillars, with and without what the paper's ablation drops
+PILLARS = ("env=swarm", "tuned=pillars", "eval.every=0.05", "eval.episodes=128")
+NO_REPLAY = ("failure_replay.failures=[]",)
+ATTENTION = ("algo.encoder=attention",)
+AMONG: dict[str, tuple[str, ...]] = {
+    "attention and replay": ATTENTION,
+    "attention": (*ATTENTION, *NO_REPLAY),
+    "replay": (),
+    "neither": NO_REPLAY,
+}
+QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the training at which success is shown
 COLUMNS = {
     "return": interval("return", places=2),
     "success, %": interval("success", scale=100),
@@ -103,6 +114,34 @@ def hovering_table(cache: ResultCache) -> str:
         results.append((title, result_cache.join_seeds(seeds)))
     columns = {f"10⁶ steps until < {near} m": steps_interval(f"until {near}") for near in NEAR}
     return policy_table("", columns | {"m to the goal, at the end": interval("distance", places=2)}, results)
+
+
+def success_over_training(run: Settings, folder: Path) -> Metrics:
+    """Of a run of one seed: the greedy policy's success before each of ``QUARTERS``, a mean of four evaluations, and the last
+    policy's metrics on the frozen scenarios."""
+    rows = [row for row in read_rows(folder) if "eval_success" in row]
+    found = {}
+    for share in QUARTERS:
+        until = [row["eval_success"] for row in rows if row["env_steps"] <= share * run.config.total_steps + run.config.num_envs]
+        found[f"success {share}"] = float(np.mean(until[-4:]))
+    curve = {name: {"mean": [value], "std": [0.0], "count": 1} for name, value in found.items()}
+    return curve | result_cache.play_learned(run, folder, EPISODES, BATCH, "last")
+
+
+def pillars_table(cache: ResultCache) -> str:
+    """What attention and collision replay add among pillars, over training and at its end."""
+    results = []
+    for title, overrides in AMONG.items():
+        seeds = [
+            cache.trained(
+                f"pillars {title} seed {seed}", ALGORITHM, [*PILLARS, *overrides, f"seed={seed}"], success_over_training
+            )
+            for seed in range(SEEDS)
+        ]
+        results.append((title, result_cache.join_seeds(seeds)))
+    columns = {f"success up to {share:.0%}, %": interval(f"success {share}", scale=100) for share in QUARTERS}
+    final = {f"at the end: {name}": column for name, column in COLUMNS.items() if name not in ("return", "deadlock, %")}
+    return policy_table("", columns | final, results)
 
 
 PAGE = Page(

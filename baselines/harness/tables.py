@@ -17,6 +17,7 @@ from marljax.baselines.harness.result_cache import RESULTS, Metrics, ResultCache
 from marljax.cli.train import enable_compilation_cache
 from marljax.errors import UserError
 from marljax.io.files import replacing
+from marljax.reporting.tables import markdown_table as markdown_table
 from marljax.utils import stats
 
 Table = Callable[[ResultCache], str]  # the text of one table from its results
@@ -111,14 +112,6 @@ def rate_spread(metric: Mapping[str, Any]) -> str:
     """``rate_interval`` and, where there are several seeds, the lowest and highest of their rates."""
     rates = [f"{100 * rate:.1f}" for rate in (min(metric["mean"]), max(metric["mean"]))]
     return f"{rate_interval(metric)}; {rates[0]}–{rates[1]}" if len(metric["mean"]) > 1 else rate_interval(metric)
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; all columns but the first are right-aligned. Empty without rows."""
-    if not rows:
-        return ""
-    lines = ["| " + " | ".join(header) + " |", "|" + "|".join([" --- ", *(" ---: " for _ in header[1:])]) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def partial_table(header: Sequence[str], rows: Sequence[Sequence[str] | str], *paragraphs: str) -> str:

@@ -13,6 +13,7 @@ from flax import struct
 
 from marljax.core.environment import Display, Environment
 from marljax.core.fields import check_order, option
+from marljax.core.opponent import Opponent
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, Part, Space
 from marljax.core.types import Outcome, View
@@ -119,6 +120,13 @@ class Smax(Environment):
     @property
     def teams(self) -> tuple[int, ...]:
         return (0,) * self.battle.num_allies + (1,) * (self.num_agents - self.battle.num_allies)
+
+    @property
+    def one_team(self) -> "Smax":
+        return dataclasses.replace(self, mode="scripted", opponent=None)
+
+    def against(self, opponent: Opponent) -> "Smax":
+        return dataclasses.replace(self, mode="learned", opponent=opponent, enemy_shoots=True, enemy_target="closest")
 
     @property
     def noop(self) -> int:

@@ -1,12 +1,9 @@
-"""Learned enemies for ``smax``: a policy trained as the left team plays the right one, observing a mirrored board.
+"""Learned enemies in ``smax``: a policy trained as the left team leads the right one, observing a mirrored board.
 
 Axis letters: N units of both teams, M enemies.
 """
 
-import dataclasses
 import textwrap
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -14,63 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from marljax.core.environment import Environment
-from marljax.core.spaces import Discrete
-from marljax.core.types import Outcome, TimeStep, timestep
+from marljax.core.opponent import Opponent
+from marljax.core.types import Outcome, timestep
 from marljax.envs.smax.actions import CONTINUOUS_SIZE, FIRST_ATTACK, mirrored
 from marljax.envs.smax.battle import Units
 from marljax.envs.smax.units import Scenario
 from marljax.errors import UserError, short_repr
 
 MAX_REASON_LENGTH = 400  # characters of another library's error in a message
-
-
-@dataclasses.dataclass(frozen=True)
-class Opponent:
-    """A policy for the enemies; its weights are ``env_params.opponent``.
-
-    ``env`` is the ``Smax`` it was trained in, with the team sizes swapped. Its actions, observations and unit types may differ
-    from those of the agents.
-    """
-
-    env: Environment
-    # (weights, timestep, carry, key) -> (action [M] or [M, 4], carry)
-    act: Callable[[Any, TimeStep, Any, jax.Array], tuple[jax.Array, Any]]
-    initial_carry: Callable[[], Any] = tuple  # memory at the start of an episode
-
-    @property
-    def discrete(self) -> bool:
-        """Whether its actions are."""
-        return isinstance(self.env.action_space, Discrete)
-
-    @classmethod
-    def of(cls, algorithm: ModuleType, env: Environment, config: Any, greedy: bool = False) -> "Opponent":
-        """The policies of one of our algorithms: ``Opponent.of(mappo, env, config)``; weights are its ``params``.
-
-        For policies trained by self-play give the same ``env`` with ``mode="scripted"``, where they lead one team.
-
-        Example:
-            enemy = marljax.load("runs/ippo_smax/…")
-            opponent = Opponent.of(enemy.algorithm, enemy.env, enemy.config)
-            env = marljax.make("smax", scenario="3m", mode="learned", opponent=opponent)
-            env_params = env.default_params.replace(opponent=enemy.params)
-        """
-        if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
-            raise UserError(f"algorithm={short_repr(algorithm)} is not a module; give one such as marljax.algos.ippo")
-        return cls(env, _Bound("act", algorithm, env, config, (greedy,)), _Bound("initial_carry", algorithm, env, config))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bound:
-    """A function of an algorithm with its environment and configuration; equal ones share compiled programs."""
-
-    name: str
-    algorithm: ModuleType
-    env: Environment
-    config: Any
-    last_args: tuple[Any, ...] = ()
-
-    def __call__(self, *args: Any) -> Any:
-        return getattr(self.algorithm, self.name)(self.env, self.config, *args, *self.last_args)
 
 
 def check_opponent(opponent: Opponent | None, mode: str, scenario: Scenario) -> None:

@@ -22,6 +22,7 @@ USAGE = """usage:
   marljax plot <run folder>                            draw the learning curve, and the comparison of a sweep's settings
   marljax runs [folder] [key=value …]                  list runs: algorithm, environment, steps, result, age
   marljax compare <run folder> … [key=value …]         compare runs: intervals, probability of improvement, curves
+  marljax versus <run folder> … [script random]        play runs of a game of two teams against each other: payoffs, ratings
   marljax new env | algo <name>                        write a file to start an environment or algorithm of your own from
   marljax <command> --help                             list the settings of a command
 """
@@ -101,10 +102,14 @@ def run_command(arguments: Sequence[str]) -> int:
         from marljax.cli.compare import compare
 
         return compare(others)
-    if command not in ("info", "evaluate", "replay", "plot"):
-        known = ["train", "info", "evaluate", "replay", "compile", "plot", "runs", "compare", "new"]
+    if command not in ("info", "evaluate", "replay", "plot", "versus"):
+        known = ["train", "info", "evaluate", "replay", "compile", "plot", "runs", "compare", "versus", "new"]
         raise unknown("command", command, known)
     find_own_modules()
+    if command == "versus":
+        from marljax.cli.versus import versus
+
+        return versus(others)
     if command == "info":
         from marljax.cli.info import info
 

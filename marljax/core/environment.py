@@ -191,6 +191,17 @@ class Environment(abc.ABC):
         return len(set(self.teams)) > 1
 
     @property
+    def one_team(self) -> "Environment":
+        """The environment in which a policy acts when it leads one of two teams and not both; this one by default."""
+        return self
+
+    def against(self, opponent: Any) -> "Environment | None":
+        """This game for the first team alone, the other led by an ``Opponent`` with the weights ``env_params.opponent``; None
+        where the wrapper ``Against`` does it."""
+        del opponent
+        return None
+
+    @property
     def noop(self) -> int:
         """The action of agents that have no choice (discrete actions only)."""
         return 0

@@ -123,8 +123,10 @@ def _write_errors(path: Path) -> Iterator[None]:
         raise UserError(f"cannot write the checkpoint {path}: {reason}; free some space or check permissions") from error
 
 
-def restore(folder: Path, template: Any, purpose: CheckpointSpec, parts: Sequence[str] = ("",)) -> Restored:
-    """The newest good checkpoint in ``folder``, with the shapes, dtypes and shardings of ``template``.
+def restore(
+    folder: Path, template: Any, purpose: CheckpointSpec, parts: Sequence[str] = ("",), update: int | None = None
+) -> Restored:
+    """The newest good checkpoint in ``folder``, or that of an update, with the shapes, dtypes and shardings of ``template``.
 
     ``template`` holds arrays or ``jax.ShapeDtypeStruct``. Only arrays whose names begin with one of ``parts`` are read, the rest
     is the template's. A damaged checkpoint is skipped with a warning. Raises ``UserError`` where there is none, where the newest
@@ -133,6 +135,11 @@ def restore(folder: Path, template: Any, purpose: CheckpointSpec, parts: Sequenc
     found = checkpoints(folder)
     if not found:
         raise UserError(f"{folder} holds no checkpoint; is it the folder of a run that has saved one?")
+    if update is not None:
+        kept = ", ".join(str(int(path.name)) for path in reversed(found))
+        found = [path for path in found if int(path.name) == update]
+        if not found:
+            raise UserError(f"{folder} holds no checkpoint of update {update} but of {kept}; checkpoint.keep=… keeps more")
     damage: list[str] = []
     for path in found:
         try:

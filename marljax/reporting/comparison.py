@@ -17,7 +17,7 @@ from marljax.io.files import replacing
 from marljax.io.run_folder import Which
 from marljax.reporting.groups import Group, StoredRun, differing
 from marljax.reporting.stored import RETURNS, Display, main_metric
-from marljax.reporting.tables import decimals_for
+from marljax.reporting.tables import decimals_for, markdown_table
 from marljax.training.progress import FEWEST_SEEDS
 from marljax.utils import stats
 from marljax.utils.stats import Estimate
@@ -257,7 +257,7 @@ def _markdown(compared: Comparison, command: str, figure: str) -> str:
         f"# {metric.title} on {compared.task}: {', '.join(labels) if len(labels) <= NAMED else f'{len(labels)} groups'}",
         f"```bash\n{command}\n```\nmarljax {__version__}; the runs: {', '.join(sorted(versions)) or 'of unknown versions'}.",
         f"The {compared.which} parameters of every seed on the same {compared.episodes} frozen episodes; {metric.direction}.",
-        _markdown_table(["group", *_columns(compared)], _rows(compared)),
+        markdown_table(["group", *_columns(compared)], _rows(compared)),
         *["\n".join(f"- {note}" for note in compared.notes)] * bool(compared.notes),
         f"![Learning curves, performance profile, mean and interquartile mean]({figure})",
     ]
@@ -267,19 +267,14 @@ def _markdown(compared: Comparison, command: str, figure: str) -> str:
             [f"{number}: {label}", *_chances(compared, int(number) - 1)] for number, label in zip(numbers, labels, strict=True)
         ]
         sections += ["## Probability that a seed of the row is better than one of the column"]
-        sections += [_markdown_table(["", *numbers], rows)]
+        sections += [markdown_table(["", *numbers], rows)]
     settings = [line.group.settings for line in compared.lines]
     if keys := differing(settings):
         rows = [[key, *(format_value(each[key]) if key in each else "–" for each in settings)] for key in keys]
-        sections += ["## Settings that differ", _markdown_table(["", *labels], rows)]
+        sections += ["## Settings that differ", markdown_table(["", *labels], rows)]
     rows = [[line.group.label, folder, seeds] for line in compared.lines for folder, seeds in _folders(line.group).items()]
-    sections += ["## Runs", _markdown_table(["group", "run folder", "seeds"], rows), "## Method", METHOD]
+    sections += ["## Runs", markdown_table(["group", "run folder", "seeds"], rows), "## Method", METHOD]
     return "\n\n".join(sections)
-
-
-def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 
 
 def _chances(compared: Comparison, row: int) -> list[str]:

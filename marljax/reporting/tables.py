@@ -27,6 +27,14 @@ ESCAPED = str.maketrans(  # in LaTeX
 Rows = Sequence[tuple[str, Mapping[str, np.ndarray]]]  # (policy, metrics [S, episodes] or [episodes])
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are right-aligned. Empty without rows."""
+    if not rows:
+        return ""
+    marks = ["---", *("---:" for _ in header[1:])]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in [header, marks, *rows])
+
+
 def pooled(episodes: int, kind: str, seeds: int) -> str:
     """The title of a comparison: the samples of its means and intervals."""
     played = f"{episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"

@@ -157,11 +157,17 @@ class Loaded(NamedTuple):
 
 
 def load_replicas(
-    folder: Path, which: Which, trial: int | None = None, trust: bool = False, repeated: Mapping[str, Any] | None = None
+    folder: Path,
+    which: Which,
+    trial: int | None = None,
+    trust: bool = False,
+    repeated: Mapping[str, Any] | None = None,
+    update: int | None = None,
 ) -> Loaded:
     """Parameters of every seed of a run, or of one setting of a sweep.
 
-    The last parameters are used as the best of a seed that was never evaluated. ``trust`` and ``repeated``, settings by key from
+    The last parameters are used as the best of a seed that was never evaluated. ``update`` chooses an older checkpoint than the
+    newest, with ``which="last"``. ``trust`` and ``repeated``, settings by key from
     the user, are arguments of ``trust.read_config``.
     """
     if which not in ("best", "last"):
@@ -177,7 +183,7 @@ def load_replicas(
         indices = range(search.batches)
         parts = [(folder / run_folder.batch_folder(index), settings.batch_of(whole, index, search.batches)) for index in indices]
     parts = [(path, part) for path, part in parts if any(replica.trial == trial for replica in part.replicas)]
-    found = [_load_batch(path, part, trial) for path, part in parts]
+    found = [_load_batch(path, part, trial, update) for path, part in parts]
     if not found:
         raise UserError(f"{folder} has no trial {trial}: it is one of several batches, and others trained that")
     last, best = (jax.tree.map(lambda *leaves: np.concatenate(leaves), *side) for side in list(zip(*found, strict=True))[:2])
@@ -186,7 +192,7 @@ def load_replicas(
     return Loaded(_settings_of_trial(whole, trial), params, best, min(update for _, _, update, _ in found), lines)
 
 
-def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, int, list[str]]:
+def _load_batch(folder: Path, part: Settings, trial: int, update: int | None) -> tuple[Any, Best, int, list[str]]:
     """Newest and best parameters of the replicas of a batch that have a setting, the checkpoint's update, warnings.
 
     Raises ``UserError`` where other settings were trained, but only warns of other env_params: they come from the environment's
@@ -198,7 +204,8 @@ def _load_batch(folder: Path, part: Settings, trial: int) -> tuple[Any, Best, in
     lost = lost_progress(folder, part, shapes.replicas, found)
     if lost and not found:
         raise UserError(f"{lost}; put {saved} back")
-    restored = checkpoint.restore(saved, shapes, purpose_of(part), parts=("best", "replicas.state.learner.params"))
+    names = ("best", "replicas.state.learner.params")
+    restored = checkpoint.restore(saved, shapes, purpose_of(part), names, update)
     lines = changed_settings(folder, restored.notes, part)
     refused = [line for name, line in lines.items() if not name.startswith(f"{ENV_PARAMS}.")]
     for line in (*edited_params(restored.notes, part).values(), *refused):

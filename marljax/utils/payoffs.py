@@ -1,7 +1,7 @@
 """Ratings and equilibria from the payoffs between players of a zero-sum game, on the host.
 
-A payoff matrix M has one row per player: M[i, j] is what i earns against j, for battles the share won minus the share lost. With both
-sides of every pair counted it is antisymmetric, M = −Mᵀ.
+A payoff matrix M has one row per player: M[i, j] is what i earns against j, for battles the share won minus the share lost. With
+both sides of every pair counted it is antisymmetric, M = −Mᵀ.
 
 Axis letters: N players, K players of the other side (N where both sides are the same).
 """

@@ -351,7 +351,7 @@ def continuous_policy(weights, timestep, carry, key):
     return jnp.stack([-surely, surely, length, angle], axis=1), carry + 1
 
 
-GRU = ippo.Config(core="gru", hidden=(8, 8), num_envs=4)
+GRU = ippo.Config(core="gru", hidden=(8, 8), num_envs=4, num_minibatches=2)
 START = functools.partial(jnp.zeros, ())
 LINEAR = Opponent(ENV, linear_policy, START)
 MATRICES = {"matrix": jax.random.normal(KEY, (3, 75, 8))}

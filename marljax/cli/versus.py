@@ -1,0 +1,128 @@
+"""The command ``marljax versus``."""
+
+import dataclasses
+import re
+import shlex
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from marljax.cli.evaluate import ALGO_TARGET, PolicyOptions
+from marljax.cli.exit_status import reject_flags
+from marljax.cli.help import explained
+from marljax.cli.train import enable_compilation_cache
+from marljax.config import compose, convert
+from marljax.core.fields import option
+from marljax.errors import UserError, unknown
+from marljax.io import run_folder, terminal
+from marljax.io.run_folder import Which
+from marljax.training import evaluation, load, matches, policy_file
+from marljax.training.matches import Player
+
+SCRIPT, RANDOM = "script", "random"
+MEANING = """Plays runs of a game of two teams against each other, on both sides: payoffs and ratings, versus.md, .csv, .png.
+Players are run folders, a checkpoint of one (runs/ippo_smax/first@400: of update 400), policy files, script and random."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VersusOptions(PolicyOptions):
+    """Options of ``marljax versus``."""
+
+    which: Which = option("last", choices=typing.get_args(Which), help="parameters of every seed; returns of self-play rank none")
+    battles: int = option(512, low=2, high=2**20, help="of every two players, half on either side")
+    greedy: bool = option(False, help="take the likeliest actions; false: sample them")
+    out: str = option("versus", help="files to write, without their ending")
+
+
+class _Named(NamedTuple):
+    """A run as it was typed."""
+
+    text: str
+    folder: Path
+    update: int | None
+
+
+def versus(arguments: Sequence[str]) -> int:
+    """Prints and writes who beats whom."""
+    if explained(arguments, "versus <run folder> … [key=value …]", MEANING, VersusOptions, "env.<key>=…"):
+        return 0
+    names, options, changes = _parsed(arguments)
+    stem = Path(options.out)
+    if not stem.parent.is_dir():
+        raise UserError(f"out={options.out}: there is no folder {stem.parent}; create it, or choose another")
+
+    from marljax.reporting import stored, versus
+    from marljax.training.progress import print_line
+
+    enable_compilation_cache()
+    screen = terminal.screen()
+    runs = [_named(name) for name in names if name not in (SCRIPT, RANDOM)]
+    if not runs or len(names) < 2:
+        raise UserError("name at least two players, one of them a run: marljax versus runs/ippo_smax/first runs/ippo_smax/second")
+    loaded = {run.text: _load(run, options, changes) for run in runs}
+    game = loaded[runs[0].text].settings
+    for run in runs[1:]:
+        other = loaded[run.text].settings
+        matches.check_same_game(game.base_env, game.env_params, other.base_env, other.env_params, run.text)
+    special = {SCRIPT: Player(SCRIPT, None), RANDOM: matches.random_player(game.base_env)}
+    players = [special.get(name) or matches.trained_player(name, loaded[name], options.greedy) for name in names]
+    task = stored.scenario(game.tree)
+    print_line(screen, f"{len(players)} players on {task}, {options.battles} battles of every two")
+    key = evaluation.suite_key(evaluation.fresh_part(options.suite))
+    results = matches.play_all(game.base_env, game.env_params, players, key, options.battles)
+    found = versus.standing(short_names(names), results)
+    screen.print(versus.table(found, task))
+    print_line(screen, versus.summary(found))
+    versus.write(found, stem, task, shlex.join(["marljax", "versus", *arguments]))
+    print_line(screen, f"written: {stem}.md, .csv, .png, .svg")
+    return 0
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[list[str], VersusOptions, dict[str, Any]]:
+    """The players, the options, and by key the changes to the environment."""
+    reject_flags(arguments)
+    keys = convert.names(VersusOptions)
+    names, overrides = [], []
+    changes: dict[str, Any] = {}
+    for text in arguments:
+        key, equals, _ = text.partition("=")
+        if not equals or Path(text).exists():
+            names.append(text)
+        elif key in keys:
+            overrides.append(text)
+        elif key.startswith("env.") or key == ALGO_TARGET:
+            changes |= compose.parse([text])
+        else:
+            raise unknown("option", key, [*keys, "env.<key>"])
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise UserError(f"{', '.join(twice)} is named twice; every player plays itself anyway")
+    return names, convert.build(VersusOptions, "", compose.parse(overrides)), changes
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of paths, as many as tell them apart."""
+    parts, depth = [Path(name).parts for name in names], 1
+    while len({part[-depth:] for part in parts}) < len(names) and depth < max(map(len, parts)):
+        depth += 1
+    return ["/".join(part[-depth:]) for part in parts]
+
+
+def _named(text: str) -> _Named:
+    """A run folder, with ``@<update>`` for one of its checkpoints."""
+    found = None if Path(text).exists() else re.fullmatch(r"(.+)@(\d+)", text)
+    folder, update = (Path(found[1]), int(found[2])) if found else (Path(text), None)
+    if not policy_file.is_policy_file(folder):
+        run_folder.read_config(folder)  # an error if it is none, before the heavy imports
+    elif update is not None:
+        raise UserError(f"{folder} is a policy file and has no checkpoints; leave @{update} out")
+    return _Named(text, folder, update)
+
+
+def _load(run: _Named, options: VersusOptions, changes: dict[str, Any]) -> load.Loaded:
+    which: Which = "last" if run.update is not None else options.which
+    loaded = load.load_replicas(run.folder, which, options.trial, options.trust, changes, run.update)
+    if loaded.update == 0:
+        raise UserError(f"{run.text} has not been trained; train it, or take random")
+    env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}
+    return loaded._replace(settings=load.with_env(loaded.settings, env_changes))

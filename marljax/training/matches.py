@@ -1,0 +1,170 @@
+"""Matches between policies in games of two teams, from both sides.
+
+Axis letters: N players, S seeds of a player, P pairs of seeds, A agents.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from marljax.core.environment import Environment, Policy
+from marljax.core.opponent import Opponent
+from marljax.core.types import EnvParams, TimeStep
+from marljax.errors import UserError
+from marljax.training.evaluation import MAX_STEPS, RandomPolicy, play
+from marljax.training.load import Loaded
+from marljax.utils.pytrees import named_leaves
+from marljax.wrappers.against import check_two_teams, lead, opponent_params
+
+
+class Player(NamedTuple):
+    """Someone who leads a team: trained policies of one architecture, random actions, or the environment's script."""
+
+    name: str
+    policy: Opponent | None  # None: the script that leads the enemies of the environment itself
+    params: Any = ()  # [S, …] weights of every seed
+    seeds: int = 1
+
+
+class Results(NamedTuple):
+    """Of matches [i, j], a list of rows of arrays [S_i, S_j]: rates at which i, on the first side, won and lost against j."""
+
+    won: list[list[np.ndarray]]
+    lost: list[list[np.ndarray]]
+    battles: np.ndarray  # [N, N] with i on the first side
+
+
+def random_player(env: Environment) -> Player:
+    """Uniformly random actions."""
+    return Player("random", Opponent(env.one_team, _Random(env.one_team)), {"": np.zeros(1)})
+
+
+def trained_player(name: str, loaded: Loaded, greedy: bool = False) -> Player:
+    """Every seed of a run."""
+    chosen = loaded.settings
+    policy = Opponent.of(chosen.algorithm, chosen.env, chosen.config, greedy)
+    return Player(name, policy, loaded.params, len(chosen.seeds))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Random:
+    """``act`` of random actions."""
+
+    env: Environment
+
+    def __call__(self, weights: Any, seen: TimeStep, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        del weights
+        return RandomPolicy(self.env)(key, None, seen, carry)
+
+
+def check_same_game(env: Environment, env_params: EnvParams, other: Environment, other_params: EnvParams, name: str) -> None:
+    """Raises ``UserError`` where a player was trained in another game."""
+    first, second = env.one_team, other.one_team
+    if type(first) is not type(second):
+        games = [type(env).__name__ for env in (second, first)]
+        raise UserError(f"{name} plays {games[0]}, and the first player {games[1]}; name runs of one game")
+    if first != second:
+        raise UserError(f"{name} was trained as {second}, and the first player as {first}; name runs of one game")
+    numbers = [dict(named_leaves(params)) for params in (env_params, other_params)]
+    for key in [key for key in numbers[0] if not key.startswith("opponent")]:
+        if key not in numbers[1] or not np.array_equal(numbers[0][key], numbers[1][key]):
+            raise UserError(f"{name} was trained with another env.{key} than the first player; set env.{key}=… for all")
+
+
+def play_all(env: Environment, env_params: EnvParams, players: Sequence[Player], key: jax.Array, battles: int) -> Results:
+    """Every player against every one, also itself, on both sides; the same scenarios for all.
+
+    Args:
+        env: the game; in ``smax`` any mode.
+        env_params: its params.
+        players: who plays; all but the script lead any side.
+        key: fixes the scenarios.
+        battles: of every two players at least, half on either side, in equal parts for each two of their seeds.
+
+    Raises:
+        UserError: for an environment of one team, and for players who cannot lead the other side.
+    """
+    one_sided = env.against(players[0].policy or Opponent(env.one_team, _Random(env.one_team))) is not None
+    if not one_sided:
+        check_two_teams(env)
+        if any(player.policy is None for player in players):
+            raise UserError(f"{type(env).__name__} has no script that leads a team; leave script out")
+    won: list[list[np.ndarray]] = [[np.zeros((left.seeds, right.seeds)) for right in players] for left in players]
+    lost, played = [[np.zeros_like(rates) for rates in row] for row in won], np.zeros((len(players),) * 2, int)
+    for i, left in enumerate(players):
+        for j, right in enumerate(players):
+            seeds = (left.seeds, right.seeds)
+            each = -(-battles // (2 * left.seeds * right.seeds))
+            played[i, j] = each * left.seeds * right.seeds
+            if left.policy is None:
+                continue  # filled in below
+            pairs = np.argwhere(np.ones(seeds))
+            rates = _rates(env, left.policy, right.policy, each, env_params, left.params, right.params, pairs, key)
+            won[i][j], lost[i][j] = (np.asarray(rate, float).reshape(seeds) for rate in rates)
+    for i, left in enumerate(players):
+        for j in range(len(players)):
+            if left.policy is None:  # it leads the second side only, and the sides of its game are alike
+                won[i][j], lost[i][j] = lost[j][i].T, won[j][i].T
+    return Results(won, lost, played)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _rates(
+    env: Environment,
+    left: Opponent,
+    right: Opponent | None,
+    battles: int,
+    env_params: EnvParams,
+    left_params: Any,
+    right_params: Any,
+    pairs: jax.Array,
+    key: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """[P] rates of battles that the left player won and lost, one pair of seeds after the other."""
+
+    def one(pair: jax.Array) -> tuple[jax.Array, jax.Array]:
+        own = jax.tree.map(lambda leaf: leaf[pair[0]], left_params)
+        other = jax.tree.map(lambda leaf: leaf[pair[1]], right_params)
+        return outcome(play(*_match(env, env_params, left, right, own, other), key, battles, MAX_STEPS))
+
+    return jax.lax.map(one, pairs)
+
+
+def _match(
+    env: Environment, env_params: EnvParams, left: Opponent, right: Opponent | None, own: Any, other: Any
+) -> tuple[Environment, EnvParams, Policy, Any]:
+    """The environment in which two players meet, its params, the policy that plays there and its initial carry."""
+
+    def alone(key: jax.Array, state: Any, seen: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
+        del state
+        return left.act(own, seen, carry, key)
+
+    if right is None:
+        return env.one_team, env_params, alone, left.initial_carry()
+    if (game := env.against(right)) is not None:
+        return game, opponent_params(game, env_params, other), alone, left.initial_carry()
+    teams = np.array(env.teams)
+    sides = [np.flatnonzero(teams == team) for team in sorted({*env.teams})]
+
+    def both(key: jax.Array, state: Any, seen: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
+        del state
+        key_left, key_right = jax.random.split(key)
+        first, memory = lead(left, own, sides[0], seen, carry[0], key_left)
+        second, other_memory = lead(right, other, sides[1], seen, carry[1], key_right)
+        action = jnp.zeros((len(teams), *first.shape[1:]), first.dtype).at[sides[0]].set(first).at[sides[1]].set(second)
+        return action, (memory, other_memory)
+
+    return env, env_params, both, (left.initial_carry(), right.initial_carry())
+
+
+def outcome(metrics: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """The shares of episodes that the first team won and lost: as the environment says, or by which team's return is higher."""
+    if {"won", "lost"} <= {*metrics}:
+        return metrics["won"].mean(), metrics["lost"].mean()
+    first, second = metrics["return_0"], metrics["return_1"]
+    return (first > second).mean(), (first < second).mean()

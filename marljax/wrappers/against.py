@@ -1,0 +1,186 @@
+"""One team's side of a game of two teams, the other team led by a policy.
+
+Axis letters: A agents of both teams, M agents of the team that plays, G global state.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from marljax.core.environment import Display, Environment
+from marljax.core.fields import option
+from marljax.core.opponent import Opponent
+from marljax.core.spaces import Space
+from marljax.core.types import EnvParams, Outcome, State, TimeStep, View, is_shared, timestep
+from marljax.errors import UserError, short_repr
+from marljax.wrappers.base import Wrapper
+
+
+class AgainstParams(struct.PyTreeNode):
+    """Params of ``Against``."""
+
+    env: EnvParams  # of the wrapped environment
+    opponent: Any = ()  # weights of the opponent
+
+
+class AgainstState(struct.PyTreeNode):
+    """The state of the wrapped environment and of the opponent."""
+
+    env: State
+    first: jax.Array  # [] bool: of the first timestep of an episode, where memories are reset
+    memory: Any  # of the opponent
+    earned: jax.Array  # [2] rewards in this episode, sums over the agents of the team that plays and of the other
+
+
+@dataclasses.dataclass(frozen=True)
+class Against(Wrapper):
+    """The agents of one team of ``env``; ``opponent`` leads the other. Created by ``against``.
+
+    Observations, masks and rewards are those of the team's agents in ``env``. A policy that was trained for all agents of
+    ``env``, by self-play, leads the other team by what it would do for all; one that was trained for as many agents as that team
+    has sees only these. Metrics ``won`` and ``lost`` replace those of ``env``: the team earned more than the other, or less.
+    """
+
+    opponent: Opponent = dataclasses.field(kw_only=True)
+    team: int = option(0, low=0, high=1, help="that plays")
+
+    items = None
+    afterstates = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_two_teams(self.env)
+        if not isinstance(self.opponent, Opponent):
+            raise UserError(
+                f"opponent={short_repr(self.opponent)}; give an Opponent, such as Opponent.of(algorithm, env, config)"
+            )
+        needed, led = (self.env.num_agents, len(self._others)), self.opponent.env.num_agents
+        if led not in needed:
+            raise UserError(f"opponent leads {led} agents; give one for {' or '.join(map(str, sorted({*needed})))}")
+
+    @property
+    def _own(self) -> np.ndarray:
+        """[M] indices of the team that plays."""
+        return np.flatnonzero(np.array(self.env.teams) == sorted({*self.env.teams})[self.team])
+
+    @property
+    def _others(self) -> np.ndarray:
+        return np.setdiff1d(np.arange(self.env.num_agents), self._own)
+
+    @property
+    def num_agents(self) -> int:
+        return len(self._own)
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return (0,) * self.num_agents
+
+    @property
+    def action_space(self) -> Space:
+        return self.env.action_space
+
+    @property
+    def display(self) -> Display:
+        inner = super().display
+        metrics = ("won", "return", "lost", *(name for name in inner.metrics if name not in ("won", "lost", "return")))
+        meanings = {
+            **inner.meanings,
+            "won": "share of episodes in which the team earned more",
+            "lost": "… in which it earned less",
+        }
+        return dataclasses.replace(
+            inner,
+            metrics=metrics,
+            meanings=meanings,
+            lowest=tuple({*inner.lowest, "lost"}),
+            units={**inner.units, "won": "%", "lost": "%"},
+        )
+
+    def wrap_params(self, env_params: EnvParams) -> AgainstParams:
+        return AgainstParams(env_params)
+
+    def inner_params(self, env_params: AgainstParams) -> EnvParams:
+        return env_params.env
+
+    def anneal(self, env_params: AgainstParams, progress: jax.Array) -> AgainstParams:
+        return env_params.replace(env=self.env.anneal(env_params.env, progress))
+
+    def initial(self, key: jax.Array, env_params: AgainstParams) -> AgainstState:
+        return self._first_state(self.env.initial(key, env_params.env))
+
+    def restart(self, key: jax.Array, state: AgainstState, env_params: AgainstParams) -> AgainstState:
+        return self._first_state(self.env.restart(key, state.env, env_params.env))
+
+    def reset_episode_counters(self, state: AgainstState, env_params: AgainstParams) -> AgainstState:
+        return self._first_state(self.env.reset_episode_counters(state.env, env_params.env))
+
+    def _first_state(self, state: State) -> AgainstState:
+        return AgainstState(state, jnp.array(True), self.opponent.initial_carry(), jnp.zeros(2))
+
+    def transition(
+        self, key: jax.Array, state: AgainstState, action: jax.Array, env_params: AgainstParams
+    ) -> tuple[AgainstState, Outcome]:
+        key_env, key_opponent = jax.random.split(key)
+        others = self._others
+        outcome = Outcome(jnp.zeros(self.env.num_agents), jnp.array(False), jnp.array(False))
+        seen = timestep(self.env.observe(state.env, env_params.env), outcome, state.first)
+        replies, memory = lead(self.opponent, env_params.opponent, others, seen, state.memory, key_opponent)
+        joint = jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype)
+        joint = joint.at[self._own].set(action).at[others].set(replies)
+        after, outcome = self.env.transition(key_env, state.env, joint, env_params.env)
+        earned = state.earned + jnp.stack([jnp.sum(outcome.reward[agents]) for agents in (self._own, others)])
+        return AgainstState(after, jnp.array(False), memory, earned), outcome._replace(reward=outcome.reward[self._own])
+
+    def observe(self, state: AgainstState, env_params: AgainstParams) -> View:
+        view = self.env.observe(state.env, env_params.env)
+        own, other = state.earned / np.array([len(self._own), len(self._others)])
+        metrics = view.metrics | {"won": (own > other).astype(float), "lost": (own < other).astype(float)}
+        return of_agents(view, self._own)._replace(metrics=metrics)
+
+
+def lead(policy: Opponent, weights: Any, agents: np.ndarray, seen: TimeStep, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+    """The actions of a team's ``agents`` [M], under a policy of all agents or of theirs alone, and its memory."""
+    every = policy.env.num_agents == seen.alive.shape[0]
+    action, carry = policy.act(weights, seen if every else of_agents(seen, agents), carry, key)
+    return action[agents] if every else action, carry
+
+
+def of_agents(seen: Any, agents: np.ndarray) -> Any:
+    """A view or timestep [A, …] of some agents alone."""
+    obs = jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if is_shared(path) else leaf[agents], seen.obs)
+    changes = {"obs": obs, "action_mask": seen.action_mask[agents], "alive": seen.alive[agents]}
+    if isinstance(seen, TimeStep):
+        return seen.replace(**changes, reward=seen.reward[agents])
+    return seen._replace(**changes)
+
+
+def check_two_teams(env: Environment) -> None:
+    """Raises ``UserError`` unless two teams compete."""
+    count = len({*env.teams})
+    if count != 2:
+        name, found = type(env).__name__, "one team" if count == 1 else f"{count} teams"
+        raise UserError(f"{name} has {found}; give an environment of two, such as smax with mode=self_play")
+
+
+def opponent_params(env: Environment, env_params: EnvParams, weights: Any) -> EnvParams:
+    """Params of ``env``, made by ``against``, from those of the game and the opponent's weights."""
+    wrapped = env.wrap_params(env_params) if isinstance(env, Against) else env_params
+    return wrapped.replace(opponent=weights)
+
+
+def against(env: Environment, opponent: Opponent) -> Environment:
+    """The first team's side of ``env``, with the other team led by ``opponent``, whose weights are ``env_params.opponent``.
+
+    Environments that know better, such as ``smax``, where a board is mirrored for the other side, say so by
+    ``Environment.against``.
+
+    Raises:
+        UserError: for an environment without two teams, and an opponent for other teams.
+    """
+    if not isinstance(env, Environment):
+        raise UserError(f"against got {short_repr(env)}; give an environment of two teams")
+    return env.against(opponent) or Against(env, opponent=opponent)
