@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marljax.cli.evaluate import ALGO_TARGET, PolicyOptions
+from marljax.cli.evaluate import ALGO_TARGET, PolicyOptions, load_run
 from marljax.cli.exit_status import reject_flags
 from marljax.cli.help import explained
-from marljax.cli.train import enable_compilation_cache
 from marljax.config import compose, convert
 from marljax.core.fields import option
 from marljax.errors import UserError, unknown
 from marljax.io import run_folder, terminal
 from marljax.io.run_folder import Which
-from marljax.training import evaluation, load, matches, policy_file
+from marljax.training import evaluation, matches, policy_file
 from marljax.training.matches import Player
 
 SCRIPT, RANDOM = "script", "random"
@@ -55,12 +54,14 @@ def versus(arguments: Sequence[str]) -> int:
     from marljax.reporting import stored, versus
     from marljax.training.progress import print_line
 
-    enable_compilation_cache()
     screen = terminal.screen()
     runs = [_named(name) for name in names if name not in (SCRIPT, RANDOM)]
     if not runs or len(names) < 2:
         raise UserError("name at least two players, one of them a run: marljax versus runs/ippo_smax/first runs/ippo_smax/second")
-    loaded = {run.text: _load(run, options, changes) for run in runs}
+    loaded = {run.text: load_run(run.folder, options, changes, run.update) for run in runs}
+    for name, run in loaded.items():
+        if run.update == 0:
+            raise UserError(f"{name} has not been trained; train it, or take random")
     game = loaded[runs[0].text].settings
     for run in runs[1:]:
         other = loaded[run.text].settings
@@ -117,12 +118,3 @@ def _named(text: str) -> _Named:
     elif update is not None:
         raise UserError(f"{folder} is a policy file and has no checkpoints; leave @{update} out")
     return _Named(text, folder, update)
-
-
-def _load(run: _Named, options: VersusOptions, changes: dict[str, Any]) -> load.Loaded:
-    which: Which = "last" if run.update is not None else options.which
-    loaded = load.load_replicas(run.folder, which, options.trial, options.trust, changes, run.update)
-    if loaded.update == 0:
-        raise UserError(f"{run.text} has not been trained; train it, or take random")
-    env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}
-    return loaded._replace(settings=load.with_env(loaded.settings, env_changes))

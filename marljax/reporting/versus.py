@@ -52,19 +52,19 @@ class Standing(NamedTuple):
     value: np.ndarray  # [N] against the Nash mixture
     cyclic: float
     first_side: float  # battles won minus lost by whoever has the first side
-    battles: int  # of every two players, at least
+    battles: int  # of every two players
 
 
 def standing(names: Sequence[str], results: Results) -> Standing:
     """The payoffs of all pairs, antisymmetric because both sides count, and their ratings."""
-    size, rng, battles = len(names), np.random.default_rng(0), results.battles + results.battles.T
+    size, rng, battles = len(names), np.random.default_rng(0), results.battles
     payoff, low, high, won = (np.zeros((size, size)) for _ in range(4))
     for i, j in np.ndindex(size, size):
         won[i, j] = (results.won[i][j].mean() + results.lost[j][i].mean()) / 2
         if j < i:
             first, second = (results.won[a][b] - results.lost[a][b] for a, b in ((i, j), (j, i)))
             decided = won[i, j] + (results.lost[i][j].mean() + results.won[j][i].mean()) / 2
-            found = _interval((first - second.T) / 2, decided, battles[i, j], rng)
+            found = _interval((first - second.T) / 2, decided, battles, rng)
             payoff[i, j], low[i, j], high[i, j] = found
             payoff[j, i], low[j, i], high[j, i] = -found.value, -found.high, -found.low
     nash = payoffs.nash_average(payoff)
@@ -83,7 +83,7 @@ def standing(names: Sequence[str], results: Results) -> Standing:
         value=nash.values,
         cyclic=payoffs.cyclic_share(payoff),
         first_side=float(np.mean(pairs)),
-        battles=int(battles.min()),
+        battles=battles,
     )
 
 

@@ -1,10 +1,11 @@
 """Matches between policies in games of two teams, from both sides.
 
-Axis letters: N players, S seeds of a player, P pairs of seeds, A agents.
+Axis letters: N players, S seeds of a player, P rounds, A agents.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ class Results(NamedTuple):
 
     won: list[list[np.ndarray]]
     lost: list[list[np.ndarray]]
-    battles: np.ndarray  # [N, N] with i on the first side
+    battles: int  # of every two players, on both sides
 
 
 def random_player(env: Environment) -> Player:
@@ -84,7 +85,7 @@ def play_all(env: Environment, env_params: EnvParams, players: Sequence[Player],
         env_params: its params.
         players: who plays; all but the script lead any side.
         key: fixes the scenarios.
-        battles: of every two players at least, half on either side, in equal parts for each two of their seeds.
+        battles: of every two players at least, half on either side, shared among their seeds.
 
     Raises:
         UserError: for an environment of one team, and for players who cannot lead the other side.
@@ -94,45 +95,49 @@ def play_all(env: Environment, env_params: EnvParams, players: Sequence[Player],
         check_two_teams(env)
         if any(player.policy is None for player in players):
             raise UserError(f"{type(env).__name__} has no script that leads a team; leave script out")
+    # As many rounds for all, so that players of equal networks share one program; in each a pair of seeds meets.
+    rounds = max(player.seeds for player in players) ** 2
+    each = -(-battles // (2 * rounds))
     won: list[list[np.ndarray]] = [[np.zeros((left.seeds, right.seeds)) for right in players] for left in players]
-    lost, played = [[np.zeros_like(rates) for rates in row] for row in won], np.zeros((len(players),) * 2, int)
-    for i, left in enumerate(players):
-        for j, right in enumerate(players):
-            seeds = (left.seeds, right.seeds)
-            each = -(-battles // (2 * left.seeds * right.seeds))
-            played[i, j] = each * left.seeds * right.seeds
-            if left.policy is None:
-                continue  # filled in below
-            pairs = np.argwhere(np.ones(seeds))
-            rates = _rates(env, left.policy, right.policy, each, env_params, left.params, right.params, pairs, key)
-            won[i][j], lost[i][j] = (np.asarray(rate, float).reshape(seeds) for rate in rates)
-    for i, left in enumerate(players):
-        for j in range(len(players)):
-            if left.policy is None:  # it leads the second side only, and the sides of its game are alike
-                won[i][j], lost[i][j] = lost[j][i].T, won[j][i].T
-    return Results(won, lost, played)
+    lost = [[np.zeros_like(rates) for rates in row] for row in won]
+    for (i, left), (j, right) in itertools.product(enumerate(players), repeat=2):
+        if left.policy is None:
+            continue  # filled in below
+        pairs = np.argwhere(np.ones((left.seeds, right.seeds)))
+        paired = np.arange(rounds) % len(pairs)
+        own, other = (
+            jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], player.params)
+            for player, chosen in zip((left, right), pairs[paired].T, strict=True)
+        )
+        found = _rates(env, left.policy, right.policy, each, rounds, env_params, own, other, key)
+        for rates, by_round in zip((won, lost), found, strict=True):
+            rates[i][j] = np.reshape(np.bincount(paired, by_round) / np.bincount(paired), (left.seeds, right.seeds))
+    for (i, left), j in itertools.product(enumerate(players), range(len(players))):
+        if left.policy is None:  # it leads the second side only, and the sides of its game are alike
+            won[i][j], lost[i][j] = lost[j][i].T, won[j][i].T
+    return Results(won, lost, 2 * rounds * each)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
 def _rates(
     env: Environment,
     left: Opponent,
     right: Opponent | None,
     battles: int,
+    rounds: int,
     env_params: EnvParams,
     left_params: Any,
     right_params: Any,
-    pairs: jax.Array,
     key: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """[P] rates of battles that the left player won and lost, one pair of seeds after the other."""
+    """[P] rates of battles that the left player won and lost, one round after the other; params are [P, …]."""
 
-    def one(pair: jax.Array) -> tuple[jax.Array, jax.Array]:
-        own = jax.tree.map(lambda leaf: leaf[pair[0]], left_params)
-        other = jax.tree.map(lambda leaf: leaf[pair[1]], right_params)
-        return outcome(play(*_match(env, env_params, left, right, own, other), key, battles, MAX_STEPS))
+    def play_round(inputs: tuple[jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array]:
+        key, own, other = inputs
+        game, params, act, carry = _match(env, env_params, left, right, own, other)
+        return outcome(play(game, params, act, carry, key, battles, MAX_STEPS))
 
-    return jax.lax.map(one, pairs)
+    return jax.lax.map(play_round, (jax.random.split(key, rounds), left_params, right_params))
 
 
 def _match(

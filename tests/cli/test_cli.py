@@ -335,6 +335,7 @@ def test_plot_reads_options_as_the_others_do(folder, monkeypatch):
         (["new", "--help"], "from=mappo"),
         (["runs", "-h"], "  limit=20  "),
         (["compare", "-h"], "  which=best  "),
+        (["versus", "-h"], "  battles=512  "),
     ],
 )
 def test_every_command_explains_itself(words, option, capsys):

@@ -93,8 +93,8 @@ def small(command):
         return command
     if any(word.startswith("resume=") for word in words):
         return tuple(re.sub(r"^algo\.total_steps=.*", "algo.total_steps=192", word) for word in command)
-    if words[0] == "evaluate":
-        return (*command, "episodes=2")
+    if words[0] in ("evaluate", "versus"):
+        return (*command, {"evaluate": "episodes=2", "versus": "battles=2"}[words[0]])
     algo, *settings = (Path(words[0]).stem, *words[1:]) if name == "python" else (words[1].removeprefix("algo="), *words[2:])
     env = next(word.partition("=")[2].partition("/")[0] for word in settings if word.startswith("env="))
     changes = RUN | LEARNER | LEARNERS.get(algo, {}) | ENVIRONMENTS.get(env, {})

@@ -1,0 +1,71 @@
+"""``marljax versus``, on runs of a user's own game of two teams."""
+
+import csv
+import re
+
+import pytest
+from commands import console
+
+from marljax.cli.versus import short_names
+
+GAME = ("env=custom", "env.target=duels:RockPaperScissors")
+SMALL = (
+    "algo.num_envs=4",
+    "algo.rollout_length=8",
+    "algo.num_minibatches=1",
+    "algo.hidden=[8]",
+    "eval.episodes=2",
+    "render=false",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of two seeds with two checkpoints, and one that has just begun."""
+    root = tmp_path_factory.mktemp("runs")
+    common = ("train", "ippo", *GAME, *SMALL, f"runs={root}", "eval.final_episodes=4")
+    assert console(*common, "name=trained", "algo.total_steps=128", "seeds=2", "checkpoint.every=0.5", "checkpoint.keep=3") == 0
+    return next(root.glob("*/trained"))
+
+
+def test_versus_writes_payoffs_and_ratings(runs, tmp_path, capsys):
+    out = tmp_path / "games"
+    assert console("versus", runs, f"{runs}@2", "random", "battles=64", f"out={out}") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"trained +2 +\d+", shown)
+    assert "cyclic share" in shown
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".csv", ".png", ".svg"}
+    rows = list(csv.DictReader(out.with_suffix(".csv").open(encoding="utf-8")))
+    assert len(rows) == 9
+    payoff = {(row["player"], row["opponent"]): float(row["payoff"]) for row in rows}
+    assert all(value == -payoff[pair[::-1]] for pair, value in payoff.items())
+    for row in rows:
+        assert float(row["low"]) <= float(row["payoff"]) <= float(row["high"])
+    text = out.with_suffix(".md").read_text(encoding="utf-8")
+    assert "marljax versus" in text
+    assert "(games.png)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (["{run}"], "at least two players"),
+        (["random", "script"], "at least two players, one of them a run"),
+        (["{run}", "{run}"], "named twice"),
+        (["{run}", "nowhere"], "nowhere is not a run folder"),
+        (["{run}", "{run}@3"], "no checkpoint of update 3 but of 2, 4"),
+        (["{run}", "script"], "RockPaperScissors has no script"),
+        (["{run}", "random", "battle=3"], "battle'.*battles"),
+        (["{run}", "random", "out=nowhere/games"], "no folder nowhere"),
+        (["{run}", "random", "env.bonus=0.5", "env.bonu=1"], "env.bonu"),
+    ],
+)
+def test_mistakes_are_one_line(runs, words, suggestion, capsys):
+    assert console("versus", *(word.format(run=runs) for word in words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: .*{suggestion}", line), line
+
+
+def test_players_are_named_by_as_much_of_their_paths_as_tells_them_apart():
+    assert short_names(["runs/ippo/first", "runs/ippo/first@4", "script"]) == ["first", "first@4", "script"]
+    assert short_names(["runs/ippo/first", "runs/qmix/first"]) == ["ippo/first", "qmix/first"]
