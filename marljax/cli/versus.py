@@ -59,8 +59,8 @@ def versus(arguments: Sequence[str]) -> int:
     if not runs or len(names) < 2:
         raise UserError("name at least two players, one of them a run: marljax versus runs/ippo_smax/first runs/ippo_smax/second")
     loaded = {run.text: load_run(run.folder, options, changes, run.update) for run in runs}
-    for name, run in loaded.items():
-        if run.update == 0:
+    for name, trained in loaded.items():
+        if trained.update == 0:
             raise UserError(f"{name} has not been trained; train it, or take random")
     game = loaded[runs[0].text].settings
     for run in runs[1:]:
