@@ -13,6 +13,7 @@ from marljax.config.schema import Group
 from marljax.core.fields import option
 from marljax.errors import unknown
 from marljax.io import terminal
+from marljax.io.files import output_stem
 from marljax.io.run_folder import Which
 
 MEANING = """Compares runs on one task by the final evaluation of every seed: a table, and compare.md, .csv, .png and .svg. Takes
@@ -51,8 +52,7 @@ def compare(arguments: Sequence[str]) -> int:
     screen.print(comparison.table(compared))
     for line in compared.notes:
         print_line(screen, f"note: {line}")
-    out = Path(options.out)
-    stem = out / "compare" if out.is_dir() else out.with_suffix("") if out.suffix in comparison.SUFFIXES else out
+    stem = output_stem(options.out, "compare")
     comparison.write(compared, stem, shlex.join(["marljax", "compare", *arguments]))
     print_line(screen, f"written: {stem}.md, .csv, .png, .svg")
     return 0

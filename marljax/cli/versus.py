@@ -15,6 +15,7 @@ from marljax.config import compose, convert
 from marljax.core.fields import option
 from marljax.errors import UserError, unknown
 from marljax.io import run_folder, terminal
+from marljax.io.files import output_stem
 from marljax.io.run_folder import Which
 from marljax.training import evaluation, matches, policy_file
 from marljax.training.matches import Player
@@ -29,9 +30,9 @@ class VersusOptions(PolicyOptions):
     """Options of ``marljax versus``."""
 
     which: Which = option("last", choices=typing.get_args(Which), help="parameters of every seed; returns of self-play rank none")
-    battles: int = option(512, low=2, high=2**20, help="of every two players, half on either side")
+    battles: int = option(512, low=2, high=2**20, help="per pair of players at least, half on either side")
     greedy: bool = option(False, help="take the likeliest actions; false: sample them")
-    out: str = option("versus", help="files to write, without their ending")
+    out: str = option("versus", help="files to write, without their ending, or a folder for versus.md and the others")
 
 
 class _Named(NamedTuple):
@@ -47,9 +48,7 @@ def versus(arguments: Sequence[str]) -> int:
     if explained(arguments, "versus <run folder> … [key=value …]", MEANING, VersusOptions, "env.<key>=…"):
         return 0
     names, options, changes = _parsed(arguments)
-    stem = Path(options.out)
-    if not stem.parent.is_dir():
-        raise UserError(f"out={options.out}: there is no folder {stem.parent}; create it, or choose another")
+    stem = output_stem(options.out, "versus")
 
     from marljax.reporting import stored, versus
     from marljax.training.progress import print_line
@@ -63,15 +62,16 @@ def versus(arguments: Sequence[str]) -> int:
         if trained.update == 0:
             raise UserError(f"{name} has not been trained; train it, or take random")
     game = loaded[runs[0].text].settings
+    matches.check_teams(game.base_env, SCRIPT in names)
     for run in runs[1:]:
         other = loaded[run.text].settings
         matches.check_same_game(game.base_env, game.env_params, other.base_env, other.env_params, run.text)
     special = {SCRIPT: Player(SCRIPT, None), RANDOM: matches.random_player(game.base_env)}
     players = [special.get(name) or matches.trained_player(name, loaded[name], options.greedy) for name in names]
     task = stored.scenario(game.tree)
-    print_line(screen, f"{len(players)} players on {task}, {options.battles} battles of every two")
     key = evaluation.suite_key(evaluation.fresh_part(options.suite))
-    results = matches.play_all(game.base_env, game.env_params, players, key, options.battles)
+    with screen.status(f"{len(players)} players on {task}") as status:
+        results = matches.play_all(game.base_env, game.env_params, players, key, options.battles, status.update)
     found = versus.standing(short_names(names), results)
     screen.print(versus.table(found, task))
     print_line(screen, versus.summary(found))
@@ -88,7 +88,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[list[str], VersusOptions, dict[st
     changes: dict[str, Any] = {}
     for text in arguments:
         key, equals, _ = text.partition("=")
-        if not equals or Path(text).exists():
+        if not equals or Path(text).exists() or Path(text.rpartition("@")[0]).is_dir():
             names.append(text)
         elif key in keys:
             overrides.append(text)
@@ -96,8 +96,9 @@ def _parsed(arguments: Sequence[str]) -> tuple[list[str], VersusOptions, dict[st
             changes |= compose.parse([text])
         else:
             raise unknown("option", key, [*keys, "env.<key>"])
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise UserError(f"{', '.join(twice)} is named twice; every player plays itself anyway")
+    places = [name if name in (SCRIPT, RANDOM) else str(Path(name).resolve()) for name in names]
+    if twice := [name for name, place in zip(names, places, strict=True) if places.count(place) > 1]:
+        raise UserError(f"{twice[-1]} is named twice; every player plays itself anyway")
     return names, convert.build(VersusOptions, "", compose.parse(overrides)), changes
 
 
@@ -106,13 +107,15 @@ def short_names(names: Sequence[str]) -> list[str]:
     parts, depth = [Path(name).parts for name in names], 1
     while len({part[-depth:] for part in parts}) < len(names) and depth < max(map(len, parts)):
         depth += 1
-    return ["/".join(part[-depth:]) for part in parts]
+    return [str(Path(*part[-depth:])) for part in parts]
 
 
 def _named(text: str) -> _Named:
     """A run folder, with ``@<update>`` for one of its checkpoints."""
     found = None if Path(text).exists() else re.fullmatch(r"(.+)@(\d+)", text)
     folder, update = (Path(found[1]), int(found[2])) if found else (Path(text), None)
+    if not folder.exists():
+        raise UserError(f"there is no {folder}; players are run folders, <run folder>@<update>, policy files, script and random")
     if not policy_file.is_policy_file(folder):
         run_folder.read_config(folder)  # an error if it is none, before the heavy imports
     elif update is not None:

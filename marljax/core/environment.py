@@ -192,12 +192,12 @@ class Environment(abc.ABC):
 
     @property
     def one_team(self) -> "Environment":
-        """The environment in which a policy acts when it leads one of two teams and not both; this one by default."""
+        """The environment in which a policy acts when it controls one of two teams and not both; this one by default."""
         return self
 
     def against(self, opponent: Any) -> "Environment | None":
-        """This game for the first team alone, the other led by an ``Opponent`` with the weights ``env_params.opponent``; None
-        where the wrapper ``Against`` does it."""
+        """This game for the first team alone, the other controlled by an ``Opponent``, whose weights are ``env_params.opponent``;
+        None where the wrapper ``Against`` does it."""
         del opponent
         return None
 

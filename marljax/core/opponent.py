@@ -1,4 +1,4 @@
-"""Policies that lead the other team.
+"""Policies that control the other team.
 
 Axis letters: M agents of that team, K policies of a mixture.
 """
@@ -23,14 +23,20 @@ class Mixture(struct.PyTreeNode):
     """Weights of ``Opponent.mixture``: data, so that policies may be added and shares change without compiling again."""
 
     stack: Any  # [K, …] weights of every policy
-    shares: jax.Array  # [K] of the episodes that each plays, any sum; 0 for a place that is not filled yet
+    shares: jax.Array  # [K] unnormalised probabilities of the policies; 0 for an empty slot
 
     @classmethod
     def of(cls, policies: list[Any], size: int | None = None, shares: Any = None) -> "Mixture":
-        """Of weights of equal shapes, in ``size`` places (by default as many) and equal or given shares of them."""
+        """A mixture of policies with weights of equal shapes.
+
+        Args:
+            policies: weights of each.
+            size: K, slots; the rest stays empty. As many as policies by default.
+            shares: unnormalised probabilities of the policies, equal by default.
+        """
         size = len(policies) if size is None else size
         if not 0 < len(policies) <= size:
-            raise UserError(f"{len(policies)} policies for a mixture of {size}; give at least one, and no more than its places")
+            raise UserError(f"{len(policies)} policies for a mixture of {size}; give at least one, and no more than size")
         given = np.ones(len(policies)) if shares is None else np.asarray(shares, float)
         if given.shape != (len(policies),) or (given < 0).any() or not given.sum() > 0:
             raise UserError(f"shares={short_repr(shares)}: give {len(policies)} numbers of at least 0, one for each policy")
@@ -39,7 +45,7 @@ class Mixture(struct.PyTreeNode):
         return cls(stack, jnp.asarray(np.pad(given / given.sum(), (0, size - len(policies))), jnp.float32))
 
     def with_policy(self, index: Any, weights: Any) -> "Mixture":
-        """With another policy in a place."""
+        """With other weights in the slot ``index``."""
         return self.replace(stack=jax.tree.map(lambda leaf, new: leaf.at[index].set(new), self.stack, weights))
 
 
@@ -73,7 +79,7 @@ class Opponent:
         """
         if not all(callable(getattr(algorithm, name, None)) for name in ("act", "initial_carry")):
             raise UserError(f"algorithm={short_repr(algorithm)} is not a module; give one such as marljax.algos.ippo")
-        env = env.one_team  # policies of self-play lead one team there
+        env = env.one_team  # where policies of self-play control one team
         return cls(env, _Bound("act", algorithm, env, config, (greedy,)), _Bound("initial_carry", algorithm, env, config))
 
     def mixture(self) -> "Opponent":
@@ -100,7 +106,7 @@ class _Bound:
         return getattr(self.algorithm, self.name)(self.env, self.config, *args, *self.last_args)
 
 
-class Drawn(struct.PyTreeNode):
+class MixtureCarry(struct.PyTreeNode):
     """The memory of a mixture in an episode."""
 
     index: jax.Array  # [] int32 of the policy that plays
@@ -113,13 +119,15 @@ class _Mixed:
 
     opponent: Opponent
 
-    def __call__(self, weights: Mixture, timestep: TimeStep, carry: Drawn, key: jax.Array) -> tuple[jax.Array, Drawn]:
+    def __call__(
+        self, weights: Mixture, timestep: TimeStep, carry: MixtureCarry, key: jax.Array
+    ) -> tuple[jax.Array, MixtureCarry]:
         key_index, key_act = jax.random.split(key)
         drawn = jax.random.categorical(key_index, jnp.log(weights.shares)).astype(jnp.int32)
         index = jnp.where(timestep.first, drawn, carry.index)
         own = jax.tree.map(lambda leaf: leaf[index], weights.stack)
         action, memory = self.opponent.act(own, timestep, carry.carry, key_act)
-        return action, Drawn(index, memory)
+        return action, MixtureCarry(index, memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,5 +136,5 @@ class _FirstOf:
 
     opponent: Opponent
 
-    def __call__(self) -> Drawn:
-        return Drawn(jnp.zeros((), jnp.int32), self.opponent.initial_carry())
+    def __call__(self) -> MixtureCarry:
+        return MixtureCarry(jnp.zeros((), jnp.int32), self.opponent.initial_carry())

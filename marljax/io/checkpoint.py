@@ -139,7 +139,9 @@ def restore(
         kept = ", ".join(str(int(path.name)) for path in reversed(found))
         found = [path for path in found if int(path.name) == update]
         if not found:
-            raise UserError(f"{folder} holds no checkpoint of update {update} but of {kept}; checkpoint.keep=… keeps more")
+            raise UserError(
+                f"{folder} has no checkpoint of update {update} but of {kept}; train with a larger checkpoint.keep=… to keep more"
+            )
     damage: list[str] = []
     for path in found:
         try:

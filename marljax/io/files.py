@@ -20,6 +20,16 @@ CHECKSUM = "checksum"  # key under which a JSON file stores the checksum of ever
 drafts: set[Path] = set()  # being written; a process that exits at once removes them
 
 
+def output_stem(out: str, name: str) -> Path:
+    """The files of an option ``out`` without their ending: ``name`` in it if it is a folder; ``UserError`` where they cannot be
+    written, before anything is computed for them."""
+    path = Path(out)
+    stem = path / name if path.is_dir() else path.with_suffix("") if path.suffix in (".md", ".csv", ".png", ".svg") else path
+    if not stem.parent.is_dir() or not os.access(stem.parent, os.W_OK):
+        raise UserError(f"out={out}: there is no folder {stem.parent} that can be written to; choose another")
+    return stem
+
+
 def discard(path: Path) -> None:
     """Removes a file or a folder, as far as possible."""
     shutil.rmtree(path, ignore_errors=True)

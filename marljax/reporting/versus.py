@@ -17,25 +17,28 @@ from rich.table import Table
 from marljax.io.files import replacing
 from marljax.reporting.tables import markdown_table
 from marljax.training.matches import Results
+from marljax.training.progress import FEWEST_SEEDS
 from marljax.utils import payoffs, stats
 from marljax.utils.stats import Estimate
 from marljax.version import __version__
 from marljax.viz.payoff_matrix import payoff_picture
 
+SHOWN = 8  # players up to which the table on the screen has their payoffs
 SUFFIXES = (".md", ".csv", ".png", ".svg")
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
 DRAWN = 0.1  # share of draws from which ratings take them as outcomes of their own
-METHOD = f"""Every two players meet in the same scenarios, half of the battles on either side.
+METHOD = f"""Every pair of players, also a player and itself, meets in the same scenarios, half of the battles on either side; a
+script controls the second side only.
 
 - *Payoff*: battles won minus battles lost, over all. Intervals are 95 %: a percentile bootstrap over the seeds of both players
-  ({stats.SAMPLES:,} samples); where each has one seed, a normal interval over battles.
+  ({stats.SAMPLES:,} samples) with the error of so many battles. Of players with one seed they are over battles alone.
 - *Elo*: the strengths of Bradley and Terry, mean 1200, with half a win added for each side of every pair; where more than
-  {DRAWN:.0%} of the battles are drawn, those of Davidson, who takes draws as outcomes of their own. Elo cannot see cycles.
-- *Nash*: shares in the equilibrium of maximum entropy (Balduzzi et al. 2018); *value*: what a player earns against it, 0 for
+  {DRAWN:.0%} of the battles are drawn, those of Davidson, who takes draws as outcomes of their own. They cannot see cycles.
+- *Mean*, *worst case*: the payoff over all other players, and against the hardest of them.
+- *Nash*: shares in the equilibrium of maximum entropy (Balduzzi et al. 2018); *Nash value*: what a player earns against it, 0 for
   those who belong to it. Copies of a player change no values.
-- *Mean*, *worst*: the payoff over all other players, and against the hardest of them.
-- *Cyclic share*: the part of the matrix, in squares, that no ratings explain (Jiang et al. 2011): 0 where the better player
-  always wins by as much as ratings say, 1 for rock–paper–scissors."""
+- *Cyclic share*: the part of the payoffs, in squares and without what their errors explain, that no ratings explain (Jiang et al.
+  2011): 0 where the better player always wins by as much as ratings say, 1 for rock–paper–scissors."""
 
 
 class Standing(NamedTuple):
@@ -47,12 +50,14 @@ class Standing(NamedTuple):
     low: np.ndarray  # [N, N] 95 %
     high: np.ndarray
     won: np.ndarray  # [N, N] shares of battles, both sides counted
+    draws: float  # share of the battles between different players
+    rating: str  # whose: Elo or Davidson
     elo: np.ndarray  # [N]
     nash: np.ndarray  # [N]
     value: np.ndarray  # [N] against the Nash mixture
     cyclic: float
     first_side: float  # battles won minus lost by whoever has the first side
-    battles: int  # of every two players
+    battles: int  # per pair of players
 
 
 def standing(names: Sequence[str], results: Results) -> Standing:
@@ -63,14 +68,15 @@ def standing(names: Sequence[str], results: Results) -> Standing:
         won[i, j] = (results.won[i][j].mean() + results.lost[j][i].mean()) / 2
         if j < i:
             first, second = (results.won[a][b] - results.lost[a][b] for a, b in ((i, j), (j, i)))
-            decided = won[i, j] + (results.lost[i][j].mean() + results.won[j][i].mean()) / 2
+            decided = (results.won[i][j] + results.lost[i][j] + (results.won[j][i] + results.lost[j][i]).T) / 2
             found = _interval((first - second.T) / 2, decided, battles, rng)
             payoff[i, j], low[i, j], high[i, j] = found
             payoff[j, i], low[j, i], high[j, i] = -found.value, -found.high, -found.low
-    nash = payoffs.nash_average(payoff)
+    nash, others = payoffs.nash_average(payoff), ~np.eye(size, dtype=bool)
     drawn = np.clip(1.0 - won - won.T, 0.0, 1.0)
-    pairs = [(results.won[i][j] - results.lost[i][j]).mean() for i, j in np.ndindex(size, size)]
-    many_draws = drawn[~np.eye(size, dtype=bool)].mean() > DRAWN
+    first_side = [(results.won[i][j] - results.lost[i][j]).mean() for i, j in np.argwhere(results.both_sides)]
+    draws = float(drawn[others].mean())
+    by_davidson = draws > DRAWN
     return Standing(
         names=list(names),
         seeds=[len(row[0]) for row in results.won],
@@ -78,24 +84,28 @@ def standing(names: Sequence[str], results: Results) -> Standing:
         low=low,
         high=high,
         won=won,
-        elo=payoffs.davidson(battles * won, battles * drawn).elo if many_draws else payoffs.elo(battles * (won + drawn / 2)),
+        draws=draws,
+        rating="Davidson" if by_davidson else "Elo",
+        elo=payoffs.davidson(battles * won, battles * drawn).elo if by_davidson else payoffs.elo(battles * (won + drawn / 2)),
         nash=nash.shares,
         value=nash.values,
-        cyclic=payoffs.cyclic_share(payoff),
-        first_side=float(np.mean(pairs)),
+        cyclic=payoffs.cyclic_share(payoff, np.square((high - low) / (2 * NORMAL))),
+        first_side=float(np.mean(first_side)),
         battles=battles,
     )
 
 
-def _interval(payoff: np.ndarray, decided: float, battles: int, rng: np.random.Generator) -> Estimate:
-    """The mean of payoffs [S_i, S_j] of pairs of seeds; ``decided`` is the share of battles that were not drawn."""
+def _interval(payoff: np.ndarray, decided: np.ndarray, battles: int, rng: np.random.Generator) -> Estimate:
+    """The mean of payoffs [S_i, S_j] of pairs of seeds, with the errors of the seeds and of the battles; ``decided`` are the
+    shares of battles that were not drawn."""
     value = float(payoff.mean())
-    if payoff.size == 1:
-        half = NORMAL * np.sqrt(max(decided - value**2, 0.0) / battles)
-        return Estimate(value, max(value - half, -1.0), min(value + half, 1.0))
+    # With four battles more, two of them won, as by Agresti and Coull (1998): who won all has an interval, too.
+    unseen = 1.0 - (battles / (battles + 4)) ** 2
+    noise = np.sqrt((max(float((decided - payoff**2).mean()), 0.0) + unseen) / battles)
     rows, columns = (rng.integers(0, count, (stats.SAMPLES, count)) for count in payoff.shape)
-    means = payoff[rows[:, :, None], columns[:, None, :]].mean((1, 2))
-    return Estimate(value, *map(float, np.quantile(means, [0.5 - stats.LEVEL / 2, 0.5 + stats.LEVEL / 2])))
+    means = payoff[rows[:, :, None], columns[:, None, :]].mean((1, 2)) + noise * rng.normal(size=stats.SAMPLES)
+    low, high = np.clip(np.quantile(means, [0.5 - stats.LEVEL / 2, 0.5 + stats.LEVEL / 2]), -1.0, 1.0)
+    return Estimate(value, float(min(low, value)), float(max(high, value)))
 
 
 def order(found: Standing) -> np.ndarray:
@@ -105,17 +115,27 @@ def order(found: Standing) -> np.ndarray:
 
 def table(found: Standing, task: str) -> Table:
     """A row per player, the strongest first."""
-    title = escape(f"who beats whom on {task}, {found.battles:,} battles of every two players")
+    title = escape(f"who beats whom on {task}, {found.battles:,} battles per pair of players")
     result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, min_width=len(title))
     result.add_column("player", overflow="fold")
-    for name in COLUMNS:
+    columns, cells = headings(found), rows(found)
+    if len(found.names) <= SHOWN:
+        sequence = order(found)
+        columns += [f"vs {number}" for number in range(1, len(sequence) + 1)]
+        cells = [
+            [f"{number} {row[0]}", *row[1:], *("" if i == j else f"{found.payoff[i, j]:+.2f}" for j in sequence)]
+            for number, (i, row) in enumerate(zip(sequence, cells, strict=True), 1)
+        ]
+    for name in columns:
         result.add_column(name, justify="right", no_wrap=True)
-    for cells in rows(found):
-        result.add_row(*map(escape, cells))
+    for row in cells:
+        result.add_row(*map(escape, row))
     return result
 
 
-COLUMNS = ("seeds", "Elo", "mean", "worst", "Nash", "value")
+def headings(found: Standing) -> list[str]:
+    """Of the columns of ``rows`` but the first."""
+    return ["seeds", found.rating, "mean", "worst case", "Nash", "Nash value"]
 
 
 def rows(found: Standing) -> list[list[str]]:
@@ -137,9 +157,10 @@ def rows(found: Standing) -> list[list[str]]:
 
 def summary(found: Standing) -> str:
     """What the matrix tells beyond ratings."""
-    more, less = ("wins", "loses") if found.first_side >= 0 else ("loses", "wins")
-    side = f"the first side {more} {100 * abs(found.first_side):.1f} % more of the battles than it {less}"
-    return f"cyclic share of the payoffs {found.cyclic:.2f}; {side}"
+    cyclic = [f"cyclic share of the payoffs {found.cyclic:.2f}"] if len(found.names) > 2 else []
+    drawn, side = f"{100 * found.draws:.0f} % drawn", f"first side: wins minus losses {100 * found.first_side:+.1f} %"
+    few = [f"fewer than {FEWEST_SEEDS} seeds, few for an interval"] if min(found.seeds) < FEWEST_SEEDS else []
+    return "; ".join([*cyclic, drawn, side, *few])
 
 
 def payoff_rows(found: Standing) -> list[list[str]]:
@@ -160,9 +181,9 @@ def write(found: Standing, stem: Path, task: str, command: str) -> None:
     sequence = order(found)
     sections = [
         f"# Who beats whom on {task}",
-        f"```bash\n{command}\n```\nmarljax {__version__}; {found.battles:,} battles of every two players, on both sides.",
-        markdown_table(["player", *COLUMNS], rows(found)),
-        f"{summary(found).capitalize()}.",
+        f"```bash\n{command}\n```\nmarljax {__version__}; {found.battles:,} battles per pair of players.",
+        markdown_table(["player", *headings(found)], rows(found)),
+        f"{summary(found)[0].upper()}{summary(found)[1:]}.",
         "## Payoffs of the row against the column",
         markdown_table(["", *(found.names[index] for index in sequence)], payoff_rows(found)),
         f"![Payoffs between all players]({paths['.png'].name})",
@@ -170,9 +191,9 @@ def write(found: Standing, stem: Path, task: str, command: str) -> None:
     ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["player", "opponent", "won", "lost", "payoff", "low", "high"])
+    writer.writerow(["player", "opponent", "battles", "won", "lost", "payoff", "low", "high"])
     for i, j in np.ndindex(found.payoff.shape):
-        values = (found.won[i, j], found.won[j, i], found.payoff[i, j], found.low[i, j], found.high[i, j])
+        values = (found.battles, found.won[i, j], found.won[j, i], found.payoff[i, j], found.low[i, j], found.high[i, j])
         writer.writerow([found.names[i], found.names[j], *(f"{value:.6g}" for value in values)])
     for kind, written in ((".md", "\n\n".join(sections) + "\n"), (".csv", text.getvalue())):
         with replacing(paths[kind]) as draft:

@@ -6,13 +6,14 @@ Axis letters: N players, S seeds of a player, P rounds, A agents.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from marljax.config.hyperparameters import traced_names
 from marljax.core.environment import Environment, Policy
 from marljax.core.opponent import Opponent
 from marljax.core.types import EnvParams, TimeStep
@@ -22,22 +23,29 @@ from marljax.training.load import Loaded
 from marljax.utils.pytrees import named_leaves
 from marljax.wrappers.against import check_two_teams, lead, opponent_params
 
+AT_ONCE = 64  # battles that are played together where rounds have fewer
+
 
 class Player(NamedTuple):
-    """Someone who leads a team: trained policies of one architecture, random actions, or the environment's script."""
+    """Someone who controls a team: trained policies of one architecture, random actions, or the environment's script."""
 
     name: str
-    policy: Opponent | None  # None: the script that leads the enemies of the environment itself
+    policy: Opponent | None  # None: the script that controls the enemies of the environment itself
     params: Any = ()  # [S, …] weights of every seed
     seeds: int = 1
 
 
 class Results(NamedTuple):
-    """Of matches [i, j], a list of rows of arrays [S_i, S_j]: rates at which i, on the first side, won and lost against j."""
+    """Of matches [i, j], a list of rows of arrays [S_i, S_j]: rates at which i, on the first side, won and lost against j.
+
+    A script controls the second side only. Where it should have the first, its results on the second stand for it: the battles of
+    such a pair are all played there, as many as of others.
+    """
 
     won: list[list[np.ndarray]]
     lost: list[list[np.ndarray]]
-    battles: int  # of every two players, on both sides
+    battles: int  # per pair of players
+    both_sides: np.ndarray  # [N, N] bool: played on either
 
 
 def random_player(env: Environment) -> Player:
@@ -48,7 +56,11 @@ def random_player(env: Environment) -> Player:
 def trained_player(name: str, loaded: Loaded, greedy: bool = False) -> Player:
     """Every seed of a run."""
     chosen = loaded.settings
-    policy = Opponent.of(chosen.algorithm, chosen.env, chosen.config, greedy)
+    if chosen.env.num_agents != chosen.base_env.num_agents:
+        raise UserError(f"{name}: {chosen.algo} controls all agents as one; name runs of other algorithms")
+    # Acting depends on no traced hyperparameter: with the defaults runs that differ in these alone share programs.
+    usual = {name: getattr(type(chosen.config)(), name) for name in traced_names(type(chosen.config))}
+    policy = Opponent.of(chosen.algorithm, chosen.env, chosen.config.replace(**usual), greedy)
     return Player(name, policy, loaded.params, len(chosen.seeds))
 
 
@@ -69,32 +81,40 @@ def check_same_game(env: Environment, env_params: EnvParams, other: Environment,
     if type(first) is not type(second):
         games = [type(env).__name__ for env in (second, first)]
         raise UserError(f"{name} plays {games[0]}, and the first player {games[1]}; name runs of one game")
-    if first != second:
-        raise UserError(f"{name} was trained as {second}, and the first player as {first}; name runs of one game")
+    for field in dataclasses.fields(first):
+        theirs, ours = getattr(second, field.name), getattr(first, field.name)
+        if theirs != ours:
+            raise UserError(f"{name} has env.{field.name}={theirs}, and the first player {ours}; name runs of one game")
     numbers = [dict(named_leaves(params)) for params in (env_params, other_params)]
-    for key in [key for key in numbers[0] if not key.startswith("opponent")]:
-        if key not in numbers[1] or not np.array_equal(numbers[0][key], numbers[1][key]):
+    for key in dict.fromkeys([*numbers[0], *numbers[1]]):
+        if key.partition(".")[0] == "opponent":
+            continue
+        if not all(key in each for each in numbers) or not np.array_equal(numbers[0][key], numbers[1][key]):
             raise UserError(f"{name} was trained with another env.{key} than the first player; set env.{key}=… for all")
 
 
-def play_all(env: Environment, env_params: EnvParams, players: Sequence[Player], key: jax.Array, battles: int) -> Results:
+def play_all(
+    env: Environment,
+    env_params: EnvParams,
+    players: Sequence[Player],
+    key: jax.Array,
+    battles: int,
+    report: Callable[[str], None] = lambda text: None,
+) -> Results:
     """Every player against every one, also itself, on both sides; the same scenarios for all.
 
     Args:
         env: the game; in ``smax`` any mode.
         env_params: its params.
-        players: who plays; all but the script lead any side.
+        players: who plays; a script controls the second side only.
         key: fixes the scenarios.
-        battles: of every two players at least, half on either side, shared among their seeds.
+        battles: per pair of players at least, half on either side, shared among their seeds.
+        report: called with a line of text before each pair.
 
     Raises:
-        UserError: for an environment of one team, and for players who cannot lead the other side.
+        UserError: for an environment of one team, and for players who cannot control the other side.
     """
-    one_sided = env.against(players[0].policy or Opponent(env.one_team, _Random(env.one_team))) is not None
-    if not one_sided:
-        check_two_teams(env)
-        if any(player.policy is None for player in players):
-            raise UserError(f"{type(env).__name__} has no script that leads a team; leave script out")
+    check_teams(env, any(player.policy is None for player in players))
     # As many rounds for all, so that players of equal networks share one program; in each a pair of seeds meets.
     rounds = max(player.seeds for player in players) ** 2
     each = -(-battles // (2 * rounds))
@@ -109,13 +129,28 @@ def play_all(env: Environment, env_params: EnvParams, players: Sequence[Player],
             jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], player.params)
             for player, chosen in zip((left, right), pairs[paired].T, strict=True)
         )
-        found = _rates(env, left.policy, right.policy, each, rounds, env_params, own, other, key)
+        report(f"{left.name} against {right.name}")
+        count = each if right.policy else 2 * each  # all on this side
+        found = _rates(env, left.policy, right.policy, count, rounds, env_params, own, other, key)
         for rates, by_round in zip((won, lost), found, strict=True):
             rates[i][j] = np.reshape(np.bincount(paired, by_round) / np.bincount(paired), (left.seeds, right.seeds))
     for (i, left), j in itertools.product(enumerate(players), range(len(players))):
-        if left.policy is None:  # it leads the second side only, and the sides of its game are alike
+        if left.policy is None:
             won[i][j], lost[i][j] = lost[j][i].T, won[j][i].T
-    return Results(won, lost, 2 * rounds * each)
+    able = np.array([player.policy is not None for player in players])
+    return Results(won, lost, 2 * rounds * each, able[:, None] & able[None, :])
+
+
+def check_teams(env: Environment, script: bool = False) -> None:
+    """Raises ``UserError`` unless a player can control either of two teams, and where a script should and there is none."""
+    try:
+        one_sided = env.against(random_player(env).policy) is not None
+    except UserError as error:
+        raise UserError(f"{type(env).__name__} has unequal teams, so no player can control both sides; {error}") from error
+    if not one_sided:
+        check_two_teams(env)
+        if script:
+            raise UserError(f"{type(env).__name__} has no script that controls a team; leave script out")
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -137,7 +172,8 @@ def _rates(
         game, params, act, carry = _match(env, env_params, left, right, own, other)
         return outcome(play(game, params, act, carry, key, battles, MAX_STEPS))
 
-    return jax.lax.map(play_round, (jax.random.split(key, rounds), left_params, right_params))
+    keys = jax.random.split(key, rounds)
+    return jax.lax.map(play_round, (keys, left_params, right_params), batch_size=max(1, AT_ONCE // battles))
 
 
 def _match(

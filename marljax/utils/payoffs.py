@@ -17,6 +17,7 @@ from marljax.errors import UserError
 ELO_SCALE, ELO_MEAN = 400.0 / np.log(10.0), 1200.0
 ROUNDS = 10_000  # of the fixed-point iteration of Bradley–Terry strengths
 CLOSE = 1e-10
+RESTARTS = 5
 
 
 class NashAverage(NamedTuple):
@@ -48,6 +49,8 @@ def elo(wins: ArrayLike, prior: float = 0.5) -> np.ndarray:
         raise UserError("wins and prior count games; give numbers of at least 0")
     wins = wins + prior * (1.0 - np.eye(len(wins)))
     np.fill_diagonal(wins, 0.0)
+    if len(wins) == 1:
+        return np.full(1, ELO_MEAN)
     won, lost, games = wins.sum(1), wins.sum(0), wins + wins.T
     if (won == 0).any() or (lost == 0).any():
         raise UserError("a player won or lost all its games, so its rating is infinite; use prior=0.5")
@@ -73,6 +76,8 @@ def davidson(wins: ArrayLike, draws: ArrayLike, prior: float = 0.5) -> Davidson:
     wins, draws = _square(wins, "wins"), _square(draws, "draws")
     if draws.shape != wins.shape or not np.allclose(draws, draws.T):
         raise UserError("draws must be a symmetric matrix of the shape of wins")
+    if (wins < 0).any() or (draws < 0).any() or prior < 0:
+        raise UserError("wins, draws and prior count games; give numbers of at least 0")
     size, others = len(wins), ~np.eye(len(wins), dtype=bool)
     wins, drawn = np.where(others, wins + prior, 0.0), np.where(others, draws, 0.0) / 2.0  # each draw stands in it twice
 
@@ -100,13 +105,13 @@ def nash_average(payoff: ArrayLike) -> NashAverage:
     if payoff.ndim != 2 or not payoff.size or not np.isfinite(payoff).all():
         raise UserError("payoff must be a matrix of finite numbers, one row per player")
     scale = max(np.abs(payoff).max(), np.finfo(float).tiny)
-    rows = _most_even(payoff / scale)
+    rows = _max_entropy(payoff / scale)
     antisymmetric = payoff.shape[0] == payoff.shape[1] and np.allclose(payoff, -payoff.T)
-    columns = rows if antisymmetric else _most_even(-payoff.T / scale)
+    columns = rows if antisymmetric else _max_entropy(-payoff.T / scale)
     return NashAverage(rows, payoff @ columns)
 
 
-def _most_even(payoff: np.ndarray) -> np.ndarray:
+def _max_entropy(payoff: np.ndarray) -> np.ndarray:
     """[N] among the mixtures of rows that earn most against the worst column, the one of maximum entropy."""
     size, columns = payoff.shape
     # The value v and a mixture p: maximise v subject to pᵀM ≥ v.
@@ -119,23 +124,30 @@ def _most_even(payoff: np.ndarray) -> np.ndarray:
         bounds=[(0.0, 1.0)] * size + [(None, None)],
         method="highs",
     )
-    corner, value = found.x[:size], found.x[size]
+    best, value = found.x[:size], found.x[size]
     least = 1e-12  # inside the logarithm
-    even = optimize.minimize(
-        lambda shares: float(np.sum(shares * np.log(np.maximum(shares, least)))),
-        0.9 * corner + 0.1 / size,
-        jac=lambda shares: np.log(np.maximum(shares, least)) + 1.0,
-        bounds=[(0.0, 1.0)] * size,
-        constraints=(
-            {"type": "eq", "fun": lambda shares: shares.sum() - 1.0, "jac": np.ones_like},
-            {"type": "ineq", "fun": lambda shares: shares @ payoff - value, "jac": lambda shares: payoff.T},
-        ),
-        method="SLSQP",
-        options={"maxiter": 1000, "ftol": 1e-12},
-    )
-    shares = np.clip(even.x, 0.0, 1.0)
-    shares /= shares.sum()
-    return shares if (shares @ payoff).min() >= value - 1e-6 else corner
+
+    def negative_entropy(shares: np.ndarray) -> float:
+        return float(np.sum(shares * np.log(np.maximum(shares, least))))
+
+    for _ in range(RESTARTS):  # the solver may stop early where many mixtures are nearly as even
+        even = optimize.minimize(
+            negative_entropy,
+            0.9 * best + 0.1 / size,
+            jac=lambda shares: np.log(np.maximum(shares, least)) + 1.0,
+            bounds=[(0.0, 1.0)] * size,
+            constraints=(
+                {"type": "eq", "fun": lambda shares: shares.sum() - 1.0, "jac": np.ones_like},
+                {"type": "ineq", "fun": lambda shares: shares @ payoff - value, "jac": lambda shares: payoff.T},
+            ),
+            method="SLSQP",
+            options={"maxiter": 1000, "ftol": 1e-12},
+        )
+        shares = np.clip(even.x, 0.0, 1.0)
+        shares /= shares.sum()
+        if (shares @ payoff).min() >= value - 1e-6 and negative_entropy(shares) < negative_entropy(best):
+            best = shares
+    return best
 
 
 def exploitability(payoff: ArrayLike, shares: ArrayLike) -> float:
@@ -143,14 +155,23 @@ def exploitability(payoff: ArrayLike, shares: ArrayLike) -> float:
     return float((_square(payoff, "payoff") @ np.asarray(shares, float)).max())
 
 
-def cyclic_share(payoff: ArrayLike) -> float:
+def cyclic_share(payoff: ArrayLike, variance: ArrayLike = 0.0) -> float:
     """Of an antisymmetric payoff matrix the share, in squares, that no ratings explain (Jiang et al. 2011): 0 where
-    M[i, j] = rᵢ − rⱼ for some ratings r, 1 for rock–paper–scissors."""
+    M[i, j] = rᵢ − rⱼ for some ratings r, 1 for rock–paper–scissors. Two players have no cycles.
+
+    Args:
+        payoff: [N, N].
+        variance: [N, N] of the entries, if they were measured: noise looks cyclic, and its expected part is taken off.
+    """
     payoff = _square(payoff, "payoff")
     if not np.allclose(payoff, -payoff.T):
         raise UserError("payoff must be antisymmetric; use (M − Mᵀ)/2")
-    rating, total = payoff.mean(1), np.square(payoff).sum()
-    return float(np.square(payoff - (rating[:, None] - rating[None, :])).sum() / total) if total else 0.0
+    size, rating = len(payoff), payoff.mean(1)
+    noise = float(np.broadcast_to(variance, payoff.shape)[~np.eye(size, dtype=bool)].sum())
+    # Of N(N − 1)/2 free entries of noise ratings explain N − 1, so 1 − 2/N of its squares are left.
+    cyclic = np.square(payoff - (rating[:, None] - rating[None, :])).sum() - (1.0 - 2.0 / size) * noise
+    total = np.square(payoff).sum() - noise
+    return float(np.clip(cyclic / total, 0.0, 1.0)) if total > 0 else 0.0
 
 
 def risk_averse_equilibrium(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marljax.core.style import BLUE, INK, ORANGE, WIDTH, blank
+from marljax.core.style import BLUE, GRID, INK, ORANGE, WIDTH, blank
 from marljax.io.files import replacing
 
 if TYPE_CHECKING:
@@ -30,23 +30,24 @@ def payoff_picture(names: Sequence[str], payoff: np.ndarray, paths: Sequence[str
     from matplotlib.colors import LinearSegmentedColormap
 
     size = len(names)
-    height = min(WIDTH, 1.6 + 0.55 * size)
+    height = float(np.clip(1.6 + 0.55 * size, 3.2, WIDTH))
     figure = blank(height)
-    figure.set_figwidth(height + 1.8)
+    figure.set_figwidth(max(height + 1.8, 5.5))
     axes = figure.subplots()
     colours = LinearSegmentedColormap.from_list("payoff", (ORANGE, "#ffffff", BLUE))
+    colours.set_bad(GRID)  # of the diagonal
     shown = np.ma.masked_where(np.eye(size, dtype=bool), payoff)
     image = axes.imshow(shown, cmap=colours, vmin=-1.0, vmax=1.0)
     for i, j in np.ndindex(size, size) if size <= NUMBERED else ():
         if i != j:
-            colour = "white" if abs(payoff[i, j]) > 0.6 else INK
-            axes.text(j, i, f"{payoff[i, j]:+.2f}", ha="center", va="center", fontsize=8, color=colour)
+            colour = "white" if abs(payoff[i, j]) > 0.8 else INK
+            axes.text(j, i, f"{payoff[i, j] + 0.0:+.2f}".replace("-", "−"), ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(size), names, rotation=40, ha="right", fontsize=8, color=INK)
     axes.set_yticks(range(size), names, fontsize=8, color=INK)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(image, shrink=0.8)
-    bar.set_label("battles won − lost by the row", fontsize=8, color=INK)
+    bar.set_label("won − lost", fontsize=8, color=INK)
     bar.ax.tick_params(labelsize=8, color=INK, labelcolor=INK)
     bar.outline.set_visible(False)
     axes.set_title(title, fontsize=11, color=INK, loc="left")

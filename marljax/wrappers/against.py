@@ -1,4 +1,4 @@
-"""One team's side of a game of two teams, the other team led by a policy.
+"""One team's side of a game of two teams, the other team controlled by a policy.
 
 Axis letters: A agents of both teams, M agents of the team that plays, G global state.
 """
@@ -38,11 +38,11 @@ class AgainstState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Against(Wrapper):
-    """The agents of one team of ``env``; ``opponent`` leads the other. Created by ``against``.
+    """The agents of one team of ``env``; ``opponent`` controls the other. Created by ``against``.
 
     Observations, masks and rewards are those of the team's agents in ``env``. A policy that was trained for all agents of
-    ``env``, by self-play, leads the other team by what it would do for all; one that was trained for as many agents as that team
-    has sees only these. Metrics ``won`` and ``lost`` replace those of ``env``: the team earned more than the other, or less.
+    ``env``, by self-play, controls the other team by what it would do for all; one that was trained for as many agents as that
+    team has sees only these. Metrics ``won`` and ``lost`` replace those of ``env``: the team earned more than the other, or less.
     """
 
     opponent: Opponent = dataclasses.field(kw_only=True)
@@ -60,7 +60,7 @@ class Against(Wrapper):
             )
         needed, led = (self.env.num_agents, len(self._others)), self.opponent.env.num_agents
         if led not in needed:
-            raise UserError(f"opponent leads {led} agents; give one for {' or '.join(map(str, sorted({*needed})))}")
+            raise UserError(f"opponent controls {led} agents; give one for {' or '.join(map(str, sorted({*needed})))}")
 
     @property
     def _own(self) -> np.ndarray:
@@ -96,9 +96,14 @@ class Against(Wrapper):
             inner,
             metrics=metrics,
             meanings=meanings,
-            lowest=tuple({*inner.lowest, "lost"}),
+            lowest=tuple(dict.fromkeys([*inner.lowest, "lost"])),
             units={**inner.units, "won": "%", "lost": "%"},
         )
+
+    def check_params(self, env_params: AgainstParams) -> None:
+        super().check_params(env_params)
+        if not jax.tree.leaves(env_params.opponent):
+            raise UserError("env_params.opponent holds no weights; set them with opponent_params(env, env_params, weights)")
 
     def wrap_params(self, env_params: EnvParams) -> AgainstParams:
         return AgainstParams(env_params)
@@ -167,13 +172,14 @@ def check_two_teams(env: Environment) -> None:
 
 
 def opponent_params(env: Environment, env_params: EnvParams, weights: Any) -> EnvParams:
-    """Params of ``env``, made by ``against``, from those of the game and the opponent's weights."""
-    wrapped = env.wrap_params(env_params) if isinstance(env, Against) else env_params
-    return wrapped.replace(opponent=weights)
+    """Params of ``env``, made by ``against``, from those of the game, or its own, and the opponent's weights."""
+    if isinstance(env, Against) and not isinstance(env_params, AgainstParams):
+        env_params = env.wrap_params(env_params)
+    return env_params.replace(opponent=weights)
 
 
 def against(env: Environment, opponent: Opponent) -> Environment:
-    """The first team's side of ``env``, with the other team led by ``opponent``, whose weights are ``env_params.opponent``.
+    """The first team's side of ``env``; ``opponent`` controls the other team, and its weights are ``env_params.opponent``.
 
     Environments that know better, such as ``smax``, where a board is mirrored for the other side, say so by
     ``Environment.against``.

@@ -47,6 +47,7 @@ def test_a_page_has_a_row_for_every_scripted_policy(tmp_path, monkeypatch):
     monkeypatch.setattr(result_cache, "play_scripted", metrics)
     monkeypatch.setattr(swarm, "LEARNED", {})
     monkeypatch.setattr(swarm, "HOVERING", {})
+    monkeypatch.setattr(swarm, "AMONG", {})
     text = swarm.PAGE.render(ResultCache(tmp_path, QUIET))
     assert all(f"| {setting}: random | 1.50 ± " in text for setting in swarm.SETTINGS)
     assert "| coverage: nearest landmark | 1.50 ± 0.95 | 50.0 ± 127.1 | 1.50 ± 0.95 | 50.0 ± 127.1 | 0.0 ± 0.0 | – |" in text

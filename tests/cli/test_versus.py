@@ -21,7 +21,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of two seeds with two checkpoints, and one that has just begun."""
+    """A run of two seeds with two checkpoints."""
     root = tmp_path_factory.mktemp("runs")
     common = ("train", "ippo", *GAME, *SMALL, f"runs={root}", "eval.final_episodes=4")
     assert console(*common, "name=trained", "algo.total_steps=128", "seeds=2", "checkpoint.every=0.5", "checkpoint.keep=3") == 0
@@ -52,7 +52,9 @@ def test_versus_writes_payoffs_and_ratings(runs, tmp_path, capsys):
         (["{run}"], "at least two players"),
         (["random", "script"], "at least two players, one of them a run"),
         (["{run}", "{run}"], "named twice"),
-        (["{run}", "nowhere"], "nowhere is not a run folder"),
+        (["{run}", "{run}/"], "named twice"),
+        (["{run}", "nowhere"], "there is no nowhere; players are"),
+        (["{run}", "{run}/checkpoints"], "is not a run folder"),
         (["{run}", "{run}@3"], "no checkpoint of update 3 but of 2, 4"),
         (["{run}", "script"], "RockPaperScissors has no script"),
         (["{run}", "random", "battle=3"], "battle'.*battles"),
@@ -68,4 +70,4 @@ def test_mistakes_are_one_line(runs, words, suggestion, capsys):
 
 def test_players_are_named_by_as_much_of_their_paths_as_tells_them_apart():
     assert short_names(["runs/ippo/first", "runs/ippo/first@4", "script"]) == ["first", "first@4", "script"]
-    assert short_names(["runs/ippo/first", "runs/qmix/first"]) == ["ippo/first", "qmix/first"]
+    assert short_names(["runs/ippo/first", "/runs/qmix/first"]) == ["ippo/first", "qmix/first"]

@@ -64,7 +64,7 @@ def test_seeds_are_averaged():
     mixed, rock = player(GAME, "mixed", PAPER, PAPER, SCISSORS), player(GAME, "rock", ROCK)
     found = versus.standing(["mixed", "rock"], matches.play_all(GAME, GAME.default_params, [mixed, rock], KEY, 60))
     assert found.payoff[0, 1] == pytest.approx(1 / 3)
-    assert found.low[0, 1] == -1.0
+    assert found.low[0, 1] < -0.9
     assert found.high[0, 1] == 1.0
     assert found.seeds == [3, 1]
 
@@ -127,6 +127,8 @@ def test_smax_mirrors_the_board():
     assert abs(found.first_side) < 0.15
     assert found.payoff[2, 1] > 0.9
     np.testing.assert_array_equal(results.won[2][0], results.lost[0][2].T)
+    np.testing.assert_array_equal(results.both_sides, [[True, True, False], [True, True, False], [False, False, False]])
+    assert -1.0 <= found.low[1, 2] <= -0.9 < found.high[1, 2] < -0.7  # of a player who lost nearly all
 
 
 def test_policies_of_self_play_lead_one_team():
@@ -147,8 +149,14 @@ def test_what_cannot_play_is_rejected():
         against(merge, player(GAME, "", 0).policy)
     with pytest.raises(UserError, match=r"Opponent\.of"):
         Against(GAME, opponent="runs/ippo")
-    with pytest.raises(UserError, match="leads 4 agents"):
+    with pytest.raises(UserError, match="controls 4 agents"):
         Against(GAME, opponent=player(Push(), "", 0).policy)
+    uneven = marljax.make("smax", scenario="5m_vs_6m")
+    with pytest.raises(UserError, match="unequal teams"):
+        matches.play_all(uneven, uneven.default_params, [matches.random_player(uneven)], KEY, 2)
+    led = against(GAME, player(GAME, "", 0).policy)
+    with pytest.raises(UserError, match="holds no weights"):
+        led.check_params(led.default_params)
     with pytest.raises(UserError, match="mixture"):
         Mixture.of([], size=3)
     with pytest.raises(UserError, match="shares"):

@@ -71,6 +71,27 @@ def test_nash_mixtures_of_random_games_cannot_be_exploited():
         assert payoffs.exploitability(payoff, payoffs.nash_average(payoff).shares) < 1e-4 * np.abs(payoff).max()
 
 
+def test_copies_get_equal_shares_and_change_no_values():
+    for seed in range(30):
+        random = np.random.default_rng(seed)
+        payoff = random.integers(-16, 17, (6, 6)) / 16
+        payoff = np.triu(payoff, 1) - np.triu(payoff, 1).T
+        copied = payoff[np.ix_([0, 1, 2, 3, 4, 5, 0, 0], [0, 1, 2, 3, 4, 5, 0, 0])]
+        once, thrice = payoffs.nash_average(payoff), payoffs.nash_average(copied)
+        np.testing.assert_allclose(thrice.shares[[6, 7]], thrice.shares[0], atol=2e-3, err_msg=str(seed))
+        assert payoffs.exploitability(copied, thrice.shares) < 1e-4
+        assert once.values.max() < 1e-4
+
+
+def test_noise_is_not_taken_for_cycles():
+    random, found = np.random.default_rng(0), []
+    for _ in range(200):
+        noise = np.triu(random.normal(0.0, 0.05, (5, 5)), 1)
+        rating = np.linspace(-0.15, 0.15, 5)
+        found.append(payoffs.cyclic_share(rating[:, None] - rating[None, :] + noise - noise.T, 0.05**2))
+    assert np.mean(found) < 0.03
+
+
 def test_cyclic_share():
     rating = np.array([3.0, 1.0, -2.0, 0.5])
     transitive = rating[:, None] - rating[None, :]
