@@ -58,9 +58,10 @@ def versus(arguments: Sequence[str]) -> int:
     if not runs or len(names) < 2:
         raise UserError("name at least two players, one of them a run: marljax versus runs/ippo_smax/first runs/ippo_smax/second")
     loaded = {run.text: load_run(run.folder, options, changes, run.update) for run in runs}
-    for name, trained in loaded.items():
-        if trained.update == 0:
-            raise UserError(f"{name} has not been trained; train it, or take random")
+    for run, trained in zip(runs, loaded.values(), strict=True):
+        which: Which = options.which if run.update is None else "last"
+        if not any(trained.update_of(index, which) for index in range(len(trained.settings.seeds))):
+            raise UserError(f"the {which} parameters of {run.text} are the untrained network's; train it, or take random")
     game = loaded[runs[0].text].settings
     matches.check_teams(game.base_env, SCRIPT in names)
     for run in runs[1:]:
@@ -88,7 +89,7 @@ def _parsed(arguments: Sequence[str]) -> tuple[list[str], VersusOptions, dict[st
     changes: dict[str, Any] = {}
     for text in arguments:
         key, equals, _ = text.partition("=")
-        if not equals or Path(text).exists() or Path(text.rpartition("@")[0]).is_dir():
+        if not equals or Path(text).exists() or ("@" in text and Path(text.rpartition("@")[0]).is_dir()):
             names.append(text)
         elif key in keys:
             overrides.append(text)

@@ -26,7 +26,7 @@ def output_stem(out: str, name: str) -> Path:
     path = Path(out)
     stem = path / name if path.is_dir() else path.with_suffix("") if path.suffix in (".md", ".csv", ".png", ".svg") else path
     if not stem.parent.is_dir() or not os.access(stem.parent, os.W_OK):
-        raise UserError(f"out={out}: there is no folder {stem.parent} that can be written to; choose another")
+        raise UserError(f"cannot write out={out}: there is no folder {stem.parent}, or it is protected; choose another")
     return stem
 
 

@@ -34,8 +34,7 @@ def payoff_picture(names: Sequence[str], payoff: np.ndarray, paths: Sequence[str
     figure = blank(height)
     figure.set_figwidth(max(height + 1.8, 5.5))
     axes = figure.subplots()
-    colours = LinearSegmentedColormap.from_list("payoff", (ORANGE, "#ffffff", BLUE))
-    colours.set_bad(GRID)  # of the diagonal
+    colours = LinearSegmentedColormap.from_list("payoff", (ORANGE, "#ffffff", BLUE)).with_extremes(bad=GRID)  # grey: the diagonal
     shown = np.ma.masked_where(np.eye(size, dtype=bool), payoff)
     image = axes.imshow(shown, cmap=colours, vmin=-1.0, vmax=1.0)
     for i, j in np.ndindex(size, size) if size <= NUMBERED else ():

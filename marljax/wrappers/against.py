@@ -50,6 +50,7 @@ class Against(Wrapper):
 
     items = None
     afterstates = False
+    one_team = property(lambda self: self)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,6 +30,7 @@ class Wrapper(Environment):
     action_space = _inherited("action_space")
     observation_space = _inherited("observation_space")
     teams = _inherited("teams")
+    one_team = _inherited("one_team")
     noop = _inherited("noop")
     items = _inherited("items")
     afterstates = _inherited("afterstates")

@@ -47,6 +47,7 @@ class Joint(Wrapper):
 
     num_agents = 1
     teams = (0,)
+    one_team = property(lambda self: self)
     items = None
     afterstates = False
     obs_layout = ()
