@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marljax.baselines.harness.result_cache import ResultCache
-from marljax.baselines.harness.tables import Page, Section, interval, markdown_table, mean_interval, policy_table, with_missing
+from marljax.baselines.harness.tables import Page, Section, interval, mean_interval, policy_table, with_missing
 from marljax.baselines.policies.collective import UNCONTROLLED, scripted_policies
 from marljax.core.types import EnvParams
 from marljax.envs.collective import Collective
+from marljax.reporting.tables import markdown_table
 
 EPISODES = 128  # frozen scenarios of the scripted and the learned policies
 BATCH = 32  # episodes of one program: a thousand particles each

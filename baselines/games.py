@@ -13,11 +13,12 @@ import numpy as np
 from flax import struct
 
 from marljax.baselines.harness.result_cache import ResultCache
-from marljax.baselines.harness.tables import Page, Section, markdown_table, with_missing
+from marljax.baselines.harness.tables import Page, Section, with_missing
 from marljax.core.environment import Environment
 from marljax.core.fields import option, param
 from marljax.core.spaces import Box, Discrete
 from marljax.core.types import Outcome, View
+from marljax.reporting.tables import markdown_table
 
 SEEDS = 10
 EPISODES = 32

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Columns, Page, Section, interval, markdown_table, policy_table, rate_spread
+from marljax.baselines.harness.tables import Columns, Page, Section, interval, policy_table, rate_spread
 from marljax.baselines.policies.merge import HUMAN, scripted_policies
 from marljax.config.settings import Settings
 from marljax.envs.merge import Merge
+from marljax.reporting.tables import markdown_table
 from marljax.utils import stats
 
 EPISODES = 1_000  # frozen scenarios per density

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from marljax.baselines.harness.measure import Row, call_time, run_in_process
-from marljax.baselines.harness.tables import markdown_table
 from marljax.baselines.policies.ride_dispatch import Worth, matching
 from marljax.baselines.rivals.ride_gym import STEPS, WARM_UP
 from marljax.envs.ride_dispatch import RideDispatch, RideParams
+from marljax.reporting.tables import markdown_table
 from marljax.training.evaluation import RandomPolicy
 from marljax.utils.assignment import METHODS, match
 

@@ -119,7 +119,8 @@ def race(log: Callable[[str], None]) -> Row:
 
 def page(seeds: Sequence[Row], devices: Sequence[Row], sweeps: Sequence[Row], racers: Mapping[str, float]) -> str:
     """``baselines/results/speed_seeds.md``."""
-    from marljax.baselines.harness.tables import describe_versions, markdown_table
+    from marljax.baselines.harness.tables import describe_versions
+    from marljax.reporting.tables import markdown_table
 
     single = seeds[0]["env_steps_per_s"]
     best, _ = max(zip(SEEDS, seeds, strict=True), key=lambda pair: pair[1]["env_steps_per_s"])

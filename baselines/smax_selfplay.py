@@ -14,14 +14,16 @@ import numpy as np
 
 import marljax
 from marljax.baselines.harness.result_cache import Metrics, ResultCache, result_config, suite_key
-from marljax.baselines.harness.tables import markdown_table, with_missing
+from marljax.baselines.harness.tables import with_missing
 from marljax.config.settings import Settings
 from marljax.envs.smax import Opponent, Smax
 from marljax.errors import UserError
+from marljax.reporting.tables import markdown_table
 from marljax.training import evaluation, mesh, runner
 from marljax.training.evaluation import Evaluator, LearnedPolicy
 from marljax.training.trainer import Trainer
 from marljax.utils import stats
+from marljax.wrappers.against import against
 
 CONFIDENCE = 0.99  # of the interval that decides which side is stronger
 OUTCOMES = ("won", "lost")  # of a battle, for the left team; a draw is neither
@@ -132,8 +134,8 @@ def play_battles(run: Settings, params: Any, battles: int) -> tuple[dict[str, An
     The battles of a seed start alike in every entry, those of different seeds do not.
     """
     # the left team alone as agents; with equal teams the policies of self-play fit
-    left = dataclasses.replace(cast(Smax, run.env), mode="scripted")
-    env = dataclasses.replace(left, mode="learned", opponent=Opponent.of(run.algorithm, left, run.config))
+    left = run.env.one_team
+    env = against(run.env, Opponent.of(run.algorithm, run.env, run.config))
     keys = jax.random.split(suite_key(), run.run.seeds)
 
     def play(own: Any, other: Any, key: jax.Array) -> dict[str, jax.Array]:

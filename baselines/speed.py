@@ -29,10 +29,11 @@ from marljax.baselines import ride_dispatch_speed, scaling
 from marljax.baselines.harness import measure
 from marljax.baselines.harness.measure import BASELINES, Row, Sizes, run_in_process
 from marljax.baselines.harness.result_cache import RESULTS, file_name
-from marljax.baselines.harness.tables import describe_versions, markdown_table, write_report
+from marljax.baselines.harness.tables import describe_versions, write_report
 from marljax.config import compose
 from marljax.envs.smax.units import PUBLISHED
 from marljax.errors import UserError
+from marljax.reporting.tables import markdown_table
 
 ROUNDS = 3  # of a comparison, ours and the baseline in turn
 SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (4, 8, 16), 4)}

@@ -1,6 +1,6 @@
 """Scripted and learned policies on ``swarm``: ``python baselines/swarm.py [table …]`` writes baselines/results/swarm.md."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,18 +100,20 @@ def steps_until_near(run: Settings, folder: Path) -> Metrics:
     for near in NEAR:
         steps = next((row["env_steps"] for row in rows if row["eval_distance"] < near), np.inf)
         found[f"until {near}"] = steps / 1e6
-    return {metric: {"mean": [value], "std": [0.0], "count": 1} for metric, value in found.items()}
+    return of_one_seed(found)
+
+
+def of_one_seed(values: Mapping[str, float]) -> Metrics:
+    """Numbers that describe the run of one seed."""
+    return {name: {"mean": [value], "std": [0.0], "count": 1} for name, value in values.items()}
 
 
 def hovering_table(cache: ResultCache) -> str:
     """How soon a drone alone hovers."""
     results = []
     for title, (algo, overrides) in HOVERING.items():
-        seeds = [
-            cache.trained(f"hovering {title} seed {seed}", algo, [*HOVER, *overrides, f"seed={seed}"], steps_until_near)
-            for seed in range(SEEDS)
-        ]
-        results.append((title, result_cache.join_seeds(seeds)))
+        metrics = cache.trained_by_seed(f"hovering {title}", algo, [*HOVER, *overrides], steps_until_near, SEEDS)
+        results.append((title, metrics))
     columns = {f"10⁶ steps until < {near} m": steps_interval(f"until {near}") for near in NEAR}
     return policy_table("", columns | {"m to the goal, at the end": interval("distance", places=2)}, results)
 
@@ -122,23 +124,17 @@ def success_over_training(run: Settings, folder: Path) -> Metrics:
     rows = [row for row in read_rows(folder) if "eval_success" in row]
     found = {}
     for share in QUARTERS:
-        until = [row["eval_success"] for row in rows if row["env_steps"] <= share * run.config.total_steps + run.config.num_envs]
+        until = [row["eval_success"] for row in rows if row["env_steps"] <= share * run.config.total_steps]
         found[f"success {share}"] = float(np.mean(until[-4:]))
-    curve = {name: {"mean": [value], "std": [0.0], "count": 1} for name, value in found.items()}
-    return curve | result_cache.play_learned(run, folder, EPISODES, BATCH, "last")
+    return of_one_seed(found) | result_cache.play_learned(run, folder, EPISODES, BATCH, "last")
 
 
 def pillars_table(cache: ResultCache) -> str:
     """What attention and collision replay add among pillars, over training and at its end."""
     results = []
     for title, overrides in AMONG.items():
-        seeds = [
-            cache.trained(
-                f"pillars {title} seed {seed}", ALGORITHM, [*PILLARS, *overrides, f"seed={seed}"], success_over_training
-            )
-            for seed in range(SEEDS)
-        ]
-        results.append((title, result_cache.join_seeds(seeds)))
+        metrics = cache.trained_by_seed(f"pillars {title}", ALGORITHM, [*PILLARS, *overrides], success_over_training, SEEDS)
+        results.append((title, metrics))
     columns = {f"success up to {share:.0%}, %": interval(f"success {share}", scale=100) for share in QUARTERS}
     final = {f"at the end: {name}": column for name, column in COLUMNS.items() if name not in ("return", "deadlock, %")}
     return policy_table("", columns | final, results)

@@ -14,9 +14,10 @@ import numpy as np
 import marljax
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
-from marljax.baselines.harness.tables import Columns, interval, markdown_table, mean_interval
+from marljax.baselines.harness.tables import Columns, interval, mean_interval
 from marljax.core.environment import Environment
 from marljax.errors import UserError
+from marljax.reporting.tables import markdown_table
 from marljax.training import mesh
 from marljax.training.evaluation import Evaluator, RandomPolicy, ScriptedPolicy
 from marljax.training.trainer import Trainer

@@ -1,6 +1,7 @@
 """Results of tables: computed once, kept in files."""
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -122,9 +123,21 @@ class ResultCache:
     ) -> Metrics | None:
         """``learned`` with a run and a result for each of ``seeds`` seeds 0, 1, …: for long trainings, because under ``vmap``
         over seeds the first states of episodes are computed in every step."""
+        play = functools.partial(play_learned, episodes=episodes, batch=batch, which=which)
+        return self.trained_by_seed(name, algo, overrides, play, seeds, {"episodes": episodes, "which": which})
+
+    def trained_by_seed(
+        self,
+        name: str,
+        algo: str,
+        overrides: Sequence[str],
+        measure: Callable[[Settings, Path], Metrics],
+        seeds: int,
+        about: Mapping[str, Any] = {},
+    ) -> Metrics | None:
+        """``trained`` with a run and a result for each of ``seeds`` seeds 0, 1, …."""
         results = [
-            self.learned(f"{name} seed {seed}", algo, [*overrides, f"seed={seed}"], episodes, batch, which)
-            for seed in range(seeds)
+            self.trained(f"{name} seed {seed}", algo, [*overrides, f"seed={seed}"], measure, about) for seed in range(seeds)
         ]
         return join_seeds(results)
 

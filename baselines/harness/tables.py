@@ -17,7 +17,7 @@ from marljax.baselines.harness.result_cache import RESULTS, Metrics, ResultCache
 from marljax.cli.train import enable_compilation_cache
 from marljax.errors import UserError
 from marljax.io.files import replacing
-from marljax.reporting.tables import markdown_table as markdown_table
+from marljax.reporting.tables import markdown_table
 from marljax.utils import stats
 
 Table = Callable[[ResultCache], str]  # the text of one table from its results

@@ -86,8 +86,7 @@ def evaluate(arguments: Sequence[str]) -> int:
 def load_run(folder: Path, options: PolicyOptions, changes: dict[str, Any], update: int | None = None) -> Loaded:
     """The trained policies of a run, or those of a checkpoint, with changes to its environment."""
     enable_compilation_cache()
-    which: Which = options.which if update is None else "last"
-    loaded = load.load_replicas(folder, which, options.trial, options.trust, changes, update)
+    loaded = load.load_replicas(folder, options.which, options.trial, options.trust, changes, update)
     for line in loaded.warnings:
         print(f"warning: {line}", file=sys.stderr)
     env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}

@@ -57,13 +57,13 @@ def versus(arguments: Sequence[str]) -> int:
     runs = [_named(name) for name in names if name not in (SCRIPT, RANDOM)]
     if not runs or len(names) < 2:
         raise UserError("name at least two players, one of them a run: marljax versus runs/ippo_smax/first runs/ippo_smax/second")
-    loaded = {run.text: load_run(run.folder, options, changes, run.update) for run in runs}
-    for run, trained in zip(runs, loaded.values(), strict=True):
-        which: Which = options.which if run.update is None else "last"
-        if not any(trained.update_of(index, which) for index in range(len(trained.settings.seeds))):
-            raise UserError(f"the {which} parameters of {run.text} are the untrained network's; train it, or take random")
+    loaded = {}
+    for run in runs:
+        own = options if run.update is None else dataclasses.replace(options, which="last")
+        trained = loaded[run.text] = load_run(run.folder, own, changes, run.update)
+        if not any(trained.update_of(index, own.which) for index in range(len(trained.settings.seeds))):
+            raise UserError(f"the {own.which} parameters of {run.text} are the untrained network's; train it, or take random")
     game = loaded[runs[0].text].settings
-    matches.check_teams(game.base_env, SCRIPT in names)
     for run in runs[1:]:
         other = loaded[run.text].settings
         matches.check_same_game(game.base_env, game.env_params, other.base_env, other.env_params, run.text)

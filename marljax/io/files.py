@@ -17,14 +17,15 @@ from marljax.errors import UserError
 
 DRAFT = ".writing-"  # prefix of unfinished files and folders; a killed process leaves them behind
 CHECKSUM = "checksum"  # key under which a JSON file stores the checksum of everything else in it
+REPORT = (".md", ".csv", ".png", ".svg")  # the files of a report
 drafts: set[Path] = set()  # being written; a process that exits at once removes them
 
 
 def output_stem(out: str, name: str) -> Path:
-    """The files of an option ``out`` without their ending: ``name`` in it if it is a folder; ``UserError`` where they cannot be
-    written, before anything is computed for them."""
+    """The files of a report at ``out`` without their ending, ``name`` in it if it is a folder; ``UserError`` where they cannot be
+    written."""
     path = Path(out)
-    stem = path / name if path.is_dir() else path.with_suffix("") if path.suffix in (".md", ".csv", ".png", ".svg") else path
+    stem = path / name if path.is_dir() else path.with_suffix("") if path.suffix in REPORT else path
     if not stem.parent.is_dir() or not os.access(stem.parent, os.W_OK):
         raise UserError(f"cannot write out={out}: there is no folder {stem.parent}, or it is protected; choose another")
     return stem

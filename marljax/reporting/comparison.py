@@ -13,7 +13,7 @@ from rich.table import Table
 
 from marljax.config.convert import format_value
 from marljax.errors import UserError, unknown
-from marljax.io.files import replacing
+from marljax.io.files import REPORT, replacing
 from marljax.io.run_folder import Which
 from marljax.reporting.groups import Group, StoredRun, differing
 from marljax.reporting.stored import RETURNS, Display, main_metric
@@ -26,7 +26,6 @@ from marljax.viz import comparison as picture
 from marljax.viz import learning_curve
 from marljax.viz.learning_curve import EVALUATED
 
-SUFFIXES = (".md", ".csv", ".png", ".svg")  # of the files of a comparison
 NO_INTERVAL = (float("nan"), float("nan"))
 NAMED = 4  # groups up to which the title of a page lists them
 MATRIX = 12  # groups up to which each is compared with each; of more, each with the first
@@ -217,7 +216,7 @@ def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
 
 def write(compared: Comparison, stem: Path, command: str) -> None:
     """``<stem>.md``, ``.csv``, ``.png`` and ``.svg``; raises ``UserError`` where they cannot be written."""
-    paths = {kind: stem.with_name(f"{stem.name}{kind}") for kind in SUFFIXES}
+    paths = {kind: stem.with_name(f"{stem.name}{kind}") for kind in REPORT}
     for kind, text in ((".csv", _csv(compared)), (".md", _markdown(compared, command, paths[".png"].name))):
         with replacing(paths[kind]) as draft:
             draft.write_text(text, encoding="utf-8")

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from marljax.io.files import replacing
+from marljax.io.files import REPORT, replacing
 from marljax.reporting.tables import markdown_table
 from marljax.training.matches import Results
 from marljax.training.progress import FEWEST_SEEDS
@@ -24,7 +24,6 @@ from marljax.version import __version__
 from marljax.viz.payoff_matrix import payoff_picture
 
 SHOWN = 8  # players up to which the table on the screen has their payoffs
-SUFFIXES = (".md", ".csv", ".png", ".svg")
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
 DRAWN = 0.1  # share of draws from which ratings take them as outcomes of their own
 METHOD = f"""Every pair of players, also a player and itself, meets in the same scenarios, half of the battles on either side; a
@@ -177,7 +176,7 @@ def payoff_rows(found: Standing) -> list[list[str]]:
 
 def write(found: Standing, stem: Path, task: str, command: str) -> None:
     """``<stem>.md``, ``.csv``, ``.png`` and ``.svg``; raises ``UserError`` where they cannot be written."""
-    paths = {kind: stem.with_name(f"{stem.name}{kind}") for kind in SUFFIXES}
+    paths = {kind: stem.with_name(f"{stem.name}{kind}") for kind in REPORT}
     sequence = order(found)
     sections = [
         f"# Who beats whom on {task}",

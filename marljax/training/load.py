@@ -167,8 +167,8 @@ def load_replicas(
     """Parameters of every seed of a run, or of one setting of a sweep.
 
     The last parameters are used as the best of a seed that was never evaluated. ``update`` chooses an older checkpoint than the
-    newest, with ``which="last"``. ``trust`` and ``repeated``, settings by key from
-    the user, are arguments of ``trust.read_config``.
+    newest, with ``which="last"``. ``trust`` and ``repeated``, settings by key from the user, are arguments of
+    ``trust.read_config``.
     """
     if which not in ("best", "last"):
         raise UserError(f"which={which} is not known; choose best or last")

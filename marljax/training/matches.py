@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from marljax.config.hyperparameters import traced_names
@@ -21,7 +20,7 @@ from marljax.errors import UserError
 from marljax.training.evaluation import MAX_STEPS, RandomPolicy, play
 from marljax.training.load import Loaded
 from marljax.utils.pytrees import named_leaves
-from marljax.wrappers.against import check_two_teams, lead, opponent_params
+from marljax.wrappers.against import check_two_teams, joint_action, lead, opponent_params, sides
 
 AT_ONCE = 64  # battles that are played together where rounds have fewer
 
@@ -189,16 +188,14 @@ def _match(
         return env.one_team, env_params, alone, left.initial_carry()
     if (game := env.against(right)) is not None:
         return game, opponent_params(game, env_params, other), alone, left.initial_carry()
-    teams = np.array(env.teams)
-    sides = [np.flatnonzero(teams == team) for team in sorted({*env.teams})]
+    agents = sides(env)
 
     def both(key: jax.Array, state: Any, seen: TimeStep, carry: Any) -> tuple[jax.Array, Any]:
         del state
         key_left, key_right = jax.random.split(key)
-        first, memory = lead(left, own, sides[0], seen, carry[0], key_left)
-        second, other_memory = lead(right, other, sides[1], seen, carry[1], key_right)
-        action = jnp.zeros((len(teams), *first.shape[1:]), first.dtype).at[sides[0]].set(first).at[sides[1]].set(second)
-        return action, (memory, other_memory)
+        first, memory = lead(left, own, agents[0], seen, carry[0], key_left)
+        second, other_memory = lead(right, other, agents[1], seen, carry[1], key_right)
+        return joint_action(agents, first, second), (memory, other_memory)
 
     return env, env_params, both, (left.initial_carry(), right.initial_carry())
 

@@ -59,22 +59,19 @@ class Against(Wrapper):
             raise UserError(
                 f"opponent={short_repr(self.opponent)}; give an Opponent, such as Opponent.of(algorithm, env, config)"
             )
-        needed, led = (self.env.num_agents, len(self._others)), self.opponent.env.num_agents
+        needed, led = (self.env.num_agents, len(self._sides[1])), self.opponent.env.num_agents
         if led not in needed:
             raise UserError(f"opponent controls {led} agents; give one for {' or '.join(map(str, sorted({*needed})))}")
 
     @property
-    def _own(self) -> np.ndarray:
-        """[M] indices of the team that plays."""
-        return np.flatnonzero(np.array(self.env.teams) == sorted({*self.env.teams})[self.team])
-
-    @property
-    def _others(self) -> np.ndarray:
-        return np.setdiff1d(np.arange(self.env.num_agents), self._own)
+    def _sides(self) -> tuple[np.ndarray, np.ndarray]:
+        """Indices [M] of the team that plays, and of the other."""
+        own, others = sides(self.env)[:: -1 if self.team else 1]
+        return own, others
 
     @property
     def num_agents(self) -> int:
-        return len(self._own)
+        return len(self._sides[0])
 
     @property
     def teams(self) -> tuple[int, ...]:
@@ -131,21 +128,32 @@ class Against(Wrapper):
         self, key: jax.Array, state: AgainstState, action: jax.Array, env_params: AgainstParams
     ) -> tuple[AgainstState, Outcome]:
         key_env, key_opponent = jax.random.split(key)
-        others = self._others
+        own, others = self._sides
         outcome = Outcome(jnp.zeros(self.env.num_agents), jnp.array(False), jnp.array(False))
         seen = timestep(self.env.observe(state.env, env_params.env), outcome, state.first)
         replies, memory = lead(self.opponent, env_params.opponent, others, seen, state.memory, key_opponent)
-        joint = jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype)
-        joint = joint.at[self._own].set(action).at[others].set(replies)
+        joint = joint_action((own, others), action, replies)
         after, outcome = self.env.transition(key_env, state.env, joint, env_params.env)
-        earned = state.earned + jnp.stack([jnp.sum(outcome.reward[agents]) for agents in (self._own, others)])
-        return AgainstState(after, jnp.array(False), memory, earned), outcome._replace(reward=outcome.reward[self._own])
+        earned = state.earned + jnp.stack([jnp.sum(outcome.reward[agents]) for agents in (own, others)])
+        return AgainstState(after, jnp.array(False), memory, earned), outcome._replace(reward=outcome.reward[own])
 
     def observe(self, state: AgainstState, env_params: AgainstParams) -> View:
         view = self.env.observe(state.env, env_params.env)
-        own, other = state.earned / np.array([len(self._own), len(self._others)])
+        own, other = state.earned / np.array([len(agents) for agents in self._sides])
         metrics = view.metrics | {"won": (own > other).astype(float), "lost": (own < other).astype(float)}
-        return of_agents(view, self._own)._replace(metrics=metrics)
+        return of_agents(view, self._sides[0])._replace(metrics=metrics)
+
+
+def sides(env: Environment) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the agents of the first team of two, and of the second."""
+    teams = np.array(env.teams)
+    first, second = (np.flatnonzero(teams == team) for team in sorted({*env.teams}))
+    return first, second
+
+
+def joint_action(agents: tuple[np.ndarray, np.ndarray], own: jax.Array, others: jax.Array) -> jax.Array:
+    """[A, …] the actions of all agents from those of two teams with these indices."""
+    return jnp.concatenate([own, others.astype(own.dtype)])[np.argsort(np.concatenate(agents))]
 
 
 def lead(policy: Opponent, weights: Any, agents: np.ndarray, seen: TimeStep, carry: Any, key: jax.Array) -> tuple[jax.Array, Any]:

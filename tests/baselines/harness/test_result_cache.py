@@ -10,8 +10,9 @@ from rich.console import Console
 from marljax import UserError
 from marljax.baselines.harness import result_cache
 from marljax.baselines.harness.result_cache import ResultCache, summarise
-from marljax.baselines.harness.tables import markdown_table, mean_interval, partial_table, rate_interval, rate_spread
+from marljax.baselines.harness.tables import mean_interval, partial_table, rate_interval, rate_spread
 from marljax.envs.collective import Collective
+from marljax.reporting.tables import markdown_table
 from marljax.utils import stats
 
 QUIET = Console(quiet=True)
