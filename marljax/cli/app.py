@@ -23,6 +23,7 @@ USAGE = """usage:
   marljax runs [folder] [key=value …]                  list runs: algorithm, environment, steps, result, age
   marljax compare <run folder> … [key=value …]         compare runs: intervals, probability of improvement, curves
   marljax versus <run folder> … [script random]        play runs of a game of two teams against each other: payoffs, ratings
+  marljax exploit <run folder> [key=value …]           train best responses to a run: how far it can be beaten
   marljax new env | algo <name>                        write a file to start an environment or algorithm of your own from
   marljax <command> --help                             list the settings of a command
 """
@@ -102,14 +103,18 @@ def run_command(arguments: Sequence[str]) -> int:
         from marljax.cli.compare import compare
 
         return compare(others)
-    if command not in ("info", "evaluate", "replay", "plot", "versus"):
-        known = ["train", "info", "evaluate", "replay", "compile", "plot", "runs", "compare", "versus", "new"]
+    if command not in ("info", "evaluate", "replay", "plot", "versus", "exploit"):
+        known = ["train", "info", "evaluate", "replay", "compile", "plot", "runs", "compare", "versus", "exploit", "new"]
         raise unknown("command", command, known)
     find_own_modules()
     if command == "versus":
         from marljax.cli.versus import versus
 
         return versus(others)
+    if command == "exploit":
+        from marljax.cli.exploit import exploit
+
+        return exploit(others)
     if command == "info":
         from marljax.cli.info import info
 

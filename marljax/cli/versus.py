@@ -4,11 +4,11 @@ import dataclasses
 import re
 import shlex
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marljax.cli.evaluate import ALGO_TARGET, PolicyOptions, load_run
+from marljax.cli.evaluate import ALGO_TARGET, Options, PolicyOptions, load_run
 from marljax.cli.exit_status import reject_flags
 from marljax.cli.help import explained
 from marljax.config import compose, convert
@@ -18,6 +18,7 @@ from marljax.io import run_folder, terminal
 from marljax.io.files import output_stem
 from marljax.io.run_folder import Which
 from marljax.training import evaluation, matches, policy_file
+from marljax.training.load import Loaded
 from marljax.training.matches import Player
 
 SCRIPT, RANDOM = "script", "random"
@@ -35,7 +36,7 @@ class VersusOptions(PolicyOptions):
     out: str = option("versus", help="files to write, without their ending, or a folder for versus.md and the others")
 
 
-class _Named(NamedTuple):
+class Named(NamedTuple):
     """A run as it was typed."""
 
     text: str
@@ -47,26 +48,18 @@ def versus(arguments: Sequence[str]) -> int:
     """Prints and writes who beats whom."""
     if explained(arguments, "versus <run folder> … [key=value …]", MEANING, VersusOptions, "env.<key>=…"):
         return 0
-    names, options, changes = _parsed(arguments)
+    names, options, changes = parsed(arguments, VersusOptions)
     stem = output_stem(options.out, "versus")
 
     from marljax.reporting import stored, versus
     from marljax.training.progress import print_line
 
     screen = terminal.screen()
-    runs = [_named(name) for name in names if name not in (SCRIPT, RANDOM)]
+    runs = [named(name) for name in names if name not in (SCRIPT, RANDOM)]
     if not runs or len(names) < 2:
         raise UserError("name at least two players, one of them a run: marljax versus runs/ippo_smax/first runs/ippo_smax/second")
-    loaded = {}
-    for run in runs:
-        own = options if run.update is None else dataclasses.replace(options, which="last")
-        trained = loaded[run.text] = load_run(run.folder, own, changes, run.update)
-        if not any(trained.update_of(index, own.which) for index in range(len(trained.settings.seeds))):
-            raise UserError(f"the {own.which} parameters of {run.text} are the untrained network's; train it, or take random")
+    loaded = load_players(runs, options, changes)
     game = loaded[runs[0].text].settings
-    for run in runs[1:]:
-        other = loaded[run.text].settings
-        matches.check_same_game(game.base_env, game.env_params, other.base_env, other.env_params, run.text)
     special = {SCRIPT: Player(SCRIPT, None), RANDOM: matches.random_player(game.base_env)}
     players = [special.get(name) or matches.trained_player(name, loaded[name], options.greedy) for name in names]
     task = stored.scenario(game.tree)
@@ -81,10 +74,12 @@ def versus(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[list[str], VersusOptions, dict[str, Any]]:
-    """The players, the options, and by key the changes to the environment."""
+def parsed(
+    arguments: Sequence[str], kind: type[Options], groups: Sequence[str] = ("env.",)
+) -> tuple[list[str], Options, dict[str, Any]]:
+    """The players, the options, and by key the settings of other ``groups``."""
     reject_flags(arguments)
-    keys = convert.names(VersusOptions)
+    keys = convert.names(kind)
     names, overrides = [], []
     changes: dict[str, Any] = {}
     for text in arguments:
@@ -93,14 +88,27 @@ def _parsed(arguments: Sequence[str]) -> tuple[list[str], VersusOptions, dict[st
             names.append(text)
         elif key in keys:
             overrides.append(text)
-        elif key.startswith("env.") or key == ALGO_TARGET:
+        elif key.startswith(tuple(groups)) or key == ALGO_TARGET:
             changes |= compose.parse([text])
         else:
-            raise unknown("option", key, [*keys, "env.<key>"])
+            raise unknown("option", key, [*keys, *(f"{group}<key>" for group in groups)])
     places = [name if name in (SCRIPT, RANDOM) else str(Path(name).resolve()) for name in names]
     if twice := [name for name, place in zip(names, places, strict=True) if places.count(place) > 1]:
         raise UserError(f"{twice[-1]} is named twice; every player plays itself anyway")
-    return names, convert.build(VersusOptions, "", compose.parse(overrides)), changes
+    return names, convert.build(kind, "", compose.parse(overrides)), changes
+
+
+def load_players(runs: Sequence[Named], options: PolicyOptions, changes: Mapping[str, Any]) -> dict[str, Loaded]:
+    """The trained policies of runs by how these were typed; ``UserError`` unless all play one game."""
+    loaded: dict[str, Loaded] = {}
+    for run in runs:
+        own = options if run.update is None else dataclasses.replace(options, which="last")
+        trained = loaded[run.text] = load_run(run.folder, own, dict(changes), run.update)
+        if not any(trained.update_of(index, own.which) for index in range(len(trained.settings.seeds))):
+            raise UserError(f"the {own.which} parameters of {run.text} are the untrained network's; train it, or take random")
+        game, other = loaded[runs[0].text].settings, trained.settings
+        matches.check_same_game(game.base_env, game.env_params, other.base_env, other.env_params, run.text)
+    return loaded
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -111,7 +119,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     return [str(Path(*part[-depth:])) for part in parts]
 
 
-def _named(text: str) -> _Named:
+def named(text: str) -> Named:
     """A run folder, with ``@<update>`` for one of its checkpoints."""
     found = None if Path(text).exists() else re.fullmatch(r"(.+)@(\d+)", text)
     folder, update = (Path(found[1]), int(found[2])) if found else (Path(text), None)
@@ -121,4 +129,4 @@ def _named(text: str) -> _Named:
         run_folder.read_config(folder)  # an error if it is none, before the heavy imports
     elif update is not None:
         raise UserError(f"{folder} is a policy file and has no checkpoints; leave @{update} out")
-    return _Named(text, folder, update)
+    return Named(text, folder, update)

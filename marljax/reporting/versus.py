@@ -68,7 +68,7 @@ def standing(names: Sequence[str], results: Results) -> Standing:
         if j < i:
             first, second = (results.won[a][b] - results.lost[a][b] for a, b in ((i, j), (j, i)))
             decided = (results.won[i][j] + results.lost[i][j] + (results.won[j][i] + results.lost[j][i]).T) / 2
-            found = _interval((first - second.T) / 2, decided, battles, rng)
+            found = payoff_interval((first - second.T) / 2, decided, battles, rng)
             payoff[i, j], low[i, j], high[i, j] = found
             payoff[j, i], low[j, i], high[j, i] = -found.value, -found.high, -found.low
     nash, others = payoffs.nash_average(payoff), ~np.eye(size, dtype=bool)
@@ -94,7 +94,7 @@ def standing(names: Sequence[str], results: Results) -> Standing:
     )
 
 
-def _interval(payoff: np.ndarray, decided: np.ndarray, battles: int, rng: np.random.Generator) -> Estimate:
+def payoff_interval(payoff: np.ndarray, decided: np.ndarray, battles: int, rng: np.random.Generator) -> Estimate:
     """The mean of payoffs [S_i, S_j] of pairs of seeds, with the errors of the seeds and of the battles; ``decided`` are the
     shares of battles that were not drawn."""
     value = float(payoff.mean())

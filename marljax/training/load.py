@@ -48,7 +48,12 @@ class TrainedPolicy(LearnedPolicy):
 
 
 def load(
-    run: str | Path, seed: int | None = None, which: Which = "best", trial: int | None = None, trust: bool = False
+    run: str | Path,
+    seed: int | None = None,
+    which: Which = "best",
+    trial: int | None = None,
+    trust: bool = False,
+    update: int | None = None,
 ) -> TrainedPolicy:
     """The policy of a run folder, ``policy = marljax.load("runs/mappo_merge/…")``, or of a file.
 
@@ -60,16 +65,20 @@ def load(
         trial: number of a setting of a sweep; by default the best.
         trust: lets a run that was not trained on this machine by this user import the ``env.target`` of its configuration, which
             may run any code.
+        update: of an older checkpoint, with its last parameters whatever ``which`` says; by default the newest.
 
     Raises:
-        UserError: where the folder is not a run's, its checkpoints are damaged or of another version of the environment, or its
-            configuration was edited.
+        UserError: where the folder is not a run's, its checkpoints are damaged or of another version of the environment, its
+            configuration was edited, or it has no checkpoint of that update.
 
     Warns of a damaged checkpoint that is skipped, and where the best parameters are those of the untrained network (update 0).
     """
     if not isinstance(run, str | Path):
         raise UserError(f"{short_repr(run)} is not a run folder; give its path, such as load('runs/mappo_merge/…')")
-    replicas = load_replicas(Path(run), which, trial, trust)
+    which = which if update is None else "last"
+    if update is not None and policy_file.is_policy_file(Path(run)):
+        raise UserError(f"{run} is a policy file and has no checkpoints; leave update out")
+    replicas = load_replicas(Path(run), which, trial, trust, update=update)
     for line in replicas.warnings:
         warnings.warn(line, stacklevel=2)
     index = replicas.index_of(seed, Path(run))

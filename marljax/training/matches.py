@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -57,10 +58,14 @@ def trained_player(name: str, loaded: Loaded, greedy: bool = False) -> Player:
     chosen = loaded.settings
     if chosen.env.num_agents != chosen.base_env.num_agents:
         raise UserError(f"{name}: {chosen.algo} controls all agents as one; name runs of other algorithms")
-    # Acting depends on no traced hyperparameter: with the defaults runs that differ in these alone share programs.
-    usual = {name: getattr(type(chosen.config)(), name) for name in traced_names(type(chosen.config))}
-    policy = Opponent.of(chosen.algorithm, chosen.env, chosen.config.replace(**usual), greedy)
-    return Player(name, policy, loaded.params, len(chosen.seeds))
+    return Player(name, acting(chosen.algorithm, chosen.env, chosen.config, greedy), loaded.params, len(chosen.seeds))
+
+
+def acting(algorithm: ModuleType, env: Environment, config: Any, greedy: bool = False) -> Opponent:
+    """The policies of an algorithm. Acting depends on no traced hyperparameter: with the defaults of these, runs that differ in
+    them alone share programs."""
+    usual = {name: getattr(type(config)(), name) for name in traced_names(type(config))}
+    return Opponent.of(algorithm, env, config.replace(**usual), greedy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +135,7 @@ def play_all(
         )
         report(f"{left.name} against {right.name}")
         count = each if right.policy else 2 * each  # all on this side
-        found = _rates(env, left.policy, right.policy, count, rounds, env_params, own, other, key)
+        found = play_rounds(env, left.policy, right.policy, count, env_params, own, other, jax.random.split(key, rounds))
         for rates, by_round in zip((won, lost), found, strict=True):
             rates[i][j] = np.reshape(np.bincount(paired, by_round) / np.bincount(paired), (left.seeds, right.seeds))
     for (i, left), j in itertools.product(enumerate(players), range(len(players))):
@@ -140,38 +145,51 @@ def play_all(
     return Results(won, lost, 2 * rounds * each, able[:, None] & able[None, :])
 
 
-def check_teams(env: Environment, script: bool = False) -> None:
-    """Raises ``UserError`` unless a player can control either of two teams, and where a script should and there is none."""
+def has_script(env: Environment) -> bool:
+    """Whether a script controls the second team where no player does; raises ``UserError`` for unequal teams."""
     try:
-        one_sided = env.against(random_player(env).policy) is not None
+        return env.against(random_player(env).policy) is not None
     except UserError as error:
         raise UserError(f"{type(env).__name__} has unequal teams, so no player can control both sides; {error}") from error
-    if not one_sided:
+
+
+def check_teams(env: Environment, script: bool = False) -> None:
+    """Raises ``UserError`` unless a player can control either of two teams, and where a script should and there is none."""
+    if not has_script(env):
         check_two_teams(env)
         if script:
             raise UserError(f"{type(env).__name__} has no script that controls a team; leave script out")
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _rates(
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def play_rounds(
     env: Environment,
     left: Opponent,
     right: Opponent | None,
     battles: int,
-    rounds: int,
     env_params: EnvParams,
     left_params: Any,
     right_params: Any,
-    key: jax.Array,
+    keys: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """[P] rates of battles that the left player won and lost, one round after the other; params are [P, …]."""
+    """[P] rates of battles that the left policy, on the first side, won and lost, one round after the other.
+
+    Args:
+        env: the game.
+        left: the policies on the first side, of one architecture.
+        right: those on the second; None for the environment's script.
+        battles: in every round.
+        env_params: of the game.
+        left_params: [P, …] weights.
+        right_params: [P, …] weights; of a script anything.
+        keys: [P], each of which fixes the scenarios of a round.
+    """
 
     def play_round(inputs: tuple[jax.Array, Any, Any]) -> tuple[jax.Array, jax.Array]:
         key, own, other = inputs
         game, params, act, carry = _match(env, env_params, left, right, own, other)
         return outcome(play(game, params, act, carry, key, battles, MAX_STEPS))
 
-    keys = jax.random.split(key, rounds)
     return jax.lax.map(play_round, (keys, left_params, right_params), batch_size=max(1, AT_ONCE // battles))
 
 

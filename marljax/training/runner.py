@@ -365,7 +365,7 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
             given = starting_params(settings, replicas.state.learner.params)
             for line in (*(f"warning: {warning}" for warning in given.warnings), given.line):
                 print_line(console, line)
-            replicas, origin = with_params(settings, replicas, given.params), {"init_from": given.record}
+            replicas, origin = trainer.with_params(replicas, given.params), {"init_from": given.record}
         params = distributed.fetch(replicas.state.learner.params)
         best = Best(params, np.full(count, -np.inf, np.float32), np.zeros(count, np.int32))
         return Run(settings, folder, trainer, replicas, best, 0, np.zeros(count), origin)
@@ -384,14 +384,6 @@ def start(settings: Settings, folder: Path, trainer: Trainer, console: Console) 
         distributed.first_writes(lambda: lengthen(folder, settings))
         origin = {"extended_from": steps}
     return Run(settings, folder, trainer, restored.tree.replicas, best, restored.update, np.zeros(count), origin)
-
-
-def with_params(settings: Settings, replicas: Replicas, params: Any) -> Replicas:
-    """New replicas with the parameters [S, …] of trained ones, and an optimiser and counters of their own."""
-    learner = replicas.state.learner
-    placed = jax.tree.map(lambda value, like: distributed.place(value, like.sharding), params, learner.params)
-    replace = getattr(settings.algorithm, "with_params", lambda learner, params: learner.replace(params=params))
-    return replicas.replace(state=replicas.state._replace(learner=replace(learner, placed)))
 
 
 def lengthen(folder: Path, settings: Settings) -> None:

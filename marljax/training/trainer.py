@@ -30,7 +30,7 @@ from marljax.learning.rollout import TrainState
 from marljax.testing.static import check_before_training
 from marljax.training.evaluation import LearnedPolicy
 from marljax.training.mesh import make_mesh
-from marljax.utils import collectives, memory
+from marljax.utils import collectives, distributed, memory
 from marljax.utils.pytrees import first_nan, named_leaves, strongly_typed
 from marljax.utils.validation import is_integer
 
@@ -130,6 +130,13 @@ class Trainer:
             raise UserError(f"{count} seeds do not divide over {self.mesh.shape[collectives.SEED]} devices along 'seed'")
         with lean_tracing():
             return _init(self, keys, env_params, as_traced(self.config), dict(overrides or {}))
+
+    def with_params(self, replicas: Replicas, params: Any) -> Replicas:
+        """New replicas with the parameters [S, …] of trained ones, and an optimiser and counters of their own."""
+        learner = replicas.state.learner
+        placed = jax.tree.map(lambda value, like: distributed.place(value, like.sharding), params, learner.params)
+        replace = getattr(self.algorithm, "with_params", lambda learner, params: learner.replace(params=params))
+        return replicas.replace(state=replicas.state._replace(learner=replace(learner, placed)))
 
     def shapes(self, keys: jax.Array, env_params: EnvParams, overrides: Overrides | None = None) -> Replicas:
         """The result of ``init`` as ``jax.ShapeDtypeStruct`` with shardings."""

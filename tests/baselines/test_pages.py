@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax.baselines import cartpole, games, jaxmarl_compare, mpe, pqn_compare, qmix_compare, smax_battles, swarm, untuned
+from marljax.baselines import cartpole, games, jaxmarl_compare, league, mpe, pqn_compare, qmix_compare, smax_battles, swarm, untuned
 from marljax.baselines.harness import loops, result_cache
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.harness.result_cache import ResultCache, summarise
@@ -25,6 +25,7 @@ TINY = Plan(total_steps=12_480, seeds=2, tail=0.5, episodes=16, repetitions=2, u
         (pqn_compare, "simple_spread, marljax, defaults; simple_spread, marljax, JaxMARL's settings"),
         (untuned, "MPE simple_spread, ippo; MPE simple_reference, ippo"),
         (games, "QMIX two-step; QMIX climbing"),
+        (league, "last; uniform; pfsp; nash; rae"),
         (smax_battles, "3m; 3s_vs_5z; 2s3z; smacv2_5_units; 5m_vs_6m; 6h_vs_8z; 8m; 3s5z."),
     ],
 )
@@ -33,6 +34,7 @@ def test_a_page_lists_what_is_missing(tmp_path, module, missing):
     text = " ".join(page.split())
     assert f"Not computed yet: {missing}" in text
     steps = module.PLAN.total_steps if hasattr(module, "PLAN") else getattr(module, "STEPS", 80_000)
+    steps = league.MATRIX_CONFIG.total_steps if module is league else steps
     assert f"{steps:,} steps" in text
     assert page.startswith(f"# {module.PAGE.title}\n\n")
 
@@ -99,3 +101,28 @@ def test_steadiness_shows_the_collapse_of_one_seed():
     assert loops.steadiness(steady, -26.0)[-1] == "83%"
     assert loops.steadiness([*steady, [-26.0, -20.0, -47.0, -20.0]], -26.0)[-1] == "-350%"
     assert loops.steadiness([[-26.0, -27.0, -68.0, -68.0]], -26.0)[-1] == "nothing gained"
+
+
+@pytest.mark.slow
+def test_strategies_of_populations_are_exploited_and_compared(tmp_path, monkeypatch):
+    """Self-play and populations in a battle as small as they come; its page has their tables and pictures."""
+    tiny = league.Plan(
+        "3m",
+        (*league.CLOSE, "algo.num_envs=4", "algo.rollout_length=16", "algo.num_minibatches=1", "algo.hidden=[8]"),
+        leagues=2,
+        size=3,
+        oracle_steps=128,
+        member_steps=128,
+        fresh=1,
+        battles=4,
+    )
+    monkeypatch.setattr(league, "PLANS", {"3m": tiny})
+    monkeypatch.setattr(league, "RUNS", tmp_path / "runs" / "tables")
+    cache = ResultCache(tmp_path / "league", QUIET)
+    text = league.exploit_table("3m", cache) + league.payoff_table("3m", cache)
+    assert "Not computed" not in text
+    for title in league.STRATEGIES:
+        assert text.count(f"| {title} | ") == 2
+    pictures = {path.name for path in (tmp_path / "league").glob("*.png")}
+    assert pictures == {f"3m-{name}.png" for name in (*league.TRAINED, "strategies")}
+    assert all(f"(league/{name})" in text for name in pictures)

@@ -1,4 +1,4 @@
-"""``marljax versus``, on runs of a user's own game of two teams."""
+"""``marljax versus`` and ``marljax exploit``, on runs of a user's own game of two teams."""
 
 import csv
 import re
@@ -64,6 +64,43 @@ def test_versus_writes_payoffs_and_ratings(runs, tmp_path, capsys):
 )
 def test_mistakes_are_one_line(runs, words, suggestion, capsys):
     assert console("versus", *(word.format(run=runs) for word in words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: .*{suggestion}", line), line
+
+
+def test_exploit_writes_how_far_a_run_is_beaten(runs, tmp_path, capsys):
+    out = tmp_path / "beaten"
+    members = ("fresh=1", "warm=1", "battles=16", "algo.total_steps=256")
+    assert console("exploit", runs, "random", *members, "seed=1", f"out={out}") == 0
+    shown = capsys.readouterr().out
+    assert "1 fresh and 1 warm members per seed, each 256 steps of ippo" in shown
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".csv", ".png", ".svg"}
+    rows = list(csv.DictReader(out.with_suffix(".csv").open(encoding="utf-8")))
+    assert [(row["against"], row["seed"], row["start"]) for row in rows] == [
+        (who, "0", start) for who in ("trained", "random") for start in ("fresh", "warm")
+    ]
+    for row in rows:
+        assert row["chosen"] == "0" or -1.0 <= float(row["won"]) - float(row["lost"]) <= 1.0
+    assert sum(row["chosen"] == "1" for row in rows) == 2
+    assert "total_steps: 256" in out.with_suffix(".md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (["random", "{run}"], "name the run that is to be beaten first"),
+        (["{run}", "fresh=0", "warm=0"], "no member"),
+        (["{run}", "fresh=0", "algo.hidden=[4]"], "cannot start from .*; set fresh"),
+        (["{run}", "seed=7"], "no seed 7; it trained 0, 1"),
+        (["{run}", "algo=ospo"], "ospo"),
+        (["{run}", "algo.learning_rat=1"], "learning_rat.*learning_rate"),
+        (["{run}", "script"], "RockPaperScissors has no script"),
+        (["{run}", "members=3"], "unknown option 'members'"),
+        (["{run}@0"], "no checkpoint of update 0"),
+    ],
+)
+def test_mistakes_of_exploit_are_one_line(runs, words, suggestion, capsys):
+    assert console("exploit", *(word.format(run=runs) for word in words)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"error: .*{suggestion}", line), line
 

@@ -93,8 +93,10 @@ def small(command):
         return command
     if any(word.startswith("resume=") for word in words):
         return tuple(re.sub(r"^algo\.total_steps=.*", "algo.total_steps=192", word) for word in command)
-    if words[0] in ("evaluate", "versus"):
-        return (*command, {"evaluate": "episodes=2", "versus": "battles=2"}[words[0]])
+    if words[0] in ("evaluate", "versus", "exploit"):
+        sizes = {"evaluate": ["episodes=2"], "versus": ["battles=2"], "exploit": ["battles=2", "fresh=1", "warm=1"]}[words[0]]
+        kept = [word for word in command if word.partition("=")[0] not in ("fresh", "warm", "algo.total_steps")]
+        return (*kept, *sizes, *["algo.total_steps=192"] * (words[0] == "exploit"))
     algo, *settings = (Path(words[0]).stem, *words[1:]) if name == "python" else (words[1].removeprefix("algo="), *words[2:])
     env = next(word.partition("=")[2].partition("/")[0] for word in settings if word.startswith("env="))
     changes = RUN | LEARNER | LEARNERS.get(algo, {}) | ENVIRONMENTS.get(env, {})
