@@ -57,8 +57,8 @@ class Plan:
     overrides: tuple[str, ...] = ()
     leagues: int = 3
     size: int = 6  # K, with the first, a new network
-    oracle_steps: int = 200_000
-    member_steps: int = 300_000
+    oracle_steps: int = 150_000
+    member_steps: int = 200_000
     fresh: int = 2
     warm: int = 1
     battles: int = 256
@@ -77,7 +77,6 @@ class Plan:
 # On a smaller map the teams are in sight from the start and have to fight.
 CLOSE = ("env.map_width=16", "env.map_height=16")
 PLANS = {
-    "3m": Plan("3m", CLOSE, oracle_steps=100_000, member_steps=150_000),
     "2s3z": Plan("2s3z", CLOSE),
     "smacv2_5_units": Plan("smacv2_5_units"),
 }
@@ -182,7 +181,7 @@ def trained(plan: Plan, how: str) -> Population:
     if path.exists():
         kept = serialization.msgpack_restore(path.read_bytes())
         if kept["about"] == about:
-            template = jax.eval_shape(lambda: first_networks(plan))
+            template = first_networks(plan)
             return Population(serialization.from_state_dict(template, kept["params"]), kept["payoff"], kept["shares"])
     found = self_play(plan) if how == "self-play" else league(plan, how)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,15 +193,14 @@ def trained(plan: Plan, how: str) -> Population:
 
 def first_networks(plan: Plan) -> Any:
     """[L, …] parameters of new networks."""
-    run, keys = plan.settings, jax.random.split(jax.random.key(0), plan.leagues)
-    env, config = run.base_env.one_team, plan.config(plan.oracle_steps)
-    return jax.vmap(lambda key: ippo.init(env, run.env_params, config, key).learner.params)(keys)
+    run, config, key = plan.settings, plan.config(plan.oracle_steps), jax.random.key(0)
+    return population.new_policies(ippo, run.base_env, run.env_params, config, key, plan.leagues)
 
 
 def league(plan: Plan, solver: str) -> Population:
     """A population in every league."""
     run, live = plan.settings, LIVE if solver == "window" else 0.0
-    config, first = plan.config(plan.oracle_steps), jax.jit(lambda: first_networks(plan))()
+    config, first = plan.config(plan.oracle_steps), first_networks(plan)
     game, params, key = run.base_env, run.env_params, jax.random.key(1)
     return population.grow(ippo, game, params, config, first, key, size=plan.size, solver=solver, live=live, battles=plan.battles)
 
@@ -330,12 +328,12 @@ def spread(values: np.ndarray) -> str:
 
 def speed_table(cache: ResultCache) -> str:
     """Steps per second of the same training against one policy and against mixtures of several."""
-    plan, opponents = PLANS["3m"], {"one policy": 0, "a mixture of 2": 2, "a mixture of 8": 8, "a mixture of 64": 64}
+    plan, opponents = PLANS["2s3z"], {"one policy": 0, "a mixture of 2": 2, "a mixture of 8": 8, "a mixture of 64": 64}
 
     def measure() -> Metrics:
         run, config = plan.settings, plan.config(plan.oracle_steps)
         policy = population.team_policy(ippo, run.base_env, config)
-        one = jax.tree.map(lambda leaf: leaf[:1], jax.jit(lambda: first_networks(plan))())
+        one = jax.tree.map(lambda leaf: leaf[:1], first_networks(plan))
         programs: dict[str, Callable[[], None]] = {}
         for name, size in opponents.items():
             weights = one
@@ -411,7 +409,7 @@ columns, blue where the row wins; of policies in the order in which they were tr
         ),
         Section(
             "The cost of a mixture",
-            "The same training on 3m, one member, against one policy and against mixtures, in turn in one process; medians.",
+            "The same training on 2s3z, one member, against one policy and against mixtures, in turn in one process; medians.",
             {"speed": speed_table},
         ),
     ),

@@ -67,7 +67,7 @@ def versus(arguments: Sequence[str]) -> int:
     with screen.status(f"{len(players)} players on {task}") as status:
         results = matches.play_all(game.base_env, game.env_params, players, key, options.battles, status.update)
     found = versus.standing(short_names(names), results)
-    screen.print(versus.table(found, task))
+    screen.print(versus.table(found, task, screen.width))
     print_line(screen, versus.summary(found))
     versus.write(found, stem, task, shlex.join(["marljax", "versus", *arguments]))
     print_line(screen, f"written: {stem}.md, .csv, .png, .svg")

@@ -23,7 +23,7 @@ from marljax.utils.stats import Estimate
 from marljax.version import __version__
 from marljax.viz.payoff_matrix import payoff_picture
 
-SHOWN = 8  # players up to which the table on the screen has their payoffs
+LONGEST_NAME = 24  # characters of a player's that are not folded
 NORMAL = 1.96  # standard errors on either side of a 95 % interval
 DRAWN = 0.1  # share of draws from which ratings take them as outcomes of their own
 METHOD = f"""Every pair of players, also a player and itself, meets in the same scenarios, half of the battles on either side; a
@@ -33,7 +33,8 @@ script controls the second side only.
   ({stats.SAMPLES:,} samples) with the error of so many battles. Of players with one seed they are over battles alone.
 - *Elo*: the strengths of Bradley and Terry, mean 1200, with half a win added for each side of every pair; where more than
   {DRAWN:.0%} of the battles are drawn, those of Davidson, who takes draws as outcomes of their own. They cannot see cycles.
-- *Mean*, *worst case*: the payoff over all other players, and against the hardest of them.
+- *Mean*, *worst case*: the payoff over all other players, and against the hardest of them; *best seed*: the mean of the
+  seed whose mean is highest, by the same battles.
 - *Nash*: shares in the equilibrium of maximum entropy (Balduzzi et al. 2018); *Nash value*: what a player earns against it, 0 for
   those who belong to it. Copies of a player change no values.
 - *Cyclic share*: the part of the payoffs, in squares and without what their errors explain, that no ratings explain (Jiang et al.
@@ -54,6 +55,7 @@ class Standing(NamedTuple):
     elo: np.ndarray  # [N]
     nash: np.ndarray  # [N]
     value: np.ndarray  # [N] against the Nash mixture
+    best: np.ndarray  # [N] mean payoff against the others of the seed whose is highest
     cyclic: float
     first_side: float  # battles won minus lost by whoever has the first side
     battles: int  # per pair of players
@@ -88,6 +90,7 @@ def standing(names: Sequence[str], results: Results) -> Standing:
         elo=payoffs.davidson(battles * won, battles * drawn).elo if by_davidson else payoffs.elo(battles * (won + drawn / 2)),
         nash=nash.shares,
         value=nash.values,
+        best=np.array([_of_seeds(results, index).max() for index in range(size)]),
         cyclic=payoffs.cyclic_share(payoff, np.square((high - low) / (2 * NORMAL))),
         first_side=float(np.mean(first_side)),
         battles=battles,
@@ -107,18 +110,27 @@ def payoff_interval(payoff: np.ndarray, decided: np.ndarray, battles: int, rng: 
     return Estimate(value, float(min(low, value)), float(max(high, value)))
 
 
+def _of_seeds(results: Results, player: int) -> np.ndarray:
+    """[S] payoffs of a player's seeds, means over both sides and all others."""
+    others = [index for index in range(len(results.won)) if index != player]
+    first = [(results.won[player][other] - results.lost[player][other]).mean(1) for other in others]
+    second = [(results.lost[other][player] - results.won[other][player]).mean(0) for other in others]
+    return np.mean([*first, *second], axis=0)
+
+
 def order(found: Standing) -> np.ndarray:
     """[N] indices of the players, the highest Elo first."""
     return np.argsort(-found.elo, kind="stable")
 
 
-def table(found: Standing, task: str) -> Table:
-    """A row per player, the strongest first."""
+def table(found: Standing, task: str, width: int) -> Table:
+    """A row per player, the strongest first, with its payoffs against each where ``width`` characters hold them."""
     title = escape(f"who beats whom on {task}, {found.battles:,} battles per pair of players")
     result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, min_width=len(title))
-    result.add_column("player", overflow="fold")
     columns, cells = headings(found), rows(found)
-    if len(found.names) <= SHOWN:
+    longest = min(max(len(name) for name in found.names) + 3, LONGEST_NAME)
+    result.add_column("player", overflow="fold", min_width=longest)
+    if longest + sum(len(name) + 1 for name in columns) + len(" +0.00") * len(found.names) <= width:
         sequence = order(found)
         columns += [f"vs {number}" for number in range(1, len(sequence) + 1)]
         cells = [
@@ -134,7 +146,7 @@ def table(found: Standing, task: str) -> Table:
 
 def headings(found: Standing) -> list[str]:
     """Of the columns of ``rows`` but the first."""
-    return ["seeds", found.rating, "mean", "worst case", "Nash", "Nash value"]
+    return ["seeds", found.rating, "mean", *["best seed"] * (max(found.seeds) > 1), "worst case", "Nash", "Nash value"]
 
 
 def rows(found: Standing) -> list[list[str]]:
@@ -146,6 +158,7 @@ def rows(found: Standing) -> list[list[str]]:
             str(found.seeds[index]),
             f"{found.elo[index]:.0f}",
             f"{np.nanmean(others[index]):+.2f}",
+            *[f"{found.best[index]:+.2f}"] * (max(found.seeds) > 1),
             f"{np.nanmin(others[index]):+.2f}",
             f"{found.nash[index]:.2f}",
             f"{found.value[index]:+.2f}",

@@ -169,7 +169,11 @@ def exploit(
         given = np.arange(seeds) % len(jax.tree.leaves(start)[0])
         params = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[given], members, axis=0), start)
         replicas = responder.start_from(replicas, np.tile(np.arange(members) >= fresh, seeds), params)
-    trained = responder.train(replicas, report=lambda steps, payoff: report(steps, float(np.nanmax(payoff))))
+
+    def highest(steps: int, payoff: np.ndarray) -> None:
+        report(steps, float(np.max(payoff, initial=-1.0, where=np.isfinite(payoff))))
+
+    trained = responder.train(replicas, report=highest)
     won, lost = responder.play(trained.params, weights, game_params, key_choice, battles)
     payoff = (won - lost).reshape(seeds, members)
     best = payoff.argmax(1)

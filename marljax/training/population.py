@@ -20,9 +20,10 @@ from marljax.core.types import EnvParams
 from marljax.errors import UserError, unknown
 from marljax.training.best_response import Responder, with_opponents
 from marljax.training.matches import acting, play_rounds, random_player
-from marljax.training.trainer import Replicas
+from marljax.training.mesh import make_mesh
+from marljax.training.trainer import Replicas, Trainer
 from marljax.utils import payoffs
-from marljax.wrappers.against import against
+from marljax.wrappers.against import against, opponent_params
 
 MetaSolver = Callable[[np.ndarray], np.ndarray]  # antisymmetric payoffs [k, k] between −1 and 1, the oldest first → shares [k]
 WINDOW = 20  # newest policies
@@ -47,7 +48,7 @@ class Progress(NamedTuple):
 
     policies: int  # that are complete, in each league
     steps: int  # of the oracles that are being trained
-    payoff: float  # against their mixtures, the mean over all
+    payoff: np.ndarray  # [L R] against their mixtures, in the last chunk's battles; NaN where none ended
 
 
 def last(payoff: np.ndarray) -> np.ndarray:
@@ -103,9 +104,25 @@ def meta_solver(solver: str | MetaSolver) -> MetaSolver:
 
 def team_policy(algorithm: ModuleType, game: Environment, config: Any) -> Opponent:
     """The policies of an algorithm that lead one team of ``game`` and sample their actions."""
-    anybody = random_player(game).policy
-    assert anybody is not None
-    return acting(algorithm, against(game, anybody), config)
+    return acting(algorithm, against(game, somebody(game)), config)
+
+
+def somebody(game: Environment) -> Opponent:
+    """An opponent, where it does not matter which."""
+    policy = random_player(game).policy
+    assert policy is not None
+    return policy
+
+
+def new_policies(
+    algorithm: ModuleType, game: Environment, game_params: EnvParams, config: Any, key: jax.Array, leagues: int = 1
+) -> Any:
+    """[L, …] parameters of new networks that lead one team of ``game``, to begin populations with."""
+    env = against(game, somebody(game))
+    params = opponent_params(env, game_params, random_player(game).params)
+    return jax.device_get(
+        Trainer(algorithm, env, config, make_mesh()).init(jax.random.split(key, leagues), params).state.learner.params
+    )
 
 
 def grow(
@@ -131,7 +148,7 @@ def grow(
         game: an environment of two teams, whose sides look alike to the agents: a policy is trained on the first and plays both.
         game_params: its params.
         config: of the algorithm; ``total_steps`` are those of every oracle.
-        first: [L, …] parameters of the first policy of every league, such as those of new networks.
+        first: [L, …] parameters of the first policy of every league, such as ``new_policies(…)``.
         key: of the training and of the battles.
         size: K, policies of each league in the end, the first included.
         solver: name in ``META_SOLVERS``, or a function of payoffs.
@@ -166,7 +183,7 @@ def grow(
             replicas = responder.start_from(replicas, np.ones(leagues * oracles, bool), newest)
 
         def progress(steps: int, found: np.ndarray, count: int = count) -> None:
-            report(Progress(count, steps, float(np.nanmean(found))))
+            report(Progress(count, steps, found))
 
         trained = responder.train(replicas, with_live_policy if live else lambda replicas: replicas, progress)
         keys = jax.random.split(key_battles, leagues * oracles)

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marljax.baselines import cartpole, games, jaxmarl_compare, league, mpe, pqn_compare, qmix_compare, smax_battles, swarm, untuned
+from marljax.baselines import (
+    cartpole,
+    games,
+    jaxmarl_compare,
+    league,
+    mpe,
+    pqn_compare,
+    qmix_compare,
+    smax_battles,
+    swarm,
+    untuned,
+)
 from marljax.baselines.harness import loops, result_cache
 from marljax.baselines.harness.loops import Plan
 from marljax.baselines.harness.result_cache import ResultCache, summarise

@@ -7,6 +7,7 @@ import pytest
 from commands import console
 
 from marljax.cli.versus import short_names
+from marljax.training.load import Loaded
 
 GAME = ("env=custom", "env.target=duels:RockPaperScissors")
 SMALL = (
@@ -66,6 +67,14 @@ def test_mistakes_are_one_line(runs, words, suggestion, capsys):
     assert console("versus", *(word.format(run=runs) for word in words)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"error: .*{suggestion}", line), line
+
+
+@pytest.mark.parametrize("command", ["versus", "exploit"])
+def test_an_untrained_policy_is_no_player(runs, command, monkeypatch, capsys):
+    monkeypatch.setattr(Loaded, "update_of", lambda *_: 0)  # as of a run that was stopped before its first update
+    assert console(command, runs, "random") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match("error: the last parameters of .* are the untrained network's; train it", line), line
 
 
 def test_exploit_writes_how_far_a_run_is_beaten(runs, tmp_path, capsys):

@@ -67,6 +67,8 @@ def test_seeds_are_averaged():
     assert found.low[0, 1] < -0.9
     assert found.high[0, 1] == 1.0
     assert found.seeds == [3, 1]
+    np.testing.assert_allclose(found.best, [1.0, -1 / 3], atol=1e-6)
+    assert versus.headings(found)[3] == "best seed"
 
 
 @pytest.mark.parametrize("team", [0, 1])
