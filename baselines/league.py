@@ -7,6 +7,7 @@ Axis letters: L leagues, one per seed, K policies of each, N strategies.
 import dataclasses
 import functools
 import itertools
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -177,7 +178,7 @@ def action_rates(plan: MatrixPlan, params: Any, samples: int = 2_000) -> np.ndar
 def trained(plan: Plan, how: str) -> Population:
     """Policies of self-play or of a population in a battle, from a file where they have been trained before."""
     path = RUNS.with_name("baselines") / f"{file_name(f'league {plan.scenario} {how}')}.msgpack"
-    about = repr(plan)
+    about = json.dumps(battle_about(plan) | {"trained": how}, sort_keys=True)
     if path.exists():
         kept = serialization.msgpack_restore(path.read_bytes())
         if kept["about"] == about:
@@ -221,7 +222,7 @@ def self_play(plan: Plan) -> Population:
     payoff = np.zeros((plan.leagues, plan.size, plan.size))
     keys = jax.random.split(jax.random.key(2), plan.leagues)
     for i, j in np.argwhere(np.tri(plan.size, k=-1)):
-        payoff[:, i, j] = population.both_sides(run.base_env, policy, run.env_params, params[i], params[j], keys, plan.battles)
+        payoff[:, i, j], _ = population.both_sides(run.base_env, policy, run.env_params, params[i], params[j], keys, plan.battles)
         payoff[:, j, i] = -payoff[:, i, j]
     return Population(jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *params), payoff, np.zeros_like(payoff))
 
@@ -242,14 +243,9 @@ def exploited(plan: Plan, title: str) -> Metrics:
     responder = Responder.of(ippo, run.base_env, config, player.policy)
     members = {"fresh": plan.fresh, "warm": plan.warm, "start": start, "battles": plan.battles}
     found: Exploited = exploit(responder, player, run.env_params, suite_key(), **members)
-    best = {
-        kind: group.max(1).tolist()
-        for kind, group in zip(("fresh", "warm"), np.split(found.payoff, [plan.fresh], 1), strict=True)
-    }
-    return {
-        "payoff": {"mean": (found.won - found.lost).tolist()},
-        **{kind: {"mean": values} for kind, values in best.items()},
-    }
+    groups = zip(("fresh", "warm"), np.split(found.payoff, [plan.fresh], axis=1), strict=True)
+    payoff = np.take_along_axis(found.won - found.lost, found.best[:, None], axis=1)[:, 0]
+    return {"payoff": {"mean": payoff.tolist()}, **{kind: {"mean": group.max(1).tolist()} for kind, group in groups}}
 
 
 def battle_about(plan: Plan) -> dict[str, Any]:
@@ -267,7 +263,7 @@ def exploit_table(battle: str, cache: ResultCache) -> str:
             rows.append(f"{battle}, {title}")
         else:
             rows.append([title, *(spread(np.array(metrics[kind]["mean"])) for kind in ("payoff", "fresh", "warm"))])
-    return partial_table([battle, "best member", "of the fresh", "warm"], rows)
+    return partial_table([battle, "best member", "best fresh", "best warm"], rows)
 
 
 def payoff_table(battle: str, cache: ResultCache) -> str:
@@ -291,32 +287,34 @@ def payoff_table(battle: str, cache: ResultCache) -> str:
         return partial_table([battle], [*missing, f"{battle}, strategies"])
     payoff = np.array(metrics["payoff"]["mean"])  # [L, N, N]
     names = [*STRATEGIES]
-    rows = [[name, *("" if i == j else spread(payoff[:, i, j]) for j in range(len(names)))] for i, name in enumerate(names)]
+    drawn = 100 * np.array(metrics["drawn"]["mean"]).mean(0)
+    rows = [
+        [name, *("" if i == j else spread(payoff[:, i, j]) for j in range(len(names))), f"{drawn[i, i]:.0f} %"]
+        for i, name in enumerate(names)
+    ]
     pictures.append(picture(cache.folder, f"{battle} strategies", names, payoff.mean(0), f"strategies on {battle}"))
-    table = markdown_table([battle, *(str(index + 1) for index in range(len(names)))], rows)
-    return "\n\n".join([table, *pictures])
+    header = [battle, *(f"against {index + 1}" for index in range(len(names))), "drawn with itself"]
+    return "\n\n".join([markdown_table(header, rows), *pictures])
 
 
 def between(plan: Plan) -> Metrics:
-    """Payoffs [L, N, N] between the strategies of each league."""
+    """Payoffs [L, N, N] between the strategies of each league, also of one with itself, and shares drawn."""
     players = [strategy_player(plan, title) for title in STRATEGIES]
     run, size = plan.settings, len(players)
     keys = jax.random.split(jax.random.key(3), plan.leagues)
-    payoff = np.zeros((plan.leagues, size, size))
-    for i, j in np.argwhere(np.tri(size, k=-1)):
-        one, other = players[i], players[j]
-        payoff[:, i, j] = population.both_sides(
-            run.base_env, one.policy, run.env_params, one.params, other.params, keys, plan.battles
-        )
-        payoff[:, j, i] = -payoff[:, i, j]
-    return {"payoff": {"mean": payoff.tolist()}}
+    payoff, drawn = np.zeros((2, plan.leagues, size, size))
+    for i, j in np.argwhere(np.tri(size)):
+        policy, one, other = players[i].policy, players[i].params, players[j].params
+        found = population.both_sides(run.base_env, policy, run.env_params, one, other, keys, plan.battles)
+        payoff[:, i, j], drawn[:, i, j] = found
+        payoff[:, j, i], drawn[:, j, i] = -found[0], found[1]
+    return {"payoff": {"mean": payoff.tolist()}, "drawn": {"mean": drawn.tolist()}}
 
 
 def picture(folder: Path, name: str, names: Sequence[str], payoff: np.ndarray, title: str) -> str:
-    """Draws a payoff matrix beside the results, unless it is there, and links it."""
+    """Draws a payoff matrix beside the results, and links it."""
     path = folder / f"{file_name(name)}.png"
-    if not path.exists():
-        payoff_picture(names, payoff, [path], title)
+    payoff_picture(names, payoff, [path], title)
     return f"![Payoffs, {title}]({folder.name}/{path.name})"
 
 
@@ -398,8 +396,10 @@ every policy, {MatrixPlan.leagues} leagues.""",
                 f"""{plan.leagues} leagues of {plan.size} policies, the first of them new; {plan.oracle_steps:,} steps
 for each later one, and {(plan.size - 1) * plan.oracle_steps:,} of self-play, in which both sides learn. Members against every
 strategy in every league: {plan.fresh} fresh and {plan.warm} warm, which start from self-play's last policy, each
-{plan.member_steps:,} steps; the best by {plan.battles} battles is judged by as many others. Pictures: payoffs of rows against
-columns, blue where the row wins; of policies in the order in which they were trained, and of strategies.""",
+{plan.member_steps:,} steps. *Best fresh*, *best warm*: by {plan.battles} battles; *best member*: the best of all by these,
+judged by as many others. Fresh members have had fewer steps than what they meet: a low figure may say no more than that they were
+too few. Pictures: payoffs of rows against columns, blue where the row wins; of policies in the order in which they were trained,
+and of strategies.""",
                 {
                     f"{battle}_exploited": functools.partial(exploit_table, battle),
                     f"{battle}_payoffs": functools.partial(payoff_table, battle),

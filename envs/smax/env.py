@@ -122,6 +122,10 @@ class Smax(Environment):
         return (0,) * self.battle.num_allies + (1,) * (self.num_agents - self.battle.num_allies)
 
     @property
+    def policy_options(self) -> tuple[str, ...]:
+        return ("observation", "action_type")
+
+    @property
     def one_team(self) -> "Smax":
         return dataclasses.replace(self, mode="scripted", opponent=None)
 

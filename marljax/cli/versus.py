@@ -30,7 +30,9 @@ Players are run folders, a checkpoint of one (runs/ippo_smax/first@400: of updat
 class VersusOptions(PolicyOptions):
     """Options of ``marljax versus``."""
 
-    which: Which = option("last", choices=typing.get_args(Which), help="parameters of every seed; returns of self-play rank none")
+    which: Which = option(
+        "last", choices=typing.get_args(Which), help="of every seed; returns cannot rank parameters of self-play"
+    )
     battles: int = option(512, low=2, high=2**20, help="per pair of players at least, half on either side")
     greedy: bool = option(False, help="take the likeliest actions; false: sample them")
     out: str = option("versus", help="files to write, without their ending, or a folder for versus.md and the others")
@@ -94,7 +96,7 @@ def parsed(
             raise unknown("option", key, [*keys, *(f"{group}<key>" for group in groups)])
     places = [name if name in (SCRIPT, RANDOM) else str(Path(name).resolve()) for name in names]
     if twice := [name for name, place in zip(names, places, strict=True) if places.count(place) > 1]:
-        raise UserError(f"{twice[-1]} is named twice; every player plays itself anyway")
+        raise UserError(f"{twice[-1]} is named twice; name each player once")
     return names, convert.build(kind, "", compose.parse(overrides)), changes
 
 

@@ -195,6 +195,12 @@ class Environment(abc.ABC):
         """The environment in which a policy acts when it controls one of two teams and not both; this one by default."""
         return self
 
+    @property
+    def policy_options(self) -> tuple[str, ...]:
+        """Options that change what a policy observes or how it acts, and not the game: policies that differ in them can meet in
+        the environment's ``against``."""
+        return ()
+
     def against(self, opponent: Any) -> "Environment | None":
         """This game for the first team alone, the other controlled by an ``Opponent``, whose weights are ``env_params.opponent``;
         None where the wrapper ``Against`` does it."""

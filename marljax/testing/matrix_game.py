@@ -25,9 +25,13 @@ class MatrixGame(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        matrix = np.asarray(self.payoff)
-        if matrix.ndim != 2 or not np.array_equal(matrix, -matrix.T):
+        try:
+            matrix = np.array(self.payoff, float)
+        except (TypeError, ValueError):
+            matrix = np.zeros(0)
+        if matrix.ndim != 2 or matrix.size == 0 or matrix.shape[0] != matrix.shape[1] or (matrix != -matrix.T).any():
             raise UserError("payoff is not an antisymmetric matrix; give what each action earns against each other one")
+        object.__setattr__(self, "payoff", tuple(map(tuple, matrix.tolist())))  # hashable, whatever was given
 
     @property
     def action_space(self) -> Discrete:
@@ -58,6 +62,8 @@ def rock_paper_scissors() -> MatrixGame:
 
 def blotto(soldiers: int = 5, fields: int = 3) -> MatrixGame:
     """Colonel Blotto (Borel 1921): soldiers are divided over battlefields, each taken by the larger number; more fields win."""
+    if soldiers < 1 or fields < 1:
+        raise UserError(f"blotto({soldiers}, {fields}): give at least one soldier and one field")
     divisions = [each for each in itertools.product(range(soldiers + 1), repeat=fields) if sum(each) == soldiers]
     taken = np.sign(np.array(divisions)[:, None] - np.array(divisions)[None]).sum(-1)
     return MatrixGame(tuple(map(tuple, np.sign(taken).astype(float).tolist())))

@@ -19,9 +19,11 @@ from marljax.errors import UserError
 from marljax.training.matches import Player, acting, play_rounds
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Replicas, Trainer
+from marljax.utils import distributed
 from marljax.utils.pytrees import shape_difference
 from marljax.wrappers.against import against, opponent_params
 
+POINTS = 50  # of a learning curve
 CHUNKS = 32  # calls of the compiled program in a training, after each of which progress is reported
 
 
@@ -29,7 +31,8 @@ class Responses(NamedTuple):
     """Members after their training."""
 
     params: Any  # [P, …]
-    payoff: np.ndarray  # [P, U] battles won minus battles lost, of those that ended in an update; NaN where none did
+    gained: np.ndarray  # [P, U] battles won minus battles lost in each update
+    ended: np.ndarray  # [P, U] battles that ended
     diverged_at: np.ndarray  # [P] update in which a value was not finite, and the member was frozen; −1 if there was none
 
 
@@ -62,18 +65,20 @@ class Responder:
 
     def begin(self, keys: jax.Array, game_params: EnvParams, weights: Any = ()) -> Replicas:
         """Members [P] with new networks, each against an opponent with weights [P, …]; none for the script."""
-        if self.opponent is None:
-            return self.trainer.init(keys, game_params)
-        first = jax.tree.map(lambda leaf: leaf[0], weights)
-        replicas = self.trainer.init(keys, opponent_params(self.trainer.env, game_params, first))
-        return with_opponents(replicas, weights)
+        replicas = self.trainer.init(keys, self._first_params(game_params, weights))
+        return replicas if self.opponent is None else with_opponents(replicas, weights)
 
     def misfit(self, game_params: EnvParams, weights: Any, params: Any) -> str:
         """Why members against ``weights`` [S, …] cannot start from parameters [S', …]; empty if they can."""
-        one = jax.random.split(jax.random.key(0), 1)
-        new = jax.eval_shape(lambda: self.begin(one, game_params, jax.tree.map(lambda leaf: leaf[:1], weights)))
-        given = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], params)
-        return shape_difference(new.state.learner.params, given).partition(" and ")[0]
+        new = self.trainer.shapes(jax.random.split(jax.random.key(0), 1), self._first_params(game_params, weights))
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (new.state.learner.params, params))
+        return first_difference(*shapes)
+
+    def _first_params(self, game_params: EnvParams, weights: Any) -> EnvParams:
+        """Params against the first of the opponents."""
+        if self.opponent is None:
+            return game_params
+        return opponent_params(self.trainer.env, game_params, jax.tree.map(lambda leaf: leaf[0], weights))
 
     def start_from(self, replicas: Replicas, which: np.ndarray, params: Any) -> Replicas:
         """New members, of whom those in ``which`` [P] start from trained parameters [P, …].
@@ -81,7 +86,7 @@ class Responder:
         Raises ``UserError`` where these do not fit the networks.
         """
         own = replicas.state.learner.params
-        if reason := shape_difference(own, params).partition(" and ")[0]:
+        if reason := first_difference(own, params):
             raise UserError(f"the networks differ: {reason}")
 
         def choose(trained: Any, new: jax.Array) -> jax.Array:
@@ -102,16 +107,17 @@ class Responder:
             before_chunk: called with the members before each chunk, for opponents that follow them.
             report: called after each with the steps of every member and the payoffs [P] of the chunk's battles.
         """
-        updates, parts = self.trainer.num_updates, list[np.ndarray]()
+        updates, parts = self.trainer.num_updates, list[tuple[np.ndarray, np.ndarray]]()
         chunk = -(-updates // CHUNKS)
         for done in range(0, updates, chunk):
             replicas, metrics = self.trainer.run(before_chunk(replicas), min(chunk, updates - done))
-            counts, won, lost = (np.asarray(metrics[name]) for name in ("episodes", "sum_won", "sum_lost"))
-            with np.errstate(invalid="ignore"):
-                parts.append((won - lost) / counts)
-                report((done + counts.shape[1]) * self.trainer.steps_per_update, (won - lost).sum(1) / counts.sum(1))
+            ended, won, lost = (np.nan_to_num(metrics[name]) for name in ("episodes", "sum_won", "sum_lost"))  # NaN: diverged
+            parts.append((won - lost, ended))
+            payoff = rates((won - lost).sum(1), ended.sum(1))
+            report((done + ended.shape[1]) * self.trainer.steps_per_update, payoff)
         params, diverged = jax.device_get((replicas.state.learner.params, replicas.diverged_at))
-        return Responses(params, np.concatenate(parts, axis=1), diverged)
+        gained, ended = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
+        return Responses(params, gained, ended, diverged)
 
     def play(
         self, params: Any, weights: Any, game_params: EnvParams, key: jax.Array, battles: int
@@ -124,16 +130,18 @@ class Responder:
 
 
 class Exploited(NamedTuple):
-    """How far the best of several members beats a player."""
+    """How far the best of several members beats a player. Kinds: fresh and warm ones, where there are both."""
 
     name: str
-    curve: np.ndarray  # [S, M, U] payoffs in the battles of training
-    payoff: np.ndarray  # [S, M] of the trained members
-    best: np.ndarray  # [S] the member with the highest
-    won: np.ndarray  # [S] rates of this one in battles by which it was not chosen
-    lost: np.ndarray  # [S]
+    kinds: tuple[str, ...]
+    payoff: np.ndarray  # [S, M] of the trained members, fresh ones first, in the battles by which the best are chosen
+    chosen: np.ndarray  # [S, kinds] the member of each kind with the highest
+    won: np.ndarray  # [S, kinds] rates of these in other battles
+    lost: np.ndarray  # [S, kinds]
+    best: np.ndarray  # [S] the kind of the best member
+    curve: np.ndarray  # [S, kinds, points] payoffs of the chosen members in equal parts of their training; NaN where none ended
+    first_side: float  # battles won minus battles lost by the player against itself on the first side; NaN for a script
     diverged: int  # members
-    fresh: int  # members with new networks, the first ones; the others start from a trained one
     battles: int  # for every member
 
 
@@ -154,11 +162,11 @@ def exploit(
         responder: for opponents such as the player.
         player: who is to be beaten.
         game_params: of the game.
-        key: of the members' training; and of the battles at its end.
+        key: of the members' training, and of the battles at its end.
         fresh: members with new networks against every seed.
         warm: members that start from trained ones.
         start: [S', …] parameters for the warm members, in turn for the seeds of the player.
-        battles: by which the best member is chosen, and as many others that judge it.
+        battles: by which the best members are chosen, and as many others that judge them.
         report: called with the steps of every member and the highest payoff of the last chunk, while they train.
     """
     seeds, members = player.seeds, fresh + warm
@@ -176,17 +184,52 @@ def exploit(
     trained = responder.train(replicas, report=highest)
     won, lost = responder.play(trained.params, weights, game_params, key_choice, battles)
     payoff = (won - lost).reshape(seeds, members)
-    best = payoff.argmax(1)
-    chosen = np.arange(seeds) * members + best
-    own, theirs = (jax.tree.map(lambda leaf: leaf[chosen], tree) for tree in (trained.params, weights))
-    won, lost = responder.play(own, theirs, game_params, key_end, battles)
-    curve = trained.payoff.reshape(seeds, members, -1)
-    return Exploited(player.name, curve, payoff, best, won, lost, int((trained.diverged_at >= 0).sum()), fresh, battles)
+    groups = {kind: group for kind, group in (("fresh", np.arange(fresh)), ("warm", np.arange(fresh, members))) if len(group)}
+    chosen = np.stack([group[payoff[:, group].argmax(1)] for group in groups.values()], axis=1)
+    rows = (np.arange(seeds)[:, None] * members + chosen).ravel()
+    own, theirs = (jax.tree.map(lambda leaf: leaf[rows], tree) for tree in (trained.params, weights))
+    won, lost = (rate.reshape(chosen.shape) for rate in responder.play(own, theirs, game_params, key_end, battles))
+    parts = np.array_split(np.arange(trained.ended.shape[1]), min(POINTS, trained.ended.shape[1]))
+    gained, ended = (np.stack([each[rows][:, part].sum(1) for part in parts], 1) for each in (trained.gained, trained.ended))
+    return Exploited(
+        name=player.name,
+        kinds=tuple(groups),
+        payoff=payoff,
+        chosen=chosen,
+        won=won,
+        lost=lost,
+        best=np.take_along_axis(payoff, chosen, axis=1).argmax(1),
+        curve=rates(gained, ended).reshape(*chosen.shape, -1),
+        first_side=first_side(responder.game, player, game_params, key_choice, battles),
+        diverged=int((trained.diverged_at >= 0).sum()),
+        battles=battles,
+    )
+
+
+def first_side(game: Environment, player: Player, game_params: EnvParams, key: jax.Array, battles: int) -> float:
+    """Battles won minus battles lost by a player on the first side against itself, a mean over its seeds; NaN for a script."""
+    if player.policy is None:
+        return float("nan")
+    keys, policy, params = jax.random.split(key, player.seeds), player.policy, player.params
+    won, lost = play_rounds(game, policy, policy, battles, game_params, params, params, keys)
+    return float(np.mean(won - lost))
+
+
+def rates(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Sums over counts, NaN where these are 0."""
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def first_difference(needed: Any, given: Any) -> str:
+    """The first of the leaves that differ between two trees; empty if none."""
+    return shape_difference(needed, given).partition(" and ")[0]
 
 
 def with_opponents(replicas: Replicas, weights: Any) -> Replicas:
     """Members whose opponents have other weights [P, …]; nothing is compiled again."""
     learner = replicas.state.learner
-    weights = jax.tree.map(jnp.array, weights)  # copies, as members are donated
+    # Copies, as members are donated, placed as the program returns them: with another sharding it would be compiled again.
+    sharding = jax.tree.leaves(learner.params)[0].sharding
+    weights = jax.tree.map(lambda leaf: distributed.place(jnp.array(leaf), sharding), weights)
     learner = learner.replace(env_params=learner.env_params.replace(opponent=weights))
     return replicas.replace(state=replicas.state._replace(learner=learner))

@@ -86,6 +86,8 @@ def check_same_game(env: Environment, env_params: EnvParams, other: Environment,
         games = [type(env).__name__ for env in (second, first)]
         raise UserError(f"{name} plays {games[0]}, and the first player {games[1]}; name runs of one game")
     for field in dataclasses.fields(first):
+        if field.name in first.policy_options:
+            continue
         theirs, ours = getattr(second, field.name), getattr(first, field.name)
         if theirs != ours:
             raise UserError(f"{name} has env.{field.name}={theirs}, and the first player {ours}; name runs of one game")
@@ -203,8 +205,8 @@ def _match(
         return left.act(own, seen, carry, key)
 
     if right is None:
-        return env.one_team, env_params, alone, left.initial_carry()
-    if (game := env.against(right)) is not None:
+        return left.env.one_team, env_params, alone, left.initial_carry()
+    if (game := left.env.against(right)) is not None:  # as the left policy sees it
         return game, opponent_params(game, env_params, other), alone, left.initial_carry()
     agents = sides(env)
 

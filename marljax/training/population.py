@@ -17,12 +17,13 @@ import numpy as np
 from marljax.core.environment import Environment
 from marljax.core.opponent import Mixture, Opponent
 from marljax.core.types import EnvParams
-from marljax.errors import UserError, unknown
+from marljax.errors import UserError, short_repr, unknown
 from marljax.training.best_response import Responder, with_opponents
 from marljax.training.matches import acting, play_rounds, random_player
 from marljax.training.mesh import make_mesh
 from marljax.training.trainer import Replicas, Trainer
 from marljax.utils import payoffs
+from marljax.utils.validation import is_integer
 from marljax.wrappers.against import against, opponent_params
 
 MetaSolver = Callable[[np.ndarray], np.ndarray]  # antisymmetric payoffs [k, k] between −1 and 1, the oldest first → shares [k]
@@ -57,12 +58,12 @@ def last(payoff: np.ndarray) -> np.ndarray:
 
 
 def uniform(payoff: np.ndarray) -> np.ndarray:
-    """All alike: fictitious self-play (Heinrich et al. 2015)."""
+    """Equal shares: fictitious self-play (Heinrich et al. 2015)."""
     return np.full(len(payoff), 1.0 / len(payoff))
 
 
 def window(payoff: np.ndarray) -> np.ndarray:
-    """The newest 20 alike."""
+    """Equal shares of the newest 20."""
     shares = (np.arange(len(payoff)) >= len(payoff) - WINDOW).astype(float)
     return shares / shares.sum()
 
@@ -79,8 +80,9 @@ def nash(payoff: np.ndarray) -> np.ndarray:
 
 
 def risk_averse(payoff: np.ndarray) -> np.ndarray:
-    """The risk-averse equilibrium (Slumbers et al. 2023), in which the variance of payoffs costs half of it."""
-    return payoffs.risk_averse_equilibrium(payoff, AVERSION)
+    """The risk-averse equilibrium with γ = 0.5 (Slumbers et al. 2023) among the policies so far. The next policy is trained for
+    the mean against it: the variance is in the mixture alone."""
+    return payoffs.risk_averse_equilibrium(payoff, AVERSION, tremble=min(0.01, 0.1 / len(payoff)))
 
 
 META_SOLVERS: Mapping[str, MetaSolver] = {
@@ -94,20 +96,27 @@ META_SOLVERS: Mapping[str, MetaSolver] = {
 
 
 def meta_solver(solver: str | MetaSolver) -> MetaSolver:
-    """A meta-solver by its name, or a user's own."""
-    if callable(solver):
-        return solver
-    if solver not in META_SOLVERS:
-        raise unknown("meta-solver", solver, META_SOLVERS)
-    return META_SOLVERS[solver]
+    """A meta-solver by its name, or a user's own, whose shares are checked and add up to 1."""
+    if not callable(solver):
+        if not isinstance(solver, str) or solver not in META_SOLVERS:
+            raise unknown("meta-solver", str(solver), META_SOLVERS)
+        return META_SOLVERS[solver]
+
+    def checked(payoff: np.ndarray) -> np.ndarray:
+        shares = np.asarray(solver(payoff), float)
+        if shares.shape != (len(payoff),) or not (np.isfinite(shares).all() and (shares >= 0).all() and shares.sum() > 0):
+            raise UserError(f"the meta-solver returned {short_repr(shares)}; return {len(payoff)} shares of at least 0")
+        return shares / shares.sum()
+
+    return checked
 
 
 def team_policy(algorithm: ModuleType, game: Environment, config: Any) -> Opponent:
     """The policies of an algorithm that lead one team of ``game`` and sample their actions."""
-    return acting(algorithm, against(game, somebody(game)), config)
+    return acting(algorithm, against(game, any_opponent(game)), config)
 
 
-def somebody(game: Environment) -> Opponent:
+def any_opponent(game: Environment) -> Opponent:
     """An opponent, where it does not matter which."""
     policy = random_player(game).policy
     assert policy is not None
@@ -118,11 +127,10 @@ def new_policies(
     algorithm: ModuleType, game: Environment, game_params: EnvParams, config: Any, key: jax.Array, leagues: int = 1
 ) -> Any:
     """[L, …] parameters of new networks that lead one team of ``game``, to begin populations with."""
-    env = against(game, somebody(game))
+    env = against(game, any_opponent(game))
     params = opponent_params(env, game_params, random_player(game).params)
-    return jax.device_get(
-        Trainer(algorithm, env, config, make_mesh()).init(jax.random.split(key, leagues), params).state.learner.params
-    )
+    trainer = Trainer(algorithm, env, config, make_mesh())
+    return trainer.init(jax.random.split(key, leagues), params).state.learner.params
 
 
 def grow(
@@ -152,18 +160,25 @@ def grow(
         key: of the training and of the battles.
         size: K, policies of each league in the end, the first included.
         solver: name in ``META_SOLVERS``, or a function of payoffs.
-        oracles: R, trained at once for every league; the one with the highest payoff against the mixture joins it.
+        oracles: R, trained at once for every league; the one with the highest payoff against the mixture joins it, and these
+            battles, by which it was chosen, stand for its payoffs.
         fresh: oracles begin with new networks; false: with the newest policy.
         live: share of episodes against the oracle's own parameters, as they are at the start of a chunk of updates.
         battles: on either side, for each entry of the payoffs.
         report: called after every chunk of updates.
 
     Raises:
-        UserError: for an unknown solver, a share that is not in [0, 1), and what ``Responder.of`` rejects.
+        UserError: for an unknown solver, arguments out of range, parameters of other networks, and what ``Responder.of`` rejects.
     """
     solve = meta_solver(solver)
+    for name, value, least in (("size", size, 1), ("oracles", oracles, 1), ("battles", battles, 1)):
+        if not is_integer(value) or value < least:
+            raise UserError(f"{name}={short_repr(value)} is out of range; give an integer of at least {least}")
     if not 0.0 <= live < 1.0:
         raise UserError(f"live={live:g} is out of range; give a share of at least 0 and less than 1")
+    needed = jax.eval_shape(lambda: new_policies(algorithm, game, game_params, config, key))
+    if jax.tree.map(lambda leaf: leaf.shape[1:], needed) != jax.tree.map(lambda leaf: np.shape(leaf)[1:], first):
+        raise UserError("first does not fit; give parameters [L, …] of L policies of this algorithm, such as new_policies(…)")
     policy = team_policy(algorithm, game, config)
     responder = Responder.of(algorithm, game, config, policy.mixture())
     leagues = len(jax.tree.leaves(first)[0])
@@ -186,11 +201,12 @@ def grow(
             report(Progress(count, steps, found))
 
         trained = responder.train(replicas, with_live_policy if live else lambda replicas: replicas, progress)
-        keys = jax.random.split(key_battles, leagues * oracles)
+        keys = jnp.repeat(jax.random.split(key_battles, leagues), oracles)  # the same battles for oracles of one league
         rows = np.zeros((leagues, oracles, count))
         for index in range(count):
             others = repeated(jax.tree.map(lambda leaf, slot=index: leaf[:, slot], stack), oracles)
-            rows[..., index] = both_sides(game, policy, game_params, trained.params, others, keys, battles).reshape(leagues, -1)
+            found, _ = both_sides(game, policy, game_params, trained.params, others, keys, battles)
+            rows[..., index] = found.reshape(leagues, oracles)
         chosen = np.einsum("lrk,lk->lr", rows, history[:, count, :count]).argmax(1)
         members = np.arange(leagues) * oracles + chosen
         for slots, new in zip(jax.tree.leaves(stack), jax.tree.leaves(trained.params), strict=True):
@@ -210,11 +226,12 @@ def with_live_policy(replicas: Replicas) -> Replicas:
 
 def both_sides(
     game: Environment, policy: Opponent, game_params: EnvParams, params: Any, others: Any, keys: jax.Array, battles: int
-) -> np.ndarray:
-    """[P] payoffs of policies against others, params [P, …] each, in the same battles on either side."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """[P] payoffs of policies against others, params [P, …] each, in the same battles on either side, and [P] shares drawn."""
     won, lost = play_rounds(game, policy, policy, battles, game_params, params, others, keys)
     lost_back, won_back = play_rounds(game, policy, policy, battles, game_params, others, params, keys)
-    return np.asarray(won - lost + won_back - lost_back) / 2
+    won, lost = (np.asarray(won + won_back) / 2, np.asarray(lost + lost_back) / 2)
+    return won - lost, 1.0 - won - lost
 
 
 def repeated(tree: Any, times: int) -> Any:

@@ -42,7 +42,8 @@ class Against(Wrapper):
 
     Observations, masks and rewards are those of the team's agents in ``env``. A policy that was trained for all agents of
     ``env``, by self-play, controls the other team by what it would do for all; one that was trained for as many agents as that
-    team has sees only these. Metrics ``won`` and ``lost`` replace those of ``env``: the team earned more than the other, or less.
+    team has sees only these. Metrics ``won`` and ``lost`` are those of ``env`` if it has both and the first team plays; else the
+    team earned more than the other, or less.
     """
 
     opponent: Opponent = dataclasses.field(kw_only=True)
@@ -140,7 +141,9 @@ class Against(Wrapper):
     def observe(self, state: AgainstState, env_params: AgainstParams) -> View:
         view = self.env.observe(state.env, env_params.env)
         own, other = state.earned / np.array([len(agents) for agents in self._sides])
-        metrics = view.metrics | {"won": (own > other).astype(float), "lost": (own < other).astype(float)}
+        metrics = view.metrics
+        if self.team or not {"won", "lost"} <= {*metrics}:  # those of an environment are the first team's
+            metrics = metrics | {"won": (own > other).astype(float), "lost": (own < other).astype(float)}
         return of_agents(view, self._sides[0])._replace(metrics=metrics)
 
 

@@ -20,6 +20,12 @@ SMALL = (
 )
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands that should have failed leave no files in the repository."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A run of two seeds with two checkpoints."""
@@ -83,21 +89,23 @@ def test_exploit_writes_how_far_a_run_is_beaten(runs, tmp_path, capsys):
     assert console("exploit", runs, "random", *members, "seed=1", f"out={out}") == 0
     shown = capsys.readouterr().out
     assert "1 fresh and 1 warm members per seed, each 256 steps of ippo" in shown
+    assert re.search("training 4 members, 1.02k steps in all", shown)
+    assert "first side: wins minus losses of trained against itself" in shown
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".csv", ".png", ".svg"}
     rows = list(csv.DictReader(out.with_suffix(".csv").open(encoding="utf-8")))
     assert [(row["against"], row["seed"], row["start"]) for row in rows] == [
-        (who, "0", start) for who in ("trained", "random") for start in ("fresh", "warm")
+        (who, "1", start) for who in ("trained", "random") for start in ("fresh", "warm")
     ]
     for row in rows:
-        assert row["chosen"] == "0" or -1.0 <= float(row["won"]) - float(row["lost"]) <= 1.0
-    assert sum(row["chosen"] == "1" for row in rows) == 2
+        assert (row["steps"], row["chosen"]) == ("256", "1")  # the only one of its kind
+        assert -1.0 <= float(row["won"]) - float(row["lost"]) <= 1.0
     assert "total_steps: 256" in out.with_suffix(".md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("words", "suggestion"),
     [
-        (["random", "{run}"], "name the run that is to be beaten first"),
+        (["random", "{run}"], "name the target first"),
         (["{run}", "fresh=0", "warm=0"], "no member"),
         (["{run}", "fresh=0", "algo.hidden=[4]"], "cannot start from .*; set fresh"),
         (["{run}", "seed=7"], "no seed 7; it trained 0, 1"),
@@ -106,6 +114,8 @@ def test_exploit_writes_how_far_a_run_is_beaten(runs, tmp_path, capsys):
         (["{run}", "script"], "RockPaperScissors has no script"),
         (["{run}", "members=3"], "unknown option 'members'"),
         (["{run}@0"], "no checkpoint of update 0"),
+        (["{run}", "{run}"], "named twice; name each player once"),
+        (["{run}", "algo.target=duels:nothing"], "algo.target=duels:nothing is not the target's algorithm; add algo=custom"),
     ],
 )
 def test_mistakes_of_exploit_are_one_line(runs, words, suggestion, capsys):

@@ -133,6 +133,26 @@ def test_smax_mirrors_the_board():
     assert -1.0 <= found.low[1, 2] <= found.payoff[1, 2] < found.high[1, 2] < -0.7
 
 
+def test_policies_of_different_observations_and_actions_meet():
+    """Nobody's result depends on how the other observes the same battle; one who walks ahead may also act by vectors."""
+    lists, conic = (marljax.make("smax", scenario="3m", observation=each) for each in ("unit_list", "conic"))
+    vectors = marljax.make("smax", scenario="3m", action_type="continuous")
+
+    def walk(weights, seen, carry, key):
+        return jnp.full(seen.alive.shape, weights["walk"], jnp.int32), carry
+
+    def push(weights, seen, carry, key):
+        return jnp.broadcast_to(weights["push"], (*seen.alive.shape, 4)), carry
+
+    marching = [Player("", Opponent(env, walk), {"walk": jnp.array([1])}) for env in (lists, lists, conic)]
+    pushing = Player("", Opponent(vectors, push), {"push": jnp.array([[1.0, 0.0, 0.0, 0.0]])})
+    for pair in (marching[:2], marching[1:], [marching[0], pushing]):
+        matches.check_same_game(pair[0].policy.env, lists.default_params, pair[1].policy.env, lists.default_params, "second")
+    same, mixed = (matches.play_all(lists, lists.default_params, pair, KEY, 16) for pair in (marching[:2], marching[1:]))
+    np.testing.assert_array_equal(np.array(same.won), np.array(mixed.won))
+    matches.play_all(lists, lists.default_params, [marching[2], pushing], KEY, 8)
+
+
 def test_policies_of_self_play_lead_one_team():
     both = marljax.make("smax", scenario="3m", mode="self_play")
     config = ippo.Config(num_envs=4, rollout_length=8, num_minibatches=1, hidden=(8,))

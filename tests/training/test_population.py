@@ -124,6 +124,29 @@ def test_blotto_is_solved():
     assert grown(game, first, "last", 10)[1][0, -1] > 0.5
 
 
+def test_one_program_trains_a_population(cycle):
+    """After the first chunk of updates nothing is compiled but the battles between the first policies."""
+    game, first = cycle
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
+
+    def count():
+        return sum("backend_compile" in event for event in compiled)
+
+    seen = []
+    config = CONFIG.replace(gamma=0.5, total_steps=4_096)  # a program of its own
+    options = {"size": 3, "battles": 64, "fresh": True, "report": lambda progress: seen.append((progress.policies, count()))}
+    population.grow(ippo, game, game.default_params, config, first, KEY, **options)
+    of_first = [number for policies, number in seen if policies == 1]
+    assert len(of_first) == 8
+    assert of_first[0] == of_first[-1] > 0
+    of_second = [number for policies, number in seen if policies == 2]
+    assert of_second[0] == of_second[-1]
+    before = count()
+    population.grow(ippo, game, game.default_params, config, first, jax.random.key(1), **options)
+    assert count() == before
+
+
 @pytest.mark.slow
 def test_own_parameters_among_the_opponents(cycle):
     """Half of the episodes against a policy that is beaten already, half against oneself: paper goes on to scissors, which beat
@@ -141,11 +164,13 @@ def test_every_action_can_be_exploited(cycle):
     actions = constant(game, 0, 1, 2)
     responder = Responder.of(ippo, game, CONFIG, actions.policy)
     members = exploit(responder, actions, game.default_params, KEY, fresh=1, warm=1, start=first, battles=200)
-    assert members.payoff.shape == (3, 2)
-    assert ((members.won - members.lost) > 0.9).all()
+    assert members.kinds == ("fresh", "warm")
+    assert members.payoff.shape == members.won.shape == (3, 2)
+    assert ((members.won - members.lost).max(1) > 0.9).all()
     fresh = members.curve[:, 0]
     assert (fresh[:, -1] > fresh[:, 0]).all()
     assert members.curve[0, 1, 0] > 0.9  # the warm member against rock has nothing to learn
+    assert members.first_side == 0.0
 
 
 def test_warm_members_have_the_given_parameters(cycle):
@@ -175,12 +200,24 @@ def test_solvers_agree_where_the_newest_beats_all(solver):
 def test_mistakes():
     game = rock_paper_scissors()
     check_env(game)
-    with pytest.raises(UserError, match="antisymmetric"):
-        MatrixGame(((0.0, 1.0), (1.0, 0.0)))
+    for payoff in (((0.0, 1.0), (1.0, 0.0)), ((0.0,), (1.0, 0.0)), "rock", ()):
+        with pytest.raises(UserError, match="antisymmetric"):
+            MatrixGame(payoff)
+    assert MatrixGame(np.zeros((2, 2))) == MatrixGame([[0, 0], [0, 0]])
     push = Push()
     with pytest.raises(UserError, match="ppo controls all agents as one"):
         Responder.of(ppo, push, ppo.Config(), Opponent(push, always))
     with pytest.raises(UserError, match="nash"):
         population.meta_solver("nahs")
-    with pytest.raises(UserError, match="live=1"):
-        population.grow(ippo, game, (), CONFIG, {}, KEY, live=1.0)
+    first = population.new_policies(ippo, game, (), CONFIG, KEY, leagues=2)
+    for options in ({"live": 1.0}, {"oracles": 0}, {"battles": 0}, {"size": 0}):
+        with pytest.raises(UserError, match=f"{next(iter(options))}=.* out of range"):
+            population.grow(ippo, game, (), CONFIG, first, KEY, **options)
+    with pytest.raises(UserError, match="first does not fit"):
+        population.grow(ippo, game, (), CONFIG, jax.tree.map(lambda leaf: leaf[0], first), KEY)
+    for shares in ([1.0], [1.0, -1.0], [np.nan, 1.0], [0.0, 0.0]):
+        with pytest.raises(UserError, match="shares of at least 0"):
+            population.meta_solver(lambda payoff, shares=shares: shares)(np.zeros((2, 2)))
+    np.testing.assert_allclose(population.meta_solver(lambda payoff: [3.0, 1.0])(np.zeros((2, 2))), [0.75, 0.25])
+    with pytest.raises(UserError, match="soldier"):
+        blotto(-1)
