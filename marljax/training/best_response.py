@@ -24,6 +24,7 @@ from marljax.utils.pytrees import shape_difference
 from marljax.wrappers.against import against, opponent_params
 
 POINTS = 50  # of a learning curve
+FEWEST_ENDED = 16  # battles from which a part of the training has a point
 CHUNKS = 32  # calls of the compiled program in a training, after each of which progress is reported
 
 
@@ -139,7 +140,7 @@ class Exploited(NamedTuple):
     won: np.ndarray  # [S, kinds] rates of these in other battles
     lost: np.ndarray  # [S, kinds]
     best: np.ndarray  # [S] the kind of the best member
-    curve: np.ndarray  # [S, kinds, points] payoffs of the chosen members in equal parts of their training; NaN where none ended
+    curve: np.ndarray  # [S, kinds, points] payoffs of the chosen members in equal parts of their training; NaN where few ended
     first_side: float  # battles won minus battles lost by the player against itself on the first side; NaN for a script
     diverged: int  # members
     battles: int  # for every member
@@ -199,7 +200,7 @@ def exploit(
         won=won,
         lost=lost,
         best=np.take_along_axis(payoff, chosen, axis=1).argmax(1),
-        curve=rates(gained, ended).reshape(*chosen.shape, -1),
+        curve=rates(gained, np.where(ended < FEWEST_ENDED, 0, ended)).reshape(*chosen.shape, -1),
         first_side=first_side(responder.game, player, game_params, key_choice, battles),
         diverged=int((trained.diverged_at >= 0).sum()),
         battles=battles,

@@ -7,6 +7,7 @@ import pytest
 from duels import Push
 
 from marljax.algos import ippo, ppo
+from marljax.baselines import league
 from marljax.core.opponent import Opponent
 from marljax.errors import UserError
 from marljax.testing import check_env
@@ -18,17 +19,7 @@ from marljax.utils.payoffs import nash_average
 
 KEY = jax.random.key(0)
 SIZE = 5
-CONFIG = ippo.Config(
-    total_steps=16_000,
-    num_envs=32,
-    rollout_length=16,
-    num_minibatches=1,
-    hidden=(8,),
-    learning_rate=0.02,
-    gamma=0.0,
-    entropy_coef=0.0,
-    agent_id=False,
-)
+CONFIG = league.MATRIX_CONFIG
 
 
 def always(weights, seen, carry, key):
@@ -40,19 +31,8 @@ def constant(game, *actions):
     return Player("constant", Opponent(game, always), jnp.array(actions), len(actions))
 
 
-def strategies(game, params, leagues):
-    """[L, K, n] how often every policy takes each action."""
-    policy = population.team_policy(ippo, game, CONFIG)
-    _, seen = policy.env.reset(KEY, policy.env.default_params.replace(opponent={"": np.zeros(1)}))
-
-    @jax.jit
-    @jax.vmap
-    @jax.vmap
-    def frequencies(weights):
-        actions, _ = jax.vmap(lambda key: policy.act(weights, seen, policy.initial_carry(), key))(jax.random.split(KEY, 1_000))
-        return jax.nn.one_hot(actions[:, 0], len(game.payoff)).mean(0)
-
-    return np.asarray(frequencies(params))
+def plan(game, leagues):
+    return league.MatrixPlan("", game, size=1, leagues=leagues)
 
 
 def exploitability(game, played, shares):
@@ -60,19 +40,11 @@ def exploitability(game, played, shares):
     return float((np.array(game.payoff) @ (shares @ played)).max())
 
 
-def beaten(game, action, leagues):
-    """Parameters [L, …] of policies that were trained against one action."""
-    opponent = constant(game, *[action] * leagues)
-    responder = Responder.of(ippo, game, CONFIG, opponent.policy)
-    replicas = responder.begin(jax.random.split(KEY, leagues), game.default_params, opponent.params)
-    return responder.train(replicas).params
-
-
 @pytest.fixture(scope="module")
 def cycle():
     """Rock, paper, scissors, and two policies that have learnt to beat rock."""
     game = rock_paper_scissors()
-    return game, beaten(game, 0, leagues=2)
+    return game, league.first_policies(plan(game, 2))
 
 
 def grown(game, first, solver, size, **options):
@@ -80,7 +52,7 @@ def grown(game, first, solver, size, **options):
     found = population.grow(
         ippo, game, game.default_params, CONFIG, first, KEY, size=size, solver=solver, battles=64, fresh=True, **options
     )
-    solve, played = population.meta_solver(solver), strategies(game, found.params, len(found.payoff))
+    solve, played = population.meta_solver(solver), league.action_rates(plan(game, 1), found.params)
     gaps = [
         [exploitability(game, own[:count], solve(payoff[:count, :count])) for count in range(1, size + 1)]
         for own, payoff in zip(played, found.payoff, strict=True)
@@ -92,7 +64,7 @@ def test_iterated_best_responses_run_in_circles(cycle):
     game, first = cycle
     found, gaps = grown(game, first, "last", SIZE)
     assert (gaps > 0.9).all()
-    np.testing.assert_array_equal(strategies(game, found.params, 2).argmax(-1), [[1, 2, 0, 1, 2]] * 2)
+    np.testing.assert_array_equal(league.action_rates(plan(game, 1), found.params).argmax(-1), [[1, 2, 0, 1, 2]] * 2)
     np.testing.assert_array_equal(found.shares[:, 1:], np.broadcast_to(np.eye(5)[:4], (2, 4, 5)))
 
 
@@ -119,7 +91,7 @@ def test_blotto_is_solved():
     """Colonel Blotto with five soldiers: the value is 0, and the population's equilibrium earns it against every division."""
     game = blotto()
     np.testing.assert_allclose(nash_average(np.array(game.payoff)).values.max(), 0.0, atol=1e-6)
-    first = beaten(game, 0, leagues=1)
+    first = league.first_policies(plan(game, 1))
     assert grown(game, first, "nash", 10)[1][0, -1] < 0.1
     assert grown(game, first, "last", 10)[1][0, -1] > 0.5
 
