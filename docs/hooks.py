@@ -153,12 +153,12 @@ def source(path: str) -> str:
 
 
 def results(page: str, heading: str) -> str:
-    """The section under a heading of a page of results."""
+    """The section under a heading of a page of results, without its pictures, whose links are the page's."""
     text = (RESULTS / f"{page}.md").read_text(encoding="utf-8")
     section = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,6}} |\Z)", text, re.MULTILINE | re.DOTALL)
     if section is None:
         raise LookupError(f"baselines/results/{page}.md has no section '{heading}'")
-    return section[2].strip()
+    return re.sub(r"^!\[.*\)\n*", "", section[2], flags=re.MULTILINE).strip()
 
 
 MARKERS: dict[str, Callable[..., str]] = {
