@@ -24,7 +24,7 @@ from marljax.utils.pytrees import shape_difference
 from marljax.wrappers.against import against, opponent_params
 
 POINTS = 50  # of a learning curve
-FEWEST_ENDED = 16  # battles from which a part of the training has a point
+FEWEST_ENDED = 16  # battles from which a part of the training has a point, unless no part has as many
 CHUNKS = 32  # calls of the compiled program in a training, after each of which progress is reported
 
 
@@ -192,6 +192,7 @@ def exploit(
     won, lost = (rate.reshape(chosen.shape) for rate in responder.play(own, theirs, game_params, key_end, battles))
     parts = np.array_split(np.arange(trained.ended.shape[1]), min(POINTS, trained.ended.shape[1]))
     gained, ended = (np.stack([each[rows][:, part].sum(1) for part in parts], 1) for each in (trained.gained, trained.ended))
+    enough = ended >= FEWEST_ENDED
     return Exploited(
         name=player.name,
         kinds=tuple(groups),
@@ -200,7 +201,7 @@ def exploit(
         won=won,
         lost=lost,
         best=np.take_along_axis(payoff, chosen, axis=1).argmax(1),
-        curve=rates(gained, np.where(ended < FEWEST_ENDED, 0, ended)).reshape(*chosen.shape, -1),
+        curve=rates(gained, np.where(enough | ~enough.any(), ended, 0)).reshape(*chosen.shape, -1),
         first_side=first_side(responder.game, player, game_params, key_choice, battles),
         diverged=int((trained.diverged_at >= 0).sum()),
         battles=battles,
