@@ -6,7 +6,10 @@ import re
 import pytest
 from commands import console
 
+import marljax
 from marljax.cli.versus import short_names
+from marljax.errors import UserError
+from marljax.training.best import same_parameters
 from marljax.training.load import Loaded
 
 GAME = ("env=custom", "env.target=duels:RockPaperScissors")
@@ -73,6 +76,14 @@ def test_mistakes_are_one_line(runs, words, suggestion, capsys):
     assert console("versus", *(word.format(run=runs) for word in words)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"error: .*{suggestion}", line), line
+
+
+def test_an_older_checkpoint_is_loaded(runs):
+    older, newest = marljax.load(runs, seed=1, update=2), marljax.load(runs, seed=1, which="last")
+    assert (older.update, newest.update) == (2, 4)
+    assert not same_parameters(older.params, newest.params)
+    with pytest.raises(UserError, match="no checkpoint of update 3 but of 2, 4"):
+        marljax.load(runs, update=3)
 
 
 @pytest.mark.parametrize("command", ["versus", "exploit"])
