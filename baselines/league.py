@@ -138,12 +138,19 @@ def matrix_gaps(plan: MatrixPlan, solver: str) -> Metrics:
     grown = population.grow(
         ippo, game, (), MATRIX_CONFIG, first, key, size=plan.size, solver=solver, fresh=True, battles=plan.battles
     )
-    played, payoff, solve = action_rates(plan, grown.params), np.array(game.payoff), population.META_SOLVERS[solver]
-    gaps = [
-        [float((payoff @ (solve(own[:count, :count]) @ rates[:count])).max()) for count in range(1, plan.size + 1)]
-        for own, rates in zip(grown.payoff, played, strict=True)
-    ]
-    return {"exploitability": {"mean": gaps}}
+    return {"exploitability": {"mean": exploitabilities(plan, grown, solver).tolist()}}
+
+
+def exploitabilities(plan: MatrixPlan, grown: Population, solver: str) -> np.ndarray:
+    """[L, K] what the best action earns against the meta-solver's mixture of the first 1, 2, … policies of every league."""
+    played, payoff, solve = action_rates(plan, grown.params), np.array(plan.game.payoff), population.META_SOLVERS[solver]
+    counts = range(1, grown.payoff.shape[1] + 1)
+    return np.array(
+        [
+            [(payoff @ (solve(own[:count, :count]) @ rates[:count])).max() for count in counts]
+            for own, rates in zip(grown.payoff, played, strict=True)
+        ]
+    )
 
 
 def first_policies(plan: MatrixPlan) -> Any:
@@ -219,12 +226,20 @@ def self_play(plan: Plan) -> Population:
         replicas, _ = trainer.run(replicas, int(end - begin))
         params.append(jax.device_get(replicas.state.learner.params))
     policy = population.team_policy(ippo, run.base_env, config)
-    payoff = np.zeros((plan.leagues, plan.size, plan.size))
-    keys = jax.random.split(jax.random.key(2), plan.leagues)
-    for i, j in np.argwhere(np.tri(plan.size, k=-1)):
-        payoff[:, i, j], _ = population.both_sides(run.base_env, policy, run.env_params, params[i], params[j], keys, plan.battles)
-        payoff[:, j, i] = -payoff[:, i, j]
+    payoff, _ = round_robin(plan, policy, params, jax.random.key(2))
     return Population(jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *params), payoff, np.zeros_like(payoff))
+
+
+def round_robin(plan: Plan, policy: Opponent, params: Sequence[Any], key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    """[L, N, N] antisymmetric payoffs between policies with N parameters [L, …], and shares drawn, also of each with itself."""
+    run, size, keys = plan.settings, len(params), jax.random.split(key, plan.leagues)
+    payoff, drawn = np.zeros((2, plan.leagues, size, size))
+    for i, j in np.argwhere(np.tri(size)):
+        found, draws = population.both_sides(run.base_env, policy, run.env_params, params[i], params[j], keys, plan.battles)
+        drawn[:, i, j] = drawn[:, j, i] = draws
+        if i != j:
+            payoff[:, i, j], payoff[:, j, i] = found, -found
+    return payoff, drawn
 
 
 def strategy_player(plan: Plan, title: str) -> Player:
@@ -271,7 +286,8 @@ def payoff_table(battle: str, cache: ResultCache) -> str:
     plan = PLANS[battle]
 
     def within(how: str) -> Metrics:
-        return {"payoff": {"mean": trained(plan, how).payoff.tolist()}, "shares": {"mean": trained(plan, how).shares.tolist()}}
+        found = trained(plan, how)
+        return {"payoff": {"mean": found.payoff.tolist()}, "shares": {"mean": found.shares.tolist()}}
 
     pictures, missing = [], []
     for how in TRAINED:
@@ -300,14 +316,9 @@ def payoff_table(battle: str, cache: ResultCache) -> str:
 def between(plan: Plan) -> Metrics:
     """Payoffs [L, N, N] between the strategies of each league, also of one with itself, and shares drawn."""
     players = [strategy_player(plan, title) for title in STRATEGIES]
-    run, size = plan.settings, len(players)
-    keys = jax.random.split(jax.random.key(3), plan.leagues)
-    payoff, drawn = np.zeros((2, plan.leagues, size, size))
-    for i, j in np.argwhere(np.tri(size)):
-        policy, one, other = players[i].policy, players[i].params, players[j].params
-        found = population.both_sides(run.base_env, policy, run.env_params, one, other, keys, plan.battles)
-        payoff[:, i, j], drawn[:, i, j] = found
-        payoff[:, j, i], drawn[:, j, i] = -found[0], found[1]
+    policy = players[0].policy  # of all: they differ in parameters alone
+    assert policy is not None
+    payoff, drawn = round_robin(plan, policy, [player.params for player in players], jax.random.key(3))
     return {"payoff": {"mean": payoff.tolist()}, "drawn": {"mean": drawn.tolist()}}
 
 

@@ -6,6 +6,7 @@ import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from marljax.cli.evaluate import ALGO_TARGET, Options, PolicyOptions, load_run
@@ -100,15 +101,20 @@ def parsed(
     return names, convert.build(kind, "", compose.parse(overrides)), changes
 
 
-def load_players(runs: Sequence[Named], options: PolicyOptions, changes: Mapping[str, Any]) -> dict[str, Loaded]:
-    """The trained policies of runs by how these were typed; ``UserError`` unless all play one game."""
-    loaded: dict[str, Loaded] = {}
+def load_players(
+    runs: Sequence[Named], options: PolicyOptions, changes: Mapping[str, Any], known: Mapping[str, Loaded] = MappingProxyType({})
+) -> dict[str, Loaded]:
+    """The trained policies of runs by how these were typed, after those that are ``known``; ``UserError`` unless all play one
+    game."""
+    loaded = dict(known)
     for run in runs:
+        if run.text in loaded:
+            continue
         own = options if run.update is None else dataclasses.replace(options, which="last")
         trained = loaded[run.text] = load_run(run.folder, own, dict(changes), run.update)
         if not any(trained.update_of(index, own.which) for index in range(len(trained.settings.seeds))):
             raise UserError(f"the {own.which} parameters of {run.text} are the untrained network's; train it, or take random")
-        game, other = loaded[runs[0].text].settings, trained.settings
+        game, other = next(iter(loaded.values())).settings, trained.settings
         matches.check_same_game(game.base_env, game.env_params, other.base_env, other.env_params, run.text)
     return loaded
 

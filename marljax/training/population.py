@@ -82,7 +82,7 @@ def nash(payoff: np.ndarray) -> np.ndarray:
 def risk_averse(payoff: np.ndarray) -> np.ndarray:
     """The risk-averse equilibrium with γ = 0.5 (Slumbers et al. 2023) among the policies so far. The next policy is trained for
     the mean against it: the variance is in the mixture alone."""
-    return payoffs.risk_averse_equilibrium(payoff, AVERSION, tremble=min(0.01, 0.1 / len(payoff)))
+    return payoffs.risk_averse_equilibrium(payoff, AVERSION, tremble=min(0.01, 0.5 / len(payoff)))
 
 
 META_SOLVERS: Mapping[str, MetaSolver] = {

@@ -35,11 +35,6 @@ def plan(game, leagues):
     return league.MatrixPlan("", game, size=1, leagues=leagues)
 
 
-def exploitability(game, played, shares):
-    """What the best action earns against a mixture of strategies [K, n]."""
-    return float((np.array(game.payoff) @ (shares @ played)).max())
-
-
 @pytest.fixture(scope="module")
 def cycle():
     """Rock, paper, scissors, and two policies that have learnt to beat rock."""
@@ -52,12 +47,7 @@ def grown(game, first, solver, size, **options):
     found = population.grow(
         ippo, game, game.default_params, CONFIG, first, KEY, size=size, solver=solver, battles=64, fresh=True, **options
     )
-    solve, played = population.meta_solver(solver), league.action_rates(plan(game, 1), found.params)
-    gaps = [
-        [exploitability(game, own[:count], solve(payoff[:count, :count])) for count in range(1, size + 1)]
-        for own, payoff in zip(played, found.payoff, strict=True)
-    ]
-    return found, np.array(gaps)
+    return found, league.exploitabilities(plan(game, 1), found, solver)
 
 
 def test_iterated_best_responses_run_in_circles(cycle):
