@@ -53,12 +53,12 @@ class Config(RolloutConfig):
     """Hyperparameters, a frozen dataclass. ``static`` ones shape the program; ``traced`` ones can be swept with ``jax.vmap``."""
 
     # Rollouts
-    num_envs: int = static(128, low=1, help="parallel environments, over all devices")
-    rollout_length: int = static(16, low=1, help="steps of every environment per update")
+    num_envs: int = static(64, low=1, help="parallel environments, over all devices")
+    rollout_length: int = static(64, low=1, help="steps of every environment per update")
     stagger: bool = static(False, help="truncate first episodes at random, so that fixed-length episodes are out of phase")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
     epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
-    epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training over which it falls")
+    epsilon_decay: float = traced(0.5, low=0.0, high=1.0, help="share of the training over which it falls")
     # Networks
     core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the agents' hidden layers")
@@ -75,7 +75,7 @@ class Config(RolloutConfig):
     mixer_slope: float = static(0.05, low=0.0, high=1.0, help="least slope of the mixing network's hidden layer; 0: ELU")
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step")
-    td_lambda: float = traced(0.65, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
+    td_lambda: float = traced(0.75, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
     normalize_values: bool = static(True, help="networks predict returns standardised by running mean and standard deviation")
@@ -84,7 +84,7 @@ class Config(RolloutConfig):
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(16, low=1, help="gradient steps per pass")
     optimizer: str = static("radam", choices=("adam", "radam"), help="radam: rectified Adam (Liu et al. 2020)")
-    learning_rate: float = traced(2e-3, low=0.0, help="initial learning rate")
+    learning_rate: float = traced(1e-3, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-8, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(1.0, low=0.0, help="global norm to which gradients are clipped")

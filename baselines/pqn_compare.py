@@ -9,7 +9,7 @@ import marljax
 from marljax.algos import pqn
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Comparison, Plan
-from marljax.baselines.harness.result_cache import ResultCache
+from marljax.baselines.harness.result_cache import Metrics, ResultCache
 from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.baselines.jaxmarl_compare import AGENTS, our_env, their_env
 from marljax.baselines.rivals import pqn as jaxmarl_pqn
@@ -90,10 +90,10 @@ def comparison(name: str, plan: Plan) -> Comparison:
 def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     """Returns of all loops on a problem, and the differences to JaxMARL's."""
     compared, metric = comparison(name, plan), PROBLEMS[name].metric
-    results = {
-        loop: loops.train_seeds(cache, plan, f"{name} {loop}", compared.about, make, compared.make_env(), metric)
-        for loop, make in compared.loops.items()
-    }
+    results: dict[str, Metrics | None] = {}
+    for loop, make in compared.loops.items():
+        about = {key: compared.about[key] for key in ("env", "plan", loop)}  # and not the settings of the other loops
+        results[loop] = loops.train_seeds(cache, plan, f"{name} {loop}", about, make, compared.make_env(), metric)
     theirs, percent = results["theirs"], ("greedy",) if metric == "won" else ()
     rows: list[list[str] | str] = []
     for loop in ("defaults", "ours"):
