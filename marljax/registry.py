@@ -18,6 +18,7 @@ ENVIRONMENTS: dict[str, str] = {
     "swarm": "marljax.envs.swarm:Swarm",
     "ride_dispatch": "marljax.envs.ride_dispatch:RideDispatch",
     "collective": "marljax.envs.collective:Collective",
+    "pathfinding": "marljax.envs.pathfinding:Pathfinding",
 }
 # environments of other libraries: <suite>/<name>
 SUITES: dict[str, str] = {"jaxmarl": "marljax.wrappers.from_jaxmarl", "gymnax": "marljax.wrappers.from_gymnax"}

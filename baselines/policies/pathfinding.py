@@ -1,0 +1,134 @@
+"""Scripted policies for ``pathfinding``: every agent for itself, and PIBT (Okumura et al. 2022, "Priority Inheritance with
+Backtracking for Iterative Multi-Agent Path Finding"). They read the tables of distances, and PIBT all agents' places.
+
+Axis letters: A agents. The five candidates of an agent are its own cell and those above, below, left and right.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from marljax.core.types import EnvParams, TimeStep
+from marljax.envs.pathfinding import Pathfinding, PathfindingState
+from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortest:
+    """A step on a shortest way, of several at random; after a refusal a random action (as POGEMA's ``AStarAgent``)."""
+
+    env: Pathfinding
+
+    def __call__(
+        self, env_params: EnvParams, key: jax.Array, state: PathfindingState, timestep: TimeStep, carry: Any
+    ) -> tuple[jax.Array, Any]:
+        del timestep
+        key_ties, key_random = jax.random.split(key)
+        _, distance = candidates(self.env, key_ties, state, env_params)
+        anywhere = jax.random.randint(key_random, (self.env.num_agents,), 0, self.env.action_space.n)
+        return jnp.where(state.refused, anywhere, jnp.argmin(distance, axis=1)), carry
+
+
+class Memory(NamedTuple):
+    """What PIBT remembers."""
+
+    priority: jax.Array  # [A] the higher, the earlier an agent chooses
+    goal: jax.Array  # [A] the goals of the last step
+
+
+@dataclasses.dataclass(frozen=True)
+class Pibt:
+    """An agent's priority grows by 1 with every step until it reaches its goal; ties are random."""
+
+    env: Pathfinding
+
+    @property
+    def start(self) -> Memory:
+        """The memory before an episode."""
+        agents = self.env.num_agents
+        return Memory(jnp.zeros(agents), jnp.zeros(agents, jnp.int32))
+
+    def __call__(
+        self, env_params: EnvParams, key: jax.Array, state: PathfindingState, timestep: TimeStep, carry: Memory
+    ) -> tuple[jax.Array, Memory]:
+        key_first, key_ties = jax.random.split(key)
+        reached = env_params.tables.goals[state.map, carry.goal] == state.cell
+        priority = jnp.where(reached, carry.priority % 1.0, carry.priority + 1.0)
+        priority = jnp.where(timestep.first, jax.random.uniform(key_first, priority.shape), priority)
+        cells, distance = candidates(self.env, key_ties, state, env_params)
+        best_first = jnp.take_along_axis(jnp.where(jnp.isinf(distance), -1, cells), jnp.argsort(distance, axis=1), axis=1)
+        following = plan(state.cell, best_first, priority, state.alive)
+        return jnp.argmax(cells == following[:, None], axis=1), Memory(priority, state.goal)
+
+
+def candidates(env: Pathfinding, key: jax.Array, state: PathfindingState, env_params: EnvParams) -> tuple[jax.Array, jax.Array]:
+    """[A, 5] cells by action, and their distances to the goal, ties in random order; blocked ones are infinitely far."""
+    tables = env_params.tables
+    cells = state.cell[:, None] + env.offsets
+    distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.float32)
+    return cells, jnp.where(tables.blocked[state.map, cells], jnp.inf, distance + jax.random.uniform(key, cells.shape))
+
+
+class Plan(NamedTuple):
+    """Decisions made so far, and the chain of agents that wait for one another."""
+
+    following: jax.Array  # [A] cell that an agent moves to; −1: undecided
+    tried: jax.Array  # [A] number of candidates tried
+    stack: jax.Array  # [A] agents of the chain, each pushed by the one before
+    depth: jax.Array  # their number
+
+
+def plan(cell: jax.Array, candidates: jax.Array, priority: jax.Array, alive: jax.Array) -> jax.Array:
+    """[A] cells that PIBT moves the agents to.
+
+    By priority, each undecided agent claims its best candidate that nobody claimed yet and whose occupant does not come to the
+    agent's own cell. An undecided occupant has the next turn: if it finds no cell it stays, and the agent tries its next
+    candidate. One turn of the loop tries one candidate of the last agent of the chain, so that there is no recursion.
+
+    cell [A]; candidates [A, 5] cells, best first, −1 where blocked; priority [A]; alive [A] bool.
+    """
+    agents = cell.shape[0]
+    index = jnp.arange(agents)
+    none_left = -2
+    candidates = jnp.pad(candidates, ((0, 0), (0, 1)), constant_values=none_left)
+
+    def unfinished(state: Plan) -> jax.Array:
+        return jnp.any(state.following < 0)
+
+    def turn(state: Plan) -> Plan:
+        undecided, new_chain = state.following < 0, state.depth == 0
+        first = jnp.argmax(jnp.where(undecided, priority, -jnp.inf))
+        stack = jnp.where(new_chain & (index == 0), first, state.stack)
+        depth = jnp.where(new_chain, 1, state.depth)
+        agent = stack[depth - 1]
+        want = candidates[agent, state.tried[agent]]
+        failed = want == none_left
+        occupies = alive & (cell == want) & (index != agent)
+        swaps = jnp.any(occupies & (state.following == cell[agent]))
+        claims = (want >= 0) & ~jnp.any(alive & (state.following == want)) & ~swaps
+        pushes = claims & jnp.any(occupies & undecided)
+        following = jnp.where((index == agent) & (claims | failed), jnp.where(failed, cell, want), state.following)
+        return Plan(
+            following,
+            tried=state.tried + ((index == agent) & ~failed),
+            stack=jnp.where(pushes & (index == depth), jnp.argmax(occupies), stack),
+            # a claim without resistance decides the whole chain
+            depth=jnp.where(pushes, depth + 1, jnp.where(claims, 0, depth - failed)),
+        )
+
+    zeros = jnp.zeros(agents, jnp.int32)
+    start = Plan(jnp.where(alive, -1, cell), zeros, zeros, jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(unfinished, turn, start).following
+
+
+def scripted_policies(env: Pathfinding, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
+    """By name: shortest ways, PIBT, and random actions."""
+    pibt = Pibt(env)
+    return {
+        "shortest": ScriptedPolicy(env, env_params, Partial(Shortest(env), env_params)),
+        "pibt": ScriptedPolicy(env, env_params, Partial(pibt, env_params), pibt.start),
+        "random": ScriptedPolicy(env, env_params, RandomPolicy(env)),
+    }
