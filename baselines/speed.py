@@ -6,6 +6,7 @@
     python baselines/speed.py env=ride_dispatch
     python baselines/speed.py env=swarm
     python baselines/speed.py env=collective
+    python baselines/speed.py env=pathfinding        # with POGEMA_PYTHON=<a Python with POGEMA>; taskset -c 0: on one core
     python baselines/speed.py seeds                  # many seeds in one program, many devices, and their memory
 
 Writes ``baselines/results/speed_<env>.md``, or with more overrides a page of their own. Every row is measured in a process of its
@@ -35,6 +36,7 @@ from marljax.envs.smax.units import PUBLISHED
 from marljax.errors import UserError
 from marljax.reporting.tables import markdown_table
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ROUNDS = 3  # of a comparison, ours and the baseline in turn
 SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (4, 8, 16), 4)}
 IMPORT_TIME = "import time; begun = time.perf_counter(); import marljax; print(time.perf_counter() - begun)"
@@ -79,6 +81,12 @@ GROWTH = {
         Case(("env.task=kuramoto", "env.agents=1000"), 8),
         Case(("env.task=aggregation", "env.agents=1000"), 8),
     ),
+    "pathfinding": (
+        *(Case((f"env.guidance={guidance}",), 128) for guidance in ("none", "next", "cost", "directions", "path")),
+        *(Case(("env.maps=warehouse", f"env.agents={agents}"), num_envs) for agents, num_envs in ((8, 512), (64, 64), (192, 16))),
+        Case(("env.task=together",), 128),
+        Case(("env.collision=priority",), 128),
+    ),
 }
 
 
@@ -96,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
         run = compose.compose(algo, overrides)
     except UserError as error:
         sys.exit(f"error: {error}")
-    console.print(f"{run.env_name}: {os.cpu_count()} CPU cores; each row in a process of its own")
+    console.print(f"{run.env_name}: {CORES} CPU core{'s' * (CORES > 1)}; each row in a process of its own")
 
     def run_measurement(kind: str, count: int, more: Sequence[str] = ()) -> Row:
         row = run_in_process(measure.__file__, kind, str(count), algo, *overrides, *more)
@@ -129,7 +137,7 @@ def main(arguments: Sequence[str]) -> None:
     command = " ".join(["python baselines/speed.py", *arguments])
     head = [
         f"# Speed of `{run.env_name}`",
-        f"`{command}` on {os.cpu_count()} CPU cores; {describe_versions()}.",
+        f"`{command}` on {CORES} CPU core{'s' * (CORES > 1)}; {describe_versions()}.",
         f"`import marljax` takes {import_time:.2f} s.",
     ]
     text = "\n\n".join([*head, *sections]) + "\n"

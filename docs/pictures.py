@@ -52,6 +52,7 @@ PICTURES = {
         41,
         230,
     ),
+    "pathfinding": Picture(("env=pathfinding", "env.duration=60", "env.map=2"), "pibt", "throughput", 61, 300),
     "ride_dispatch": Picture(("env=ride_dispatch", "env.preset=demo"), "nearest pickup", "reward", 150),
 }
 

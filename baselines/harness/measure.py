@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,7 @@ from marljax.training.trainer import Trainer
 REPETITIONS = 5
 RANDOM_STEPS = 100  # per environment and repetition
 BASELINE_SECONDS = 10.0
+POGEMA_PYTHON = "POGEMA_PYTHON"  # environment variable: the Python that runs POGEMA
 COLD = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 Row = dict[str, float]  # the metrics of one measurement
@@ -189,6 +191,29 @@ def ride_gym_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     return episode_rate(lambda: ride_gym_episode(simulator, rng))
 
 
+def pogema_rate(env: Any, env_params: Any, num_envs: int) -> Row:
+    """Environment steps per second of POGEMA on the first of the maps, with as many agents and the same rules and views."""
+    del num_envs
+    python = os.environ.get(POGEMA_PYTHON)
+    if not python:
+        advice = f"python -m venv pogema && pogema/bin/pip install pogema==1.4.0, then {POGEMA_PYTHON}=pogema/bin/python"
+        sys.exit(f"error: {POGEMA_PYTHON} is not set, and POGEMA needs a Python of its own: {advice}")
+    arguments = {
+        "map": [[int(cell) for cell in row] for row in env.all_maps[0].blocked],
+        "num_agents": env.num_agents,
+        "obs_radius": env.radius,
+        "collision_system": env.collision,
+        "on_target": {"lifelong": "restart", "together": "nothing", "once": "finish"}[env.task],
+        "max_episode_steps": int(env_params.duration),
+    }
+    script = Path(__file__).parents[1] / "rivals" / "pogema_speed.py"
+    command = [python, str(script), json.dumps(arguments), str(BASELINE_SECONDS)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    if done.returncode:
+        sys.exit(f"error: {POGEMA_PYTHON}={python} cannot run POGEMA: {done.stderr.strip().splitlines()[-1]}")
+    return {"env_steps_per_s": json.loads(done.stdout.splitlines()[-1])}
+
+
 def check_installed(package: str) -> None:
     if importlib.util.find_spec(package.replace("-", "_")) is None:
         sys.exit(f'error: {package} is not installed; pip install -e ".[dev]"')
@@ -198,6 +223,7 @@ BASELINES: dict[str, Callable[[Any, Any, int], Row]] = {
     "merge": highway_env_rate,
     "smax": jaxmarl_rate,
     "ride_dispatch": ride_gym_rate,
+    "pathfinding": pogema_rate,
 }
 
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from rich.console import Console
 
 from marljax.config import compose
+from marljax.config.convert import to_builtin
 from marljax.config.settings import Settings
 from marljax.core.environment import Environment
 from marljax.errors import UserError
@@ -28,6 +29,7 @@ from marljax.training.progress import print_line
 BASELINES = Path(__file__).resolve().parents[1]
 RESULTS, RUNS = BASELINES / "results", BASELINES.parent / "runs" / "tables"
 BATCH = 10_000  # episodes of one program
+LARGEST_LIST = 1_000  # numbers of an array that are kept with a result; of a larger one its digest
 SUITE_SEED = 2_000_003  # of the tables' scenarios: the same for every policy, unseen in training and in its evaluations
 
 # metric → mean and std over episodes, [S] each (S = 1 for scripted policies), and the number of episodes
@@ -175,7 +177,12 @@ def suite_key() -> jax.Array:
 
 def cache_key(policy: ScriptedPolicy, episodes: int) -> dict[str, Any]:
     """Everything that a scripted policy's metrics depend on besides its name."""
-    params = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), serialization.to_state_dict(policy.env_params))
+
+    def plain(leaf: Any) -> Any:
+        array = np.asarray(leaf)
+        return array.tolist() if array.size <= LARGEST_LIST else to_builtin(array)
+
+    params = jax.tree.map(plain, serialization.to_state_dict(policy.env_params))
     return {"env": str(policy.env), "env_params": params, "episodes": episodes, "env_version": policy.env.version}
 
 

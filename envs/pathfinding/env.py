@@ -57,7 +57,7 @@ SIZES = {
     "mazes": Size(32, 128, 128, 32),
     "small": Size(4, 64, 0, 32),
     "warehouse": Size(64, 256, 0, 1),
-    "puzzles": Size(4, 128, 0, 1),
+    "puzzles": Size(4, 256, 0, 1),
 }
 OWN_MAPS = Size(8, 256, 0, 1)
 
@@ -74,13 +74,13 @@ class RewardWeights(struct.PyTreeNode):
 class PathfindingParams(struct.PyTreeNode):
     """Parameters of ``pathfinding``: change ``default_params`` with ``.replace(…)``, nothing is compiled again."""
 
-    tables: Tables
     map: Any = param(-1, low=-1, integer=True, help="index of the map; -1: each episode draws one")
     duration: Any = param(256, low=1, integer=True, unit="steps", help="after which an episode is truncated")
     agents_min: Any = param(1, low=1, integer=True, help="each episode draws its number of agents, from agents_min …")
     agents_max: Any = param(1, low=1, integer=True, help="… to agents_max")
     again: Any = param(True, help="a new goal may be the cell where the agent is, as in the benchmark's results")
     weights: RewardWeights = dataclasses.field(default_factory=RewardWeights)
+    tables: Tables = dataclasses.field(default_factory=Tables)  # of the environment's maps
 
 
 class PathfindingState(struct.PyTreeNode):
@@ -173,15 +173,16 @@ class Pathfinding(Environment):
         elif self.num_maps or self.first_map >= 0:
             name = "num_maps" if self.num_maps else "first_map"
             raise UserError(f"{name} is for generated maps: {', '.join(texts.GENERATED)}; with maps={self.maps} leave it out")
-        check_room(self._maps, self.agents)
+        check_room(self.all_maps, self.agents)
 
     @property
-    def _maps(self) -> tuple[texts.Map, ...]:
+    def all_maps(self) -> tuple[texts.Map, ...]:
+        """The maps, in the order of ``env_params.map``."""
         return texts.load(self.maps, self.first_map, self.num_maps)
 
     @property
     def _shape(self) -> Shape:
-        return tables.shape_of(self._maps, self.radius, SIDES.get(self.maps, 0))
+        return tables.shape_of(self.all_maps, self.radius, SIDES.get(self.maps, 0))
 
     @property
     def _eye(self) -> Eye:
@@ -215,7 +216,7 @@ class Pathfinding(Environment):
     def default_params(self) -> PathfindingParams:
         built = build_tables(self.maps, self.first_map, self.num_maps, self._shape, self.radius, self.costs, self._needs_ways)
         duration = SIZES.get(self.maps, OWN_MAPS).duration
-        return PathfindingParams(built, duration=duration, agents_min=self.agents, agents_max=self.agents)
+        return PathfindingParams(tables=built, duration=duration, agents_min=self.agents, agents_max=self.agents)
 
     def check_params(self, env_params: PathfindingParams) -> None:
         super().check_params(env_params)
@@ -223,6 +224,8 @@ class Pathfinding(Environment):
         for name, most in (("agents_max", self.agents), ("map", len(env_params.tables.blocked) - 1)):
             if float(getattr(env_params, name)) > most:
                 raise UserError(f"{name}={float(getattr(env_params, name)):g} is out of range; it takes an integer up to {most}")
+        if not self._needs_ways and float(env_params.weights.path):
+            raise UserError("weights.path needs guidance=directions or path, whose tables say which steps are on a shortest way")
 
     @property
     def display(self) -> Display:
@@ -249,7 +252,7 @@ class Pathfinding(Environment):
         number = jnp.where(env_params.map < 0, drawn, env_params.map).astype(jnp.int32)
         low, high = (jnp.asarray(value, jnp.int32) for value in (env_params.agents_min, env_params.agents_max))
         count = jax.random.randint(key_count, (), low, high + 1)
-        cell, goal = place(key_place, all_tables, number, size, self._maps[0].marked)
+        cell, goal = place(key_place, all_tables, number, size, self.all_maps[0].marked)
         zero, alive = jnp.zeros((), jnp.int32), jnp.arange(size) < count
         # a map that marks cells may give an agent the goal where it stands
         arrived = jnp.where(all_tables.goals[number, goal] == cell, 0, -1).astype(jnp.int32)
@@ -281,7 +284,7 @@ class Pathfinding(Environment):
         arrived = jnp.where(alive & ~there & (step < env_params.duration), -1, arrived)
         goal, done = state.goal, jnp.array(False)
         if self.task == "lifelong":
-            reached, goal = there, jnp.where(there, self._new_goals(key, known, state, cell, env_params), goal)
+            reached, goal = there, jnp.where(there, self.draw_goals(key, known, state.map, goal, cell, env_params), goal)
             arrived = jnp.full_like(arrived, -1)
         elif self.task == "together":
             done = jnp.all(there | ~alive)
@@ -306,15 +309,15 @@ class Pathfinding(Environment):
         """[A] hops to the goal."""
         return known.distance[number, goal, cell].astype(jnp.int32) / self._eye.unit
 
-    def _new_goals(
-        self, key: jax.Array, known: Tables, state: PathfindingState, cell: jax.Array, env_params: PathfindingParams
+    def draw_goals(
+        self, key: jax.Array, known: Tables, number: jax.Array, goal: jax.Array, cell: jax.Array, env_params: PathfindingParams
     ) -> jax.Array:
-        """[A] goals drawn from the components of the agents' cells."""
-        begin, count = known.begin[state.map, cell], known.count[state.map, cell]
+        """[A] new goals of agents that are in the cells of their goals, from the same components of the map ``number``."""
+        begin, count = known.begin[number, cell], known.count[number, cell]
         uniform = jax.random.uniform(key, (self.agents,))
         others = ~jnp.asarray(env_params.again, bool) & (count > 1)  # a component of one cell has no other
         drawn = begin + jnp.minimum((uniform * (count - others)).astype(jnp.int32), count - others - 1)
-        return drawn + (others & (drawn >= state.goal))  # the agent is at its goal: skip that one
+        return drawn + (others & (drawn >= goal))  # skips the present one
 
     def observe(self, state: PathfindingState, env_params: PathfindingParams) -> View:
         known, eye = env_params.tables, self._eye

@@ -45,17 +45,17 @@ class Shape(NamedTuple):
 class Tables(struct.PyTreeNode):
     """What an environment knows about its maps. Starts and goals are sorted by the connected component that they lie in."""
 
-    blocked: Any = param(help="[M, C] of each cell")
-    rows: Any = param(help="[M, H, B] the same as bits of uint32, column 0 the lowest")
-    starts: Any = param(help="[M, S] cells in which agents may start, 0 in empty slots")
-    start_first: Any = param(help="[M, S] index of the first start of its component; S in empty slots")
-    start_count: Any = param(help="[M, S] starts of its component")
-    goals: Any = param(help="[M, G] cells that may be goals, 0 in empty slots")
-    goal_first: Any = param(help="[M, G] index of the first goal of its component; G in empty slots")
-    begin: Any = param(help="[M, C] index of the first goal in the component of a cell")
-    count: Any = param(help="[M, C] goals in that component; 0 for blocked cells")
-    distance: Any = param(help="[M, G, C] from a cell to a goal, in hops or eighths; the type's maximum where there is no way")
-    better: Any = param(help="[M, G, C] a bit for each step that lies on a shortest way: 1 up, 2 down, 4 left, 8 right; or ()")
+    blocked: Any = param((), help="[M, C] of each cell")
+    rows: Any = param((), help="[M, H, B] the same as bits of uint32, column 0 the lowest")
+    starts: Any = param((), help="[M, S] cells in which agents may start, 0 in empty slots")
+    start_first: Any = param((), help="[M, S] index of the first start of its component; S in empty slots")
+    start_count: Any = param((), help="[M, S] starts of its component")
+    goals: Any = param((), help="[M, G] cells that may be goals, 0 in empty slots")
+    goal_first: Any = param((), help="[M, G] index of the first goal of its component; G in empty slots")
+    begin: Any = param((), help="[M, C] index of the first goal in the component of a cell")
+    count: Any = param((), help="[M, C] goals in that component; 0 for blocked cells")
+    distance: Any = param((), help="[M, G, C] from a cell to a goal, in hops or eighths; the largest number for no way")
+    better: Any = param((), help="[M, G, C] bits of steps on shortest ways: 1 up, 2 down, 4 left, 8 right; or ()")
 
 
 def shape_of(maps: Sequence[Map], radius: int, side: int = 0) -> Shape:

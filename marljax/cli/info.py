@@ -19,6 +19,7 @@ Describes an environment: task, agents, actions, observations, scripted policies
 Environments: {environments}
 """
 COLUMN = 18
+MOST_NAMES = 64  # of columns that are all named
 
 
 def info(arguments: Sequence[str]) -> int:
@@ -63,7 +64,7 @@ def facts(settings: Settings) -> dict[str, str]:
         "action": str(env.action_space),
         "observation": str(env.observation_space),
         "its columns": "; ".join(
-            f"{part.name}: {part.count} × {part.width}" + (f" ({', '.join(part.columns)})" if part.columns else "")
+            f"{part.name}: {part.count} × {part.width}" + (f" ({_listed(part.columns)})" if part.columns else "")
             for part in env.obs_layout
         ),
         "global state": f"{global_state.size} numbers",
@@ -71,3 +72,8 @@ def facts(settings: Settings) -> dict[str, str]:
         "scripted policies": "; ".join(scripted_policies(settings.base_env, settings.env_params)),
     }
     return {name: text for name, text in found.items() if text}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """All names of a short list, the first and last ones of a long list."""
+    return ", ".join(names if len(names) <= MOST_NAMES else (*names[:3], "…", *names[-7:]))

@@ -216,6 +216,8 @@ def test_mistakes_are_one_line(folder, words, suggestion, capsys):
         "collective",
         "collective env.task=kuramoto",
         "collective env.task=aggregation",
+        "pathfinding",
+        "pathfinding env.task=once",
         "gymnax/CartPole-v1",
     ],
 )

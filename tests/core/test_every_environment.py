@@ -9,7 +9,11 @@ from marljax.algos import ippo
 from marljax.errors import UserError
 from marljax.wrappers import from_gymnax, jaxmarl_families
 
-OPTIONS = {"ride_dispatch": {"preset": "demo", "view": "candidates"}, "collective": {"agents": 8}}
+OPTIONS = {
+    "ride_dispatch": {"preset": "demo", "view": "candidates"},
+    "collective": {"agents": 8},
+    "pathfinding": {"maps": "small"},
+}
 DOWNLOADS = ("gymnax/MNISTBandit-bsuite",)
 NAMES = [
     *registry.ENVIRONMENTS,

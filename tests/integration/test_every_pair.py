@@ -20,6 +20,7 @@ ENVIRONMENTS = {
     "ride_dispatch": ("env=ride_dispatch", "env.preset=demo", "env.view=candidates"),
     "swarm": ("env=swarm", "env.preset=static_same", "env.drones=3", "env.neighbours=1"),
     "collective": ("env=collective", "env.agents=8"),
+    "pathfinding": ("env=pathfinding", "env.maps=small"),
     "jaxmarl/MPE_simple_spread_v3": ("env=jaxmarl/MPE_simple_spread_v3",),
     "gymnax/CartPole-v1": ("env=gymnax/CartPole-v1",),
 }
@@ -47,6 +48,7 @@ COVER = [
     ("ippo", "swarm"),
     ("mappo", "collective"),
     ("qmix", "smax"),
+    ("qmix", "pathfinding"),
     ("qmix", "jaxmarl/MPE_simple_spread_v3"),
     ("pqn", "smax"),
     ("ospo", "ride_dispatch"),

@@ -104,7 +104,7 @@ def check_view(obs, env, state, case):
     walls, agents, _ = (np.array([int(cell) for cell in channel]).reshape(edge, edge) for channel in case["obs_agent0_step1"])
     row, column = divmod(int(state.cell[0]), env._shape.width)
     rows, columns = (np.arange(edge) + place - 2 * radius for place in (row, column))
-    height, width = env._maps[0].blocked.shape
+    height, width = env.all_maps[0].blocked.shape
     near = ((rows >= -1) & (rows <= height))[:, None] & ((columns >= -1) & (columns <= width))
     ours = np.asarray(obs[: 2 * edge**2]).reshape(2, edge, edge)
     np.testing.assert_array_equal(ours[0][near], walls[near])
@@ -159,7 +159,7 @@ def test_maps_of_the_benchmark():
 @pytest.mark.parametrize("costs", tables.COSTS)
 def test_distances_and_steps_on_shortest_ways(costs):
     env = Pathfinding(maps="mazes", first_map=3, num_maps=1, radius=2, agents=2, costs=costs, guidance="path")
-    known, shape, each = env.default_params.tables, env._shape, env._maps[0]
+    known, shape, each = env.default_params.tables, env._shape, env.all_maps[0]
     goals = np.asarray(known.goals[0])[: int(each.goals.sum())]
     inside = (slice(2, 2 + each.blocked.shape[0]), slice(2, 2 + each.blocked.shape[1]))
     for number in range(0, len(goals), 37):
@@ -208,7 +208,7 @@ def test_starts_and_first_goals_are_pogema_s_for_the_same_order_of_cells(seed):
     env = Pathfinding(maps="small", first_map=seed, num_maps=1, agents=8)
     known = env.default_params.tables
     places = np.asarray(known.starts[0])
-    count, chosen = int(env._maps[0].starts.sum()), jax.jit(place, static_argnums=(3, 4))
+    count, chosen = int(env.all_maps[0].starts.sum()), jax.jit(place, static_argnums=(3, 4))
     first = np.asarray(known.start_first[0])[:count].tolist()
     for key in jax.random.split(jax.random.key(seed), 20):
         chance = np.asarray(jax.random.uniform(jax.random.split(key)[0], places.shape))[:count]
@@ -223,7 +223,7 @@ def test_marked_cells_are_starts_and_goals():
     state = programs(env)[0](KEY, env.default_params)
     place_of = np.stack([np.asarray(state.cell) // env._shape.width, np.asarray(state.cell) % env._shape.width]) - env.radius
     assert len(set(zip(*place_of.tolist(), strict=True))) == 192
-    assert env._maps[0].starts[tuple(place_of)].all()
+    assert env.all_maps[0].starts[tuple(place_of)].all()
     assert len(set(np.asarray(state.goal).tolist())) == 192
 
 
@@ -235,7 +235,7 @@ def test_new_goals_are_uniform_over_the_component(again):
     state = programs(env)[0](KEY, env_params)
     at = known.goals[0, state.goal]
     keys = jax.random.split(KEY, 4000)
-    drawn = jax.vmap(lambda key: env._new_goals(key, known, state, at, env_params))(keys)
+    drawn = jax.vmap(lambda key: env.draw_goals(key, known, 0, state.goal, at, env_params))(keys)
     for agent in range(2):
         begin, count = int(known.begin[0, at[agent]]), int(known.count[0, at[agent]])
         expected = set(range(begin, begin + count)) - ({int(state.goal[agent])} if not again else set())
@@ -253,7 +253,7 @@ def test_views(name, radius):
     state = initial(KEY, env_params)
     state = state.replace(alive=state.alive.at[3].set(False))
     obs, edge, width = np.asarray(observe(state, env_params).obs), 2 * radius + 1, env._shape.width
-    each = env._maps[int(state.map)]
+    each = env.all_maps[int(state.map)]
     blocked = np.ones((env._shape.height, width), bool)
     blocked[radius : radius + each.blocked.shape[0], radius : radius + each.blocked.shape[1]] = each.blocked
     occupied = np.zeros_like(blocked)
@@ -430,5 +430,7 @@ def test_own_maps(tmp_path):
     assert other.default_params.tables.blocked.sum() > 0
     with pytest.raises(UserError, match="agents_max=3 is out of range"):
         env.check_params(env.default_params.replace(agents_max=3))
+    with pytest.raises(UserError, match=r"weights\.path needs guidance"):
+        env.check_params(env.default_params.replace(weights=env.default_params.weights.replace(path=0.01)))
     with pytest.raises(UserError, match="map=2 is out of range"):
         env.check_params(env.default_params.replace(map=2))

@@ -1,0 +1,184 @@
+"""Planners and learners on POGEMA's benchmark: ``python baselines/pathfinding.py [table …]`` writes
+baselines/results/pathfinding.md."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from marljax.baselines.harness.result_cache import Metrics, ResultCache, cache_key, suite_key, summarise
+from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
+from marljax.baselines.policies.pathfinding import scripted_policies
+from marljax.envs.pathfinding import Pathfinding
+from marljax.training.evaluation import Evaluator, ScriptedPolicy
+
+MAPS = 128  # of the benchmark: those of the seeds 0 to 127
+EPISODES = 4  # with other starts and goals, on each of the generated maps
+NUMBERS = {
+    "random": (8, 16, 24, 32, 48, 64),
+    "mazes": (8, 16, 24, 32, 48, 64),
+    "warehouse": (32, 64, 96, 128, 160, 192),
+    "puzzles": (2, 3, 4),
+}
+COSTS = {"": "hops", ", congestion costs": "congestion"}  # of distances, by what a policy's name gains
+# Goals per step as published by POGEMA's benchmark, by number of agents: means over its 128 instances.
+PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "random": {
+        "RHCR, central": (0.625, 1.251, 1.798, 2.286, 3.203, 3.819),
+        "MATS-LP, tree search": (0.606, 1.163, 1.590, 1.911, 2.345, 2.431),
+        "Follower": (0.600, 1.131, 1.536, 1.829, 2.261, 2.465),
+        "Assistant switcher": (0.536, 0.964, 1.243, 1.415, 1.612, 1.676),
+        "MAMBA": (0.512, 0.863, 1.068, 1.114, 1.111, 1.065),
+        "QPLEX": (0.354, 0.691, 0.880, 0.926, 0.627, 0.349),
+        "QMIX": (0.148, 0.336, 0.466, 0.523, 0.557, 0.493),
+    },
+    "mazes": {
+        "RHCR, central": (0.477, 0.939, 1.356, 1.703, 2.263, 2.587),
+        "MATS-LP, tree search": (0.458, 0.849, 1.143, 1.322, 1.474, 1.505),
+        "Follower": (0.449, 0.832, 1.115, 1.307, 1.523, 1.613),
+        "Assistant switcher": (0.382, 0.646, 0.794, 0.882, 0.943, 0.961),
+        "MAMBA": (0.365, 0.567, 0.672, 0.673, 0.673, 0.646),
+        "QPLEX": (0.241, 0.467, 0.583, 0.619, 0.516, 0.369),
+        "QMIX": (0.148, 0.298, 0.425, 0.486, 0.508, 0.469),
+    },
+    "warehouse": {
+        "RHCR, central": (1.225, 2.268, 3.103, 3.493, 2.456, 1.568),
+        "Follower": (1.127, 1.957, 2.613, 3.151, 3.599, 3.937),
+        "MATS-LP, tree search": (1.109, 1.668, 1.792, 1.825, 1.904, 1.911),
+        "MAMBA": (0.851, 1.381, 1.514, 1.628, 1.776, 1.910),
+        "QMIX": (0.559, 0.951, 1.217, 1.357, 1.379, 1.298),
+    },
+    "puzzles": {
+        "RHCR, central": (0.454, 0.565, 0.594),
+        "MATS-LP, tree search": (0.392, 0.432, 0.358),
+        "Follower": (0.359, 0.324, 0.274),
+        "QMIX": (0.127, 0.116, 0.108),
+    },
+}
+
+
+def benchmark(maps: str, agents: int, **options: object) -> Pathfinding:
+    """The lifelong task on the benchmark's maps."""
+    generated = {"first_map": 0, "num_maps": MAPS} if maps in ("random", "mazes") else {}
+    return Pathfinding(maps=maps, agents=agents, **generated, **options)  # type: ignore[arg-type]
+
+
+def episodes_per_map(count: int) -> int:
+    """Episodes on each of ``count`` maps, so that all tables have the same number."""
+    return MAPS * EPISODES // count
+
+
+def scripted_result(cache: ResultCache, maps: str, name: str, agents: int) -> Metrics | None:
+    """A scripted policy, named with its costs, on every map equally often."""
+    policy, _, more = name.partition(",")
+    env = benchmark(maps, agents, costs=COSTS[f",{more}" if more else ""])
+    env_params = env.default_params
+    scripted = scripted_policies(env, env_params)[policy]
+    count = env_params.tables.blocked.shape[0]
+    about = {"policy": policy, "maps": count, **cache_key(scripted, episodes_per_map(count))}
+    return cache.get(f"{maps} {name} {agents}", about, lambda: on_every_map(scripted, count))
+
+
+def on_every_map(scripted: ScriptedPolicy, count: int) -> Metrics:
+    """Metrics over equally many episodes on each of ``count`` maps, which are played one after the other."""
+    evaluator = Evaluator(scripted.env, episodes_per_map(count))
+
+    def on_map(number: jax.Array) -> dict[str, jax.Array]:
+        key = jax.random.fold_in(suite_key(), number)
+        return evaluator.scripted(scripted.policy, scripted.env_params.replace(map=number), key, scripted.carry)
+
+    metrics = jax.jit(lambda numbers: jax.lax.map(on_map, numbers, batch_size=16))(jnp.arange(count))
+    return summarise({name: values.reshape(-1) for name, values in jax.device_get(metrics).items()})
+
+
+def bound_result(cache: ResultCache, maps: str, agents: int) -> Metrics | None:
+    """Goals per step if agents could pass through one another: no policy can reach more on average."""
+    env = benchmark(maps, agents)
+    count = env.default_params.tables.blocked.shape[0]
+    about = {"env": str(env), "env_version": env.version, "episodes": episodes_per_map(count)}
+    return cache.get(f"{maps} bound {agents}", about, lambda: without_collisions(env, count))
+
+
+def without_collisions(env: Pathfinding, count: int) -> Metrics:
+    """Goals per step of agents on shortest ways that nobody blocks."""
+    env_params = jax.tree.map(jnp.asarray, env.default_params)
+    known, duration = env_params.tables, env_params.duration
+
+    def episode(key: jax.Array, number: jax.Array) -> jax.Array:
+        key_start, key_goals = jax.random.split(key)
+        state = env.initial(key_start, env_params.replace(map=number))
+
+        def trip(key: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            cell, goal, time, reached = found
+            # who is at the new goal already has reached it after one step
+            time = time + jnp.maximum(known.distance[number, goal, cell], 1)
+            cell = known.goals[number, goal]
+            return cell, env.draw_goals(key, known, number, goal, cell, env_params), time, reached + (time <= duration)
+
+        def unfinished(loop: tuple) -> jax.Array:
+            return jnp.any(loop[1][2] < duration)
+
+        def step(loop: tuple) -> tuple:
+            key, key_trip = jax.random.split(loop[0])
+            return key, trip(key_trip, loop[1])
+
+        zeros = jnp.zeros(env.num_agents, jnp.int32)
+        _, (_, _, _, reached) = jax.lax.while_loop(unfinished, step, (key_goals, (state.cell, state.goal, zeros, zeros)))
+        return jnp.sum(reached) / duration
+
+    numbers = jnp.repeat(jnp.arange(count), episodes_per_map(count))
+    throughput = jax.jit(jax.vmap(episode))(jax.random.split(suite_key(), len(numbers)), numbers)
+    return summarise({"throughput": throughput})
+
+
+def throughput_table(maps: str, cache: ResultCache) -> str:
+    """Goals per step by number of agents: published figures, ours, and the bound."""
+    numbers = NUMBERS[maps]
+    rows: list[list[str] | str] = [
+        [f"{name}, published", *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED[maps].items()
+    ]
+    results = {
+        f"{policy}{costs}": functools.partial(scripted_result, cache, maps, f"{policy}{costs}")
+        for policy in ("shortest", "pibt")
+        for costs in COSTS
+        if policy == "pibt" or not costs
+    }
+    results["without collisions"] = functools.partial(bound_result, cache, maps)
+    for name, result in results.items():
+        found = [result(agents) for agents in numbers]
+        cells = [mean_interval(metrics["throughput"], 3) for metrics in found if metrics]
+        rows.append([name, *cells] if len(cells) == len(numbers) else f"{name} on {maps}")
+    return partial_table([f"goals per step, {maps}, N =", *map(str, numbers)], rows)
+
+
+PAGE = Page(
+    name="pathfinding",
+    title="`pathfinding`: results",
+    intro=f"""The lifelong task with the rules and sizes of POGEMA's benchmark (Skrynnik et al. 2024): soft collisions, 256
+steps, 128 on mazes; new goals are uniform over an agent's component, where it stands included, as in the version of
+POGEMA of the published figures. {MAPS * EPISODES} episodes: {EPISODES} on each of the benchmark's {MAPS} random maps and mazes,
+which are equal to its own, or as many on the one warehouse and the sixteen puzzles; starts and goals are drawn as there, but are
+not the same. ±: 95 % t interval over episodes. Published figures are means over 128 episodes, read from the benchmark's raw
+results.
+
+*Shortest*: each agent steps along a shortest way, and at random after it was refused. *PIBT* (Okumura et al. 2022) plans one step
+for all agents by priorities; with *congestion costs* (Follower's), ways lead around the middle of the map. Both read tables of
+distances from every cell to every goal, and PIBT the places of all agents: what the published planners know, and learners do not.
+*Without collisions* agents pass through one another: a bound.""",
+    sections=(
+        Section("Random maps", "", {"random": functools.partial(throughput_table, "random")}),
+        Section("Mazes", "", {"mazes": functools.partial(throughput_table, "mazes")}),
+        Section(
+            "Warehouse",
+            """The map of the benchmark's experiments. (The one in its folder of raw results has starts and goals exchanged, and
+no method could pass 1.04 goals per step there with 32 agents.)""",
+            {"warehouse": functools.partial(throughput_table, "warehouse")},
+        ),
+        Section("Puzzles", "Sixteen maps of 5 × 5 cells.", {"puzzles": functools.partial(throughput_table, "puzzles")}),
+    ),
+)
+
+
+if __name__ == "__main__":
+    PAGE.main()
