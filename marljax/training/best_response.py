@@ -66,8 +66,8 @@ class Responder:
 
     def begin(self, keys: jax.Array, game_params: EnvParams, weights: Any = ()) -> Replicas:
         """Members [P] with new networks, each against an opponent with weights [P, …]; none for the script."""
-        replicas = self.trainer.init(keys, self._first_params(game_params, weights))
-        return replicas if self.opponent is None else with_opponents(replicas, weights)
+        overrides = {} if self.opponent is None else {"env.opponent": weights}
+        return self.trainer.init(keys, self._first_params(game_params, weights), overrides)
 
     def misfit(self, game_params: EnvParams, weights: Any, params: Any) -> str:
         """Why members against ``weights`` [S, …] cannot start from parameters [S', …]; empty if they can."""

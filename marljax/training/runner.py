@@ -294,7 +294,7 @@ def check_sizes(trainer: Trainer, settings: Settings) -> None:
     remedy = "lower algo.num_envs or seeds"
     if hasattr(settings.config, "buffer_size"):
         remedy = "lower algo.buffer_size or seeds, or take algo.buffer_dtype=bfloat16"
-    memory.check(memory.size(replicas) * memory.sharing(trainer.mesh) // trainer.mesh.size, describe_runs(settings), remedy)
+    memory.check(trainer.bytes_of(replicas) * memory.sharing(trainer.mesh), describe_runs(settings), remedy)
 
 
 def describe_runs(settings: Settings) -> str:

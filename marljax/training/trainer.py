@@ -36,6 +36,7 @@ from marljax.utils.validation import is_integer
 
 Metrics = dict[str, jax.Array]
 MAX_CHUNK = 64  # updates per compiled call
+LARGE = 1024  # numbers of an array of env_params that replicas share rather than copy
 
 
 class Curve(NamedTuple):
@@ -92,18 +93,32 @@ class Result(struct.PyTreeNode):
 
 
 class Replicas(struct.PyTreeNode):
-    """The runs of one batch; every leaf has a leading [S]."""
+    """The runs of one batch; every leaf but those of ``shared`` has a leading [S].
+
+    Large arrays of env_params in which replicas do not differ, such as tables, are held once: in ``shared``, where
+    ``state.learner.env_params`` has None. ``shared`` has None for all others.
+    """
 
     state: TrainState
     config: Any  # traced leaves [S]: replicas may differ
     diverged_at: jax.Array  # [S] int32 update in which a value was not finite; -1 while healthy
     diverged_in: jax.Array  # [S] int32 quantity that was not (index into ``Trainer.quantities``)
+    shared: Any = None  # env_params
+
+
+def with_env_params(replica: Replicas, env_params: EnvParams) -> Replicas:
+    """The replica with other env_params."""
+    return replica.replace(state=replica.state._replace(learner=replica.state.learner.replace(env_params=env_params)))
+
+
+def _is_none(part: Any) -> bool:
+    return part is None
 
 
 # The learner is replicated over "data", the actors' [E] is sharded over it. A spec per field, as a prefix of the tree.
 _REPLICA: Any = PartitionSpec(collectives.SEED)
 _STATE = TrainState(learner=_REPLICA, actors=PartitionSpec(collectives.SEED, collectives.DATA))  # type: ignore[arg-type]
-_REPLICAS = Replicas(state=_STATE, config=_REPLICA, diverged_at=_REPLICA, diverged_in=_REPLICA)
+_REPLICAS = Replicas(_STATE, config=_REPLICA, diverged_at=_REPLICA, diverged_in=_REPLICA, shared=PartitionSpec())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +194,11 @@ class Trainer:
         with lean_tracing():
             shapes = self.shapes(keys, env_params, overrides)
             program = jax.make_jaxpr(lambda replicas: self.run(replicas, 1))(shapes)
-        return (memory.size(shapes) // self.mesh.size + memory.output_bytes(program.jaxpr)) * memory.sharing(self.mesh)
+        return (self.bytes_of(shapes) + memory.output_bytes(program.jaxpr)) * memory.sharing(self.mesh)
+
+    def bytes_of(self, replicas: Replicas) -> int:
+        """Bytes of replicas, or of their shapes, on each device."""
+        return memory.size(replicas.replace(shared=None)) // self.mesh.size + memory.size(replicas.shared)
 
     @functools.cached_property
     def quantities(self) -> tuple[str, ...]:
@@ -193,14 +212,24 @@ class Trainer:
 @functools.partial(jax.jit, static_argnums=0)
 def _init(trainer: Trainer, keys: jax.Array, env_params: EnvParams, config: Any, overrides: dict[str, jax.Array]) -> Replicas:
     def init(keys: jax.Array, overrides: dict[str, jax.Array], config: Any, env_params: EnvParams) -> Replicas:
+        _, changed = apply_overrides(config, env_params, jax.tree.map(lambda values: values[0], overrides))
+
+        def is_shared(leaf: Any, other: Any) -> bool:
+            return leaf is other and leaf.size >= LARGE
+
+        shares = jax.tree.map(is_shared, env_params, changed)
+        shared = jax.tree.map(lambda leaf, shares: leaf if shares else None, env_params, shares)
+
         def init_replica(inputs: tuple[jax.Array, dict[str, jax.Array]]) -> Replicas:
             key, overrides = inputs
             own_config, own_params = apply_overrides(config, env_params, overrides)
             state = trainer.algorithm.init(trainer.env, own_params, own_config, key)
+            replica = Replicas(state, own_config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32))
+            own = jax.tree.map(lambda leaf, shares: None if shares else leaf, state.learner.env_params, shares)
             # A weakly typed leaf would become strongly typed in the first chunk, and the second chunk would be traced again.
-            return strongly_typed(Replicas(state, own_config, jnp.array(-1, jnp.int32), jnp.array(-1, jnp.int32)))
+            return strongly_typed(with_env_params(replica, own))
 
-        return vmap_replicas(init_replica)((keys, overrides))
+        return vmap_replicas(init_replica)((keys, overrides)).replace(shared=strongly_typed(shared))
 
     in_specs = (_REPLICA, _REPLICA, PartitionSpec(), PartitionSpec())
     sharded = jax.shard_map(init, mesh=trainer.mesh, in_specs=in_specs, out_specs=_REPLICAS, check_vma=False)
@@ -217,7 +246,13 @@ def _run(trainer: Trainer, replicas: Replicas, count: jax.Array) -> tuple[Replic
 
     def run(replicas: Replicas, count: jax.Array) -> tuple[Replicas, Metrics]:
         def run_replica(replica: Replicas) -> tuple[Replicas, Metrics]:
-            step = jax.jit(functools.partial(guarded_update, trainer.algorithm, trainer.env))  # traced once, used twice
+            def whole_update(replica: Replicas) -> tuple[Replicas, Metrics]:
+                own = replica.state.learner.env_params
+                whole = jax.tree.map(lambda part, common: common if part is None else part, own, shared, is_leaf=_is_none)
+                updated, metrics = guarded_update(trainer.algorithm, trainer.env, with_env_params(replica, whole))
+                return with_env_params(updated, own), metrics
+
+            step = jax.jit(whole_update)  # traced once, used twice
             _, shapes = jax.eval_shape(step, replica)
             log = {name: jnp.zeros((MAX_CHUNK, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
@@ -228,7 +263,9 @@ def _run(trainer: Trainer, replicas: Replicas, count: jax.Array) -> tuple[Replic
 
             return jax.lax.fori_loop(0, count, body, (replica, log))
 
-        return vmap_replicas(run_replica)(replicas)
+        shared = replicas.shared
+        replicas, metrics = vmap_replicas(run_replica)(replicas.replace(shared=None))
+        return replicas.replace(shared=shared), metrics
 
     in_specs, out_specs = (_REPLICAS, PartitionSpec()), (_REPLICAS, _REPLICA)
     sharded = jax.shard_map(run, mesh=trainer.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -6,10 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+import tiny
 
+import marljax
 from marljax import UserError
 from marljax.algos import ippo, mappo
-from marljax.training.trainer import make_train
+from marljax.training import mesh
+from marljax.training.trainer import Trainer, make_train
+from marljax.utils import memory
 
 CONFIG = ippo.Config(total_steps=1_000, num_envs=16, rollout_length=16, num_minibatches=2, hidden=(16,))
 
@@ -78,6 +82,31 @@ def test_results_have_policies_with_the_config_and_params_of_their_run(sweep):
 
 
 @pytest.mark.slow
+def test_tables_are_held_once_for_all_runs():
+    """Unless the runs differ in them; and either way each run is what it is alone."""
+    env = marljax.make("pathfinding", maps="small", num_maps=2, agents=2)
+    trainer = Trainer(tiny, env, tiny.Config(), mesh.make_mesh())
+    env_params, keys = env.default_params, jax.random.split(jax.random.key(0), 3)
+    closer = jnp.array([0.0, 0.1, 0.2])
+    together = trainer.init(keys, env_params, {"env.weights.closer": closer})
+    distance, own = env_params.tables.distance, together.state.learner.env_params
+    assert together.shared.tables.distance.shape == distance.shape
+    assert own.tables.distance is None
+    assert together.shared.weights.closer is None
+    np.testing.assert_array_equal(own.weights.closer, closer)
+
+    apart = trainer.init(keys, env_params, {"env.weights.closer": closer, "env.tables.distance": np.stack([distance] * 3)})
+    assert apart.shared.tables.distance is None
+    assert apart.state.learner.env_params.tables.distance.shape == (3, *distance.shape)
+    assert trainer.bytes_of(apart) - trainer.bytes_of(together) == 2 * memory.size(distance)
+
+    together, metrics = trainer.run(together, 9)
+    assert together.shared.tables.distance.shape == distance.shape
+    np.testing.assert_array_equal(metrics["sum_return"], trainer.run(apart, 9)[1]["sum_return"])
+    alone = trainer.init(keys[1:2], env_params, {"env.weights.closer": closer[1:2]})
+    np.testing.assert_allclose(metrics["sum_return"][1], trainer.run(alone, 9)[1]["sum_return"][0], rtol=1e-6)
+
+
 def test_divergence_is_reported_per_replica(train):
     rates = {"learning_rate": jnp.array([1e-3, jnp.inf])}
     result = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2), rates)
