@@ -21,6 +21,7 @@ NUMBERS = {
     "warehouse": (32, 64, 96, 128, 160, 192),
     "puzzles": (2, 3, 4),
 }
+POLICIES = 2  # version of the scripted policies: 2: the end of PIBT's chains
 COSTS = {"": "hops", ", congestion costs": "congestion"}  # of distances, by what a policy's name gains
 # Goals per step as published by POGEMA's benchmark, by number of agents: means over its 128 instances.
 PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = {
@@ -76,7 +77,7 @@ def scripted_result(cache: ResultCache, maps: str, name: str, agents: int) -> Me
     env_params = env.default_params
     scripted = scripted_policies(env, env_params)[policy]
     count = env_params.tables.blocked.shape[0]
-    about = {"policy": policy, "maps": count, **cache_key(scripted, episodes_per_map(count))}
+    about = {"policy": policy, "version": POLICIES, "maps": count, **cache_key(scripted, episodes_per_map(count))}
     return cache.get(f"{maps} {name} {agents}", about, lambda: on_every_map(scripted, count))
 
 
@@ -101,9 +102,9 @@ def bound_result(cache: ResultCache, maps: str, agents: int) -> Metrics | None:
 
 
 def without_collisions(env: Pathfinding, count: int) -> Metrics:
-    """Goals per step of agents on shortest ways that nobody blocks."""
-    env_params = jax.tree.map(jnp.asarray, env.default_params)
-    known, duration = env_params.tables, env_params.duration
+    """Goals per step of agents on shortest paths that nobody blocks."""
+    env_params = env.default_params
+    tables, duration = env_params.tables, env_params.duration
 
     def episode(key: jax.Array, number: jax.Array) -> jax.Array:
         key_start, key_goals = jax.random.split(key)
@@ -112,9 +113,14 @@ def without_collisions(env: Pathfinding, count: int) -> Metrics:
         def trip(key: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             cell, goal, time, reached = found
             # who is at the new goal already has reached it after one step
-            time = time + jnp.maximum(known.distance[number, goal, cell], 1)
-            cell = known.goals[number, goal]
-            return cell, env.draw_goals(key, known, number, goal, cell, env_params), time, reached + (time <= duration)
+            time = time + jnp.maximum(tables.distance[number, goal, cell], 1)
+            cell = tables.goals[number, goal]
+            return (
+                cell,
+                env.draw_goals(key, tables, number, goal, cell, env_params.repeat_goal),
+                time,
+                reached + (time <= duration),
+            )
 
         def unfinished(loop: tuple) -> jax.Array:
             return jnp.any(loop[1][2] < duration)
@@ -162,9 +168,10 @@ which are equal to its own, or as many on the one warehouse and the sixteen puzz
 not the same. ±: 95 % t interval over episodes. Published figures are means over 128 episodes, read from the benchmark's raw
 results.
 
-*Shortest*: each agent steps along a shortest way, and at random after it was refused. *PIBT* (Okumura et al. 2022) plans one step
-for all agents by priorities; with *congestion costs* (Follower's), ways lead around the middle of the map. Both read tables of
-distances from every cell to every goal, and PIBT the places of all agents: what the published planners know, and learners do not.
+*Shortest*: each agent steps along a shortest path, and at random after it was refused. *PIBT* (Okumura et al. 2022) plans one
+step for all agents by priorities; with *congestion costs* (Follower's), paths lead around the middle of the map. Both read tables
+of distances from every cell to every goal, and PIBT the places of all agents: what the published planners know, and learners do
+not.
 *Without collisions* agents pass through one another: a bound.""",
     sections=(
         Section("Random maps", "", {"random": functools.partial(throughput_table, "random")}),

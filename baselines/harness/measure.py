@@ -198,8 +198,10 @@ def pogema_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     if not python:
         advice = f"python -m venv pogema && pogema/bin/pip install pogema==1.4.0, then {POGEMA_PYTHON}=pogema/bin/python"
         sys.exit(f"error: {POGEMA_PYTHON} is not set, and POGEMA needs a Python of its own: {advice}")
+    if env.map_list[0].marked:
+        sys.exit("error: POGEMA is measured on maps without marked starts and goals; choose env.maps=random")
     arguments = {
-        "map": [[int(cell) for cell in row] for row in env.all_maps[0].blocked],
+        "map": [[int(cell) for cell in row] for row in env.map_list[0].blocked],
         "num_agents": env.num_agents,
         "obs_radius": env.radius,
         "collision_system": env.collision,
@@ -208,10 +210,12 @@ def pogema_rate(env: Any, env_params: Any, num_envs: int) -> Row:
     }
     script = Path(__file__).parents[1] / "rivals" / "pogema_speed.py"
     command = [python, str(script), json.dumps(arguments), str(BASELINE_SECONDS)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
-    if done.returncode:
-        sys.exit(f"error: {POGEMA_PYTHON}={python} cannot run POGEMA: {done.stderr.strip().splitlines()[-1]}")
-    return {"env_steps_per_s": json.loads(done.stdout.splitlines()[-1])}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True)
+        return {"env_steps_per_s": json.loads(done.stdout.splitlines()[-1])}
+    except (OSError, subprocess.CalledProcessError, IndexError, ValueError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        sys.exit(f"error: {POGEMA_PYTHON}={python} cannot run POGEMA: {reason}")
 
 
 def check_installed(package: str) -> None:

@@ -1,5 +1,6 @@
-"""Scripted policies for ``pathfinding``: every agent for itself, and PIBT (Okumura et al. 2022, "Priority Inheritance with
-Backtracking for Iterative Multi-Agent Path Finding"). They read the tables of distances, and PIBT all agents' places.
+"""Scripted policies for ``pathfinding``: every agent for itself, and PIBT, which is made for soft collisions (Okumura et al.
+2022, "Priority Inheritance with Backtracking for Iterative Multi-Agent Path Finding"). They read the tables of distances, and
+PIBT all agents' places.
 
 Axis letters: A agents. The five candidates of an agent are its own cell and those above, below, left and right.
 """
@@ -18,7 +19,7 @@ from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 
 @dataclasses.dataclass(frozen=True)
 class Shortest:
-    """A step on a shortest way, of several at random; after a refusal a random action (as POGEMA's ``AStarAgent``)."""
+    """A step on a shortest path, of several at random; after a refusal a random action (as POGEMA's ``AStarAgent``)."""
 
     env: Pathfinding
 
@@ -96,7 +97,7 @@ def plan(cell: jax.Array, candidates: jax.Array, priority: jax.Array, alive: jax
     candidates = jnp.pad(candidates, ((0, 0), (0, 1)), constant_values=none_left)
 
     def unfinished(state: Plan) -> jax.Array:
-        return jnp.any(state.following < 0)
+        return jnp.any(state.following < 0) | (state.depth > 0)  # the last one to decide may fail those before it
 
     def turn(state: Plan) -> Plan:
         undecided, new_chain = state.following < 0, state.depth == 0
@@ -125,7 +126,7 @@ def plan(cell: jax.Array, candidates: jax.Array, priority: jax.Array, alive: jax
 
 
 def scripted_policies(env: Pathfinding, env_params: EnvParams) -> dict[str, ScriptedPolicy]:
-    """By name: shortest ways, PIBT, and random actions."""
+    """By name: shortest paths, PIBT, and random actions."""
     pibt = Pibt(env)
     return {
         "shortest": ScriptedPolicy(env, env_params, Partial(Shortest(env), env_params)),

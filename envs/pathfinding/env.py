@@ -1,4 +1,4 @@
-"""``pathfinding``: many agents find their ways on one grid without standing in each other's way.
+"""``pathfinding``: many agents find paths on one grid without standing in each other's way.
 
 The tasks, rules and maps of "POGEMA: A Benchmark Platform for Cooperative Multi-Agent Pathfinding" (Skrynnik et al. 2024), with
 the guidance of "Learn to Follow: Decentralized Lifelong Multi-Agent Pathfinding via Planning and Learning" (Skrynnik et al. 2024)
@@ -21,18 +21,18 @@ from marljax.core.fields import check_order, option, param
 from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome, View
-from marljax.envs.pathfinding import maps as texts
-from marljax.envs.pathfinding import rules, tables, view
+from marljax.envs.pathfinding import maps as all_maps
+from marljax.envs.pathfinding import rules, view
 from marljax.envs.pathfinding import scene as scenes
-from marljax.envs.pathfinding.tables import EIGHTHS, Shape, Tables
-from marljax.envs.pathfinding.view import GUIDANCES, SCALE, Eye
+from marljax.envs.pathfinding.maps import Map
+from marljax.envs.pathfinding.tables import COSTS, EIGHTHS, Shape, Tables, build, room, shape_of
+from marljax.envs.pathfinding.view import GUIDANCES, SCALE, ViewSpec
 from marljax.errors import UserError
 
 TASKS = ("lifelong", "together", "once")
 ACTIONS = ("stay", "up", "down", "left", "right")
-MOST_AGENTS = 1024
-LARGEST_RADIUS = 15
-SIDES = {"random": 21, "mazes": 21, "small": texts.SMALL_SIDE}  # of the largest generated map
+MAX_AGENTS = 1024
+MAX_RADIUS = 15
 MEANINGS = {
     "throughput": "goals reached per step, by all agents together",
     "refused": "moves that ended where they began, of those tried",
@@ -43,32 +43,33 @@ MEANINGS = {
 }
 
 
-class Size(NamedTuple):
+class MapDefaults(NamedTuple):
     """Defaults that depend on the maps."""
 
     agents: int
     duration: int
-    first_map: int
-    num_maps: int
+    side: int = 0  # cells along the edges of the largest map that is generated; 0: as they are
 
 
-SIZES = {
-    "random": Size(32, 256, 128, 32),
-    "mazes": Size(32, 128, 128, 32),
-    "small": Size(4, 64, 0, 32),
-    "warehouse": Size(64, 256, 0, 1),
-    "puzzles": Size(4, 256, 0, 1),
+DEFAULTS = {
+    "random": MapDefaults(32, 256, 21),
+    "mazes": MapDefaults(32, 128, 21),
+    "small": MapDefaults(4, 64, all_maps.SMALL_SIDE),
+    "warehouse": MapDefaults(64, 256),
+    "puzzles": MapDefaults(4, 256),
 }
-OWN_MAPS = Size(8, 256, 0, 1)
+OWN_MAPS = MapDefaults(8, 256)
+LEAST_BITS = 12  # of a random number by which cells are shuffled
+FIRST_MAP, NUM_MAPS = 128, 32  # generated; the benchmark's own are those of the seeds 0 to 127
 
 
 class RewardWeights(struct.PyTreeNode):
     """Rewards of an agent."""
 
-    goal: Any = param(1.0, low=0.0, help="at the goal; in the task together when all are")
-    closer: Any = param(0.1, low=0.0, help="per hop by which the way to the goal became shorter")
+    goal: Any = param(1.0, low=0.0, help="for reaching the goal; in the task together, when all agents are at theirs")
+    closer: Any = param(0.1, low=0.0, help="per hop by which the path to the goal became shorter")
     refused: Any = param(0.05, low=0.0, help="cost of a move that ended where it began")
-    path: Any = param(0.0, low=0.0, help="for a step along a shortest way (guidance directions or path only)")
+    path: Any = param(0.0, low=0.0, help="for a step on a shortest path (guidance directions or path only)")
 
 
 class PathfindingParams(struct.PyTreeNode):
@@ -78,7 +79,7 @@ class PathfindingParams(struct.PyTreeNode):
     duration: Any = param(256, low=1, integer=True, unit="steps", help="after which an episode is truncated")
     agents_min: Any = param(1, low=1, integer=True, help="each episode draws its number of agents, from agents_min …")
     agents_max: Any = param(1, low=1, integer=True, help="… to agents_max")
-    again: Any = param(True, help="a new goal may be the cell where the agent is, as in the benchmark's results")
+    repeat_goal: Any = param(True, help="a new goal may be the cell where the agent is, as in the benchmark's results")
     weights: RewardWeights = dataclasses.field(default_factory=RewardWeights)
     tables: Tables = dataclasses.field(default_factory=Tables)  # of the environment's maps
 
@@ -108,8 +109,8 @@ class Pathfinding(Environment):
     ========== ==================================================================================================================
     collision  rules
     ========== ==================================================================================================================
-    soft       no swaps; of several that want a cell the lowest index may have it; who wants the cell of one that stays stays,
-               too; following and rings are allowed (all published tables)
+    soft       no swaps; of several that want a cell the lowest index may have it; an agent that wants the cell of a staying
+               agent stays as well; following and rings are allowed (all published tables)
     priority   agents move one after the other to cells that are empty by then (POGEMA's default, training of Follower)
     block_both a cell is entered if nobody stood there before and nobody else wants it
     ========== ==================================================================================================================
@@ -126,8 +127,8 @@ class Pathfinding(Environment):
 
     Episodes are truncated after ``duration`` steps. The reward has further terms, see ``RewardWeights``.
 
-    Starts and first goals are drawn as in POGEMA: all differ, and a way leads from each start to its goal. Where a map marks
-    starts and goals, they are drawn among these.
+    Starts and first goals are drawn as in POGEMA: all differ, and a path leads from each start to its goal. Where a map marks
+    starts and goals, they are drawn among these, and an agent may start at its goal.
 
     Observation, V = 2 ``radius`` + 1:
 
@@ -136,10 +137,10 @@ class Pathfinding(Environment):
     ========== ====== ===========================================================================================================
     wall       V V    cells around the agent that are blocked, row by row; beyond the map all are (in POGEMA only the first ones)
     agent      V V    cells with an agent, its own included
-    next       4      ``guidance=next``: by how much each step changes the distance to the goal; 2 for a wall
-    cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: blocked (MAPF-GPT)
-    directions 4 V V  ``directions``: whether a step up, down, left, right from each cell is on a shortest way (DHC, SCRIMP)
-    path       V V    ``path``: the cells of a shortest way until it leaves the view (Follower)
+    next       4      ``guidance=next``: by how much each step changes the distance to the goal, clipped to ±2; 2 for a wall
+    cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)
+    directions 4 V V  ``directions``: whether a step up, down, left, right from each cell is on a shortest path (DHC, SCRIMP)
+    path       V V    ``path``: the cells of a shortest path until it leaves the view (Follower)
     own        6, 7   goal relative to the agent (rows, columns), clipped to the view, in radii; the same in sides of the map;
                       distance to the goal (64 hops); the last move was refused; except in lifelong, share of the time left
     ========== ====== ===========================================================================================================
@@ -147,54 +148,66 @@ class Pathfinding(Environment):
     With ``costs=congestion`` all distances count what entering a cell costs, more in the middle of the map (Follower).
 
     Global state: of each agent row and column, those of its goal (sides), distance (64 hops) and whether it is alive.
-    Metrics: see ``MEANINGS``.
     """
 
     maps: str = option(
         "random", help="random, mazes, warehouse, puzzles (the benchmark's), small (POGEMA's default, 8 × 8), or a file of maps"
     )
-    agents: int = option(0, low=0, high=MOST_AGENTS, help="A; 0: 32 (random, mazes), 64 (warehouse), 4 (small, puzzles), 8 (own)")
-    task: str = option("lifelong", choices=TASKS, help="new goals for ever, all at their goals at once, or each gone at its goal")
-    collision: str = option("soft", choices=rules.COLLISIONS, help="who may move where several want the same")
-    radius: int = option(5, low=1, high=LARGEST_RADIUS, help="cells that an agent sees in each direction")
-    guidance: str = option("cost", choices=GUIDANCES, help="what agents observe of the way to the goal")
-    costs: str = option("hops", choices=tuple(tables.COSTS), help="of ways: hops, or more for cells where many ways lead through")
+    agents: int = option(0, low=0, high=MAX_AGENTS, help="A; 0: 32 (random, mazes), 64 (warehouse), 4 (small, puzzles), 8 (own)")
+    task: str = option(
+        "lifelong", choices=TASKS, help="new goals forever; all at their goals at once; or agents leave at their goals"
+    )
+    collision: str = option("soft", choices=rules.COLLISIONS, help="which agents move when several want the same cell")
+    radius: int = option(5, low=1, high=MAX_RADIUS, help="cells that an agent sees in each direction")
+    guidance: str = option("cost", choices=GUIDANCES, help="what agents observe of the path to the goal")
+    costs: str = option("hops", choices=COSTS, help="of paths: hops, or more for cells in the middle of the map")
     mask_walls: bool = option(False, help="moves into walls are not available")
-    first_map: int = option(-1, low=-1, preset=True, help="seed of the first generated map; -1: 128, as 0 to 127 are for tests")
-    num_maps: int = option(0, low=0, help="number of generated maps; 0: 32")
+    first_map: int = option(
+        -1, low=-1, preset=True, help=f"seed of the first generated map; -1: {FIRST_MAP}, as the benchmark compares on 0 to 127"
+    )
+    num_maps: int = option(0, low=0, help=f"number of generated maps; 0: {NUM_MAPS}")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size = SIZES.get(self.maps, OWN_MAPS)
-        object.__setattr__(self, "agents", self.agents or size.agents)
-        if self.maps in texts.GENERATED:
-            object.__setattr__(self, "num_maps", self.num_maps or size.num_maps)
-            object.__setattr__(self, "first_map", size.first_map if self.first_map < 0 else self.first_map)
-        elif self.num_maps or self.first_map >= 0:
+        if self.maps not in all_maps.GENERATORS and (self.num_maps or self.first_map >= 0):
             name = "num_maps" if self.num_maps else "first_map"
-            raise UserError(f"{name} is for generated maps: {', '.join(texts.GENERATED)}; with maps={self.maps} leave it out")
-        check_room(self.all_maps, self.agents)
+            raise UserError(f"{name} is for generated maps: {', '.join(all_maps.GENERATORS)}; with maps={self.maps} leave it out")
+        rooms = [room(each) for each in self.map_list]
+        if (least := min(rooms)) < self.num_agents:
+            place = f"map {rooms.index(least)} of {self.maps}"
+            if not least:
+                raise UserError(f"no start on {place} reaches a goal; connect them")
+            raise UserError(f"agents={self.num_agents} do not fit on {place}, which has room for {least}; give at most {least}")
 
     @property
-    def all_maps(self) -> tuple[texts.Map, ...]:
+    def map_list(self) -> tuple[Map, ...]:
         """The maps, in the order of ``env_params.map``."""
-        return texts.load(self.maps, self.first_map, self.num_maps)
+        return all_maps.load(*self._map_key)
+
+    @property
+    def _map_key(self) -> tuple[str, int, int, tuple[int, ...]]:
+        first = FIRST_MAP if self.first_map < 0 else self.first_map
+        return self.maps, first, self.num_maps or NUM_MAPS, all_maps.stamp(self.maps)
+
+    @property
+    def _defaults(self) -> MapDefaults:
+        return DEFAULTS.get(self.maps, OWN_MAPS)
 
     @property
     def _shape(self) -> Shape:
-        return tables.shape_of(self.all_maps, self.radius, SIDES.get(self.maps, 0))
+        return shape_of(self.map_list, self.radius, self._defaults.side)
 
     @property
-    def _eye(self) -> Eye:
-        return Eye(self._shape, self.radius, self.guidance, EIGHTHS if self.costs == "congestion" else 1)
+    def _spec(self) -> ViewSpec:
+        return ViewSpec(self._shape, self.radius, self.guidance, EIGHTHS if self.costs == "congestion" else 1)
 
     @property
-    def _needs_ways(self) -> bool:
+    def _with_descents(self) -> bool:
         return self.guidance in ("directions", "path")
 
     @property
     def num_agents(self) -> int:
-        return self.agents
+        return self.agents or self._defaults.agents
 
     @property
     def action_space(self) -> Discrete:
@@ -202,30 +215,26 @@ class Pathfinding(Environment):
 
     @property
     def observation_space(self) -> Box:
-        return Box((len(self._columns),))
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return view.columns(self._eye, self.task != "lifelong")
+        return Box((sum(part.width for part in self.obs_layout),))
 
     @property
     def obs_layout(self) -> tuple[Part, ...]:
-        return (Part("own", 1, len(self._columns), columns=self._columns),)
+        return view.layout(self._spec, self.task != "lifelong")
 
     @property
     def default_params(self) -> PathfindingParams:
-        built = build_tables(self.maps, self.first_map, self.num_maps, self._shape, self.radius, self.costs, self._needs_ways)
-        duration = SIZES.get(self.maps, OWN_MAPS).duration
-        return PathfindingParams(tables=built, duration=duration, agents_min=self.agents, agents_max=self.agents)
+        built = build_tables(self._map_key, self._shape, self.radius, self.costs, self._with_descents)
+        agents = self.num_agents
+        return PathfindingParams(tables=built, duration=self._defaults.duration, agents_min=agents, agents_max=agents)
 
     def check_params(self, env_params: PathfindingParams) -> None:
         super().check_params(env_params)
         check_order(env_params, ("agents_min", "agents_max"))
-        for name, most in (("agents_max", self.agents), ("map", len(env_params.tables.blocked) - 1)):
+        for name, most in (("agents_max", self.num_agents), ("map", len(env_params.tables.blocked) - 1)):
             if float(getattr(env_params, name)) > most:
                 raise UserError(f"{name}={float(getattr(env_params, name)):g} is out of range; it takes an integer up to {most}")
-        if not self._needs_ways and float(env_params.weights.path):
-            raise UserError("weights.path needs guidance=directions or path, whose tables say which steps are on a shortest way")
+        if not self._with_descents and float(env_params.weights.path):
+            raise UserError("weights.path needs guidance=directions or path, whose tables hold the steps on shortest paths")
 
     @property
     def display(self) -> Display:
@@ -246,52 +255,62 @@ class Pathfinding(Environment):
         return np.concatenate([[0], view.steps_of(self._shape)]).astype(np.int32)
 
     def initial(self, key: jax.Array, env_params: PathfindingParams) -> PathfindingState:
-        key_map, key_count, key_place = jax.random.split(key, 3)
-        all_tables, size = env_params.tables, self.agents
-        drawn = jax.random.randint(key_map, (), 0, all_tables.blocked.shape[0])
-        number = jnp.where(env_params.map < 0, drawn, env_params.map).astype(jnp.int32)
+        key_map, key_agents, key_place = jax.random.split(key, 3)
+        tables, slots = env_params.tables, self.num_agents
+        drawn = jax.random.randint(key_map, (), 0, tables.blocked.shape[0])
+        map_index = jnp.where(env_params.map < 0, drawn, env_params.map).astype(jnp.int32)
         low, high = (jnp.asarray(value, jnp.int32) for value in (env_params.agents_min, env_params.agents_max))
-        count = jax.random.randint(key_count, (), low, high + 1)
-        cell, goal = place(key_place, all_tables, number, size, self.all_maps[0].marked)
-        zero, alive = jnp.zeros((), jnp.int32), jnp.arange(size) < count
-        # a map that marks cells may give an agent the goal where it stands
-        arrived = jnp.where(all_tables.goals[number, goal] == cell, 0, -1).astype(jnp.int32)
+        agents = jax.random.randint(key_agents, (), low, high + 1)
+        cell, goal = place(key_place, tables, map_index, slots, self.map_list[0].marked)
+        zero = jnp.zeros((), jnp.int32)
         return PathfindingState(
-            cell, goal, alive, jnp.zeros(size, bool), arrived, number, zero, zero, zero, zero, count.astype(jnp.int32)
+            cell=cell,
+            goal=goal,
+            alive=jnp.arange(slots) < agents,
+            refused=jnp.zeros(slots, bool),
+            arrived=jnp.where(tables.goals[map_index, goal] == cell, 0, -1).astype(jnp.int32),
+            map=map_index,
+            step=zero,
+            reached=zero,
+            moves=zero,
+            failures=zero,
+            agents=agents.astype(jnp.int32),
         )
 
     def transition(
         self, key: jax.Array, state: PathfindingState, action: jax.Array, env_params: PathfindingParams
     ) -> tuple[PathfindingState, Outcome]:
-        known, weights, alive = env_params.tables, env_params.weights, state.alive
-        tried = alive & (action > 0) & (action < len(ACTIONS))
+        tables, weights = env_params.tables, env_params.weights
+        tried = state.alive & (action > 0) & (action < len(ACTIONS))
         target = state.cell + jnp.where(tried, jnp.asarray(self.offsets)[jnp.clip(action, 0, len(ACTIONS) - 1)], 0)
-        blocked = known.blocked[state.map, target]
+        blocked = tables.blocked[state.map, target]
         if self.mask_walls:
             tried &= ~blocked  # an unavailable action acts as a stay
-        cell = rules.move(self.collision, state.cell, jnp.where(blocked, state.cell, target), alive)
+        cell = rules.move(self.collision, state.cell, jnp.where(blocked, state.cell, target), state.alive)
         refused, step = tried & (cell == state.cell), state.step + 1
 
-        before, after = (self._distance(known, state.map, state.goal, at) for at in (state.cell, cell))
+        before, after = (self._distance(tables, state, at) for at in (state.cell, cell))
         reward = weights.closer * (before - after) - weights.refused * refused
-        if self._needs_ways:
-            ways = known.better[state.map, state.goal, state.cell].astype(jnp.int32)
-            follows = (action > 0) & (cell != state.cell) & ((ways >> jnp.maximum(action - 1, 0)) & 1 > 0)
-            reward += weights.path * follows
-        there = alive & (known.goals[state.map, state.goal] == cell)
-        # as POGEMA counts costs: who leaves the goal in the very last step has arrived
-        arrived = jnp.where(there, jnp.where(state.arrived < 0, step, state.arrived), state.arrived)
-        arrived = jnp.where(alive & ~there & (step < env_params.duration), -1, arrived)
-        goal, done = state.goal, jnp.array(False)
+        if self._with_descents:
+            descents = tables.descents[state.map, state.goal, state.cell].astype(jnp.int32)
+            descends = (cell != state.cell) & ((descents >> jnp.maximum(action - 1, 0)) & 1 > 0)
+            reward += weights.path * descends
+
+        there = state.alive & (tables.goals[state.map, state.goal] == cell)
+        goal, alive, arrived, done = state.goal, state.alive, state.arrived, jnp.array(False)
         if self.task == "lifelong":
-            reached, goal = there, jnp.where(there, self.draw_goals(key, known, state.map, goal, cell, env_params), goal)
-            arrived = jnp.full_like(arrived, -1)
-        elif self.task == "together":
-            done = jnp.all(there | ~alive)
-            reached = alive & done
+            reached = there
+            goal = jnp.where(there, self.draw_goals(key, tables, state.map, goal, cell, env_params.repeat_goal), goal)
         else:
-            reached, alive = there, alive & ~there
-            done = ~jnp.any(alive)
+            arrived = jnp.where(there & (arrived < 0), step, arrived)
+            # as POGEMA counts costs: an agent that leaves its goal in the very last step has arrived
+            arrived = jnp.where(alive & ~there & (step < env_params.duration), -1, arrived)
+            if self.task == "together":
+                done = jnp.all(there | ~alive)
+                reached = alive & done
+            else:
+                reached, alive = there, alive & ~there
+                done = ~jnp.any(alive)
         state = state.replace(
             cell=cell,
             goal=goal,
@@ -305,49 +324,51 @@ class Pathfinding(Environment):
         )
         return state, Outcome(reward + weights.goal * reached, done, (step >= env_params.duration) & ~done)
 
-    def _distance(self, known: Tables, number: jax.Array, goal: jax.Array, cell: jax.Array) -> jax.Array:
-        """[A] hops to the goal."""
-        return known.distance[number, goal, cell].astype(jnp.int32) / self._eye.unit
+    def _distance(self, tables: Tables, state: PathfindingState, cell: jax.Array) -> jax.Array:
+        """[A] hops from ``cell`` to the goal."""
+        return tables.distance[state.map, state.goal, cell].astype(jnp.int32) / self._spec.unit
 
     def draw_goals(
-        self, key: jax.Array, known: Tables, number: jax.Array, goal: jax.Array, cell: jax.Array, env_params: PathfindingParams
+        self, key: jax.Array, tables: Tables, map_index: jax.Array, goal: jax.Array, cell: jax.Array, repeat: jax.Array
     ) -> jax.Array:
-        """[A] new goals of agents that are in the cells of their goals, from the same components of the map ``number``."""
-        begin, count = known.begin[number, cell], known.count[number, cell]
-        uniform = jax.random.uniform(key, (self.agents,))
-        others = ~jnp.asarray(env_params.again, bool) & (count > 1)  # a component of one cell has no other
+        """[A] new goals of agents in the cells of their goals, from the same components; without ``repeat`` other ones."""
+        begin, count = tables.goals_begin[map_index, cell], tables.goals_count[map_index, cell]
+        uniform = jax.random.uniform(key, goal.shape)
+        others = ~jnp.asarray(repeat, bool) & (count > 1)  # a component with one goal has no other
         drawn = begin + jnp.minimum((uniform * (count - others)).astype(jnp.int32), count - others - 1)
         return drawn + (others & (drawn >= goal))  # skips the present one
 
     def observe(self, state: PathfindingState, env_params: PathfindingParams) -> View:
-        known, eye = env_params.tables, self._eye
-        most = jnp.iinfo(known.distance.dtype).max
-        goal_cell = known.goals[state.map, state.goal]
-        raw = known.distance[state.map, state.goal, state.cell].astype(jnp.int32)
-        walls = view.window(eye, lambda rows: known.rows[state.map, rows], state.cell)
-        occupied = view.rows_of(eye.shape, state.cell, state.alive)
-        agents = view.window(eye, lambda rows: occupied[rows], state.cell)
-        parts = [view.unpacked(eye, walls), view.unpacked(eye, agents)]
+        tables, spec = env_params.tables, self._spec
+        distance = tables.distance[state.map, state.goal, state.cell].astype(jnp.int32)
+        walls = view.window(spec, lambda rows: tables.rows[state.map, rows], state.cell)
+        occupied = view.rows_of(spec.shape, state.cell, state.alive)
+        agents = view.window(spec, lambda rows: occupied[rows], state.cell)
+        parts = [view.unpacked(spec, walls), view.unpacked(spec, agents)]
         if self.guidance != "none":
-            parts.append(view.guide(eye, known, state.map, state.goal, state.cell, raw))
-        width = eye.shape.width
-        offset = jnp.stack([goal_cell // width - state.cell // width, goal_cell % width - state.cell % width], axis=1)
-        distance = jnp.where(raw == most, 0.0, raw / (eye.unit * SCALE))
-        parts += [jnp.clip(offset / self.radius, -1.0, 1.0), offset / eye.side, distance[:, None], state.refused[:, None]]
+            parts.append(view.guide(spec, tables, state.map, state.goal, state.cell, distance))
+        own, goals = (jnp.stack(self._places(cells), axis=1) for cells in (state.cell, tables.goals[state.map, state.goal]))
+        parts += [jnp.clip((goals - own) / self.radius, -1.0, 1.0), (goals - own) / spec.side]
+        parts += [distance[:, None] / (spec.unit * SCALE), state.refused[:, None]]
         if self.task != "lifelong":
-            parts.append(jnp.broadcast_to(1.0 - state.step / env_params.duration, (self.agents, 1)))
+            parts.append(jnp.broadcast_to(1.0 - state.step / env_params.duration, (self.num_agents, 1)))
         obs = jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=1) * state.alive[:, None]
-        mask = jnp.ones((self.agents, len(ACTIONS)), bool)
+        mask = jnp.ones((self.num_agents, len(ACTIONS)), bool)
         if self.mask_walls:
-            moves = ~known.blocked[state.map, state.cell[:, None] + view.steps_of(eye.shape)]
+            moves = ~tables.blocked[state.map, state.cell[:, None] + view.steps_of(spec.shape)]
             mask = jnp.concatenate([mask[:, :1], moves], axis=1)
         return View(obs, mask, state.alive, self._metrics(state, env_params))
+
+    def _places(self, cells: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Rows and columns of cells, the first ones of the map 0."""
+        width = self._shape.width
+        return cells // width - self.radius, cells % width - self.radius
 
     def _metrics(self, state: PathfindingState, env_params: PathfindingParams) -> dict[str, jax.Array]:
         refused = state.failures / jnp.maximum(state.moves, 1)
         if self.task == "lifelong":
             return {"throughput": state.reached / jnp.maximum(state.step, 1), "refused": refused}
-        here = jnp.arange(self.agents) < state.agents
+        here = jnp.arange(self.num_agents) < state.agents
         at_goal = here & (env_params.tables.goals[state.map, state.goal] == state.cell)
         costs = jnp.where(state.arrived >= 0, state.arrived, state.step) * here
         return {
@@ -359,60 +380,59 @@ class Pathfinding(Environment):
         }
 
     def global_state(self, state: PathfindingState, env_params: PathfindingParams) -> jax.Array:
-        known, eye = env_params.tables, self._eye
-        goal_cell = known.goals[state.map, state.goal]
-        places = [((cells // eye.shape.width, cells % eye.shape.width)) for cells in (state.cell, goal_cell)]
-        columns = [(part - eye.radius) / eye.side for pair in places for part in pair]
-        distance = self._distance(known, state.map, state.goal, state.cell) / SCALE
-        return (jnp.stack([*columns, distance, jnp.ones(self.agents)], axis=1) * state.alive[:, None]).reshape(-1)
+        tables, side = env_params.tables, self._spec.side
+        places = (*self._places(state.cell), *self._places(tables.goals[state.map, state.goal]))
+        columns = [*(place / side for place in places), self._distance(tables, state, state.cell) / SCALE]
+        return (jnp.stack([*columns, jnp.ones(self.num_agents)], axis=1) * state.alive[:, None]).reshape(-1)
 
     def scene(self, state: PathfindingState, env_params: PathfindingParams) -> Scene:
-        known = env_params.tables
-        goals = known.goals[state.map, state.goal]
-        return scenes.draw(self._shape, known.blocked[state.map], state.cell, goals, state.alive, state.step, state.reached)
+        tables = env_params.tables
+        goals, blocked = tables.goals[state.map, state.goal], tables.blocked[state.map]
+        return scenes.draw(self._shape, blocked, state.cell, goals, state.alive, state.step, state.reached)
 
 
-def place(key: jax.Array, known: Tables, number: jax.Array, agents: int, marked: bool) -> tuple[jax.Array, jax.Array]:
-    """[A] starting cells and [A] indices of first goals on the map ``number``.
+def place(key: jax.Array, tables: Tables, map_index: jax.Array, agents: int, marked: bool) -> tuple[jax.Array, jax.Array]:
+    """[A] starting cells and [A] indices of first goals on a map.
 
     POGEMA walks through the free cells in random order: a cell becomes the goal of the agent of its component that waits for one,
     or else, while agents are missing and there is room for a goal, the start of the next agent. So within a component starts
     and goals alternate. Where a map marks starts and goals, the k-th start of a component in random order gets its k-th goal.
     """
     key_start, key_goal = jax.random.split(key)
-
-    def shuffled(key: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Random numbers and indices, sorted within components."""
-        chance, index = jax.random.uniform(key, first.shape), jnp.arange(first.shape[0])
-        _, chance, index = jax.lax.sort((first, chance, index), num_keys=2)
-        return chance, index
-
-    starts, first, size = (table[number] for table in (known.starts, known.start_first, known.start_count))
-    chance, start = shuffled(key_start, first)
+    starts, first, size = (table[map_index] for table in (tables.starts, tables.start_first, tables.start_count))
     slots = first.shape[0]
+    chance, start = shuffled(key_start, first)
     rank = jnp.arange(slots) - first  # within its component; negative in empty slots
     if marked:
-        _, order = shuffled(key_goal, known.goal_first[number])
-        begin, count = known.begin[number, starts], known.count[number, starts]
+        _, order = shuffled(key_goal, tables.goal_first[map_index])
+        begin, count = tables.goals_begin[map_index, starts], tables.goals_count[map_index, starts]
         ready, goal = (rank >= 0) & (rank < jnp.minimum(size, count)), order[jnp.clip(begin + rank, 0, len(order) - 1)]
     else:
         ready, goal = (rank >= 0) & (rank % 2 == 0) & (rank + 1 < size), start[jnp.minimum(jnp.arange(slots) + 1, slots - 1)]
-    _, chosen = jax.lax.top_k(jnp.where(ready, -chance, -jnp.inf), agents)  # those that the walk meets first
+    _, chosen = jax.lax.top_k(jnp.where(ready, -chance.astype(jnp.float32), -jnp.inf), agents)  # those that the walk meets first
     return starts[start[chosen]], goal[chosen].astype(jnp.int32)
 
 
+def shuffled(key: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Random order within components: [K] integers by which it is random over all, and [K] indices, both component by component.
+
+    first [K]: the index of the first entry of each one's component, K in empty slots.
+    """
+    count = first.shape[0]
+    bits = count.bit_length()
+    chance, index = jax.random.bits(key, (count,), jnp.uint32), jnp.arange(count)
+    if 32 - 2 * bits < LEAST_BITS:
+        chance >>= 8  # exact as float32
+        _, chance, index = jax.lax.sort((first, chance, index), num_keys=2)
+        return chance, index
+    # in one number, which XLA sorts seven times as fast on a CPU; equal chances, of which there are few, keep their order
+    chance >>= 2 * bits
+    packed = jnp.sort((first.astype(jnp.uint32) << (32 - bits)) | (chance << bits) | index.astype(jnp.uint32))
+    return (packed >> bits) & (2 ** (32 - 2 * bits) - 1), (packed & (2**bits - 1)).astype(jnp.int32)
+
+
 @functools.lru_cache(maxsize=16)
-def build_tables(maps: str, first: int, count: int, shape: Shape, radius: int, costs: str, ways: bool) -> Tables:
+def build_tables(map_key: tuple, shape: Shape, radius: int, costs: str, with_descents: bool) -> Tables:
     """``tables.build`` of the maps that the options name, kept for the next call."""
-    return tables.build(texts.load(maps, first, count), shape, radius, costs, ways)
-
-
-def check_room(maps: tuple[texts.Map, ...], agents: int) -> None:
-    """Raises ``UserError`` for the first map on which fewer agents find starts and goals."""
-    for number, each in enumerate(maps):
-        room = tables.room(each)
-        if room < agents:
-            raise UserError(
-                f"agents={agents} do not fit on map {number}: it has starts, with goals that can be reached, for {room}; "
-                f"give at most {min(tables.room(each) for each in maps)}"
-            )
+    with jax.ensure_compile_time_eval():  # arrays, also where this is called while JAX traces
+        return jax.tree.map(jnp.asarray, build(all_maps.load(*map_key), shape, radius, costs, with_descents))

@@ -1,12 +1,13 @@
 """Maps of ``pathfinding``: the generators of POGEMA's benchmark (Skrynnik et al. 2024), and maps from text.
 
-Made on the host, by NumPy's generators, when an environment is built. A map is text as in POGEMA: ``#`` is blocked, ``.`` free.
-Where agents start in some cells only, and find their goals in others, ``@`` marks a start, ``$`` a goal, ``.`` what is both and
-``!`` what is neither. Files of the MovingAI benchmark have a header and characters of their own.
+Created on the host, by NumPy's generators, when an environment is built. A map is text as in POGEMA: ``#`` is blocked, ``.``
+free. Where agents start in some cells only, and find their goals in others, ``@`` marks a start, ``$`` a goal, ``.`` what is both
+and ``!`` what is neither. Files of the MovingAI benchmark have a header and characters of their own.
 """
 
+import difflib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,8 @@ from marljax.errors import UserError
 
 BLOCKED, STARTS, GOALS, NEITHER = "#", ".@", ".$", "!"
 MOVING_AI = str.maketrans("@OTWGS", "####..")  # its characters for blocked and free cells
-GENERATED = ("random", "mazes", "small")
 SMALL_SIDE, SMALL_DENSITY = 8, 0.3  # POGEMA's defaults
-# Four agents at most: cells free of walls are few (the benchmark's "puzzles").
+# of the benchmark, for four agents at most; rows separated by slashes
 PUZZLES = (
     "....#/..#.#/#.#../.###./.....",
     "##.../....#/...##/#..../..#..",
@@ -117,12 +117,13 @@ def parse(text: str, where: str) -> Map:
     """A map from its rows.
 
     Raises:
-        UserError: for rows of several lengths, or a character that means nothing.
+        UserError: for rows of several lengths, a character that means nothing, or a map without a start or a goal.
     """
-    rows = [row.strip() for row in text.strip().splitlines()]
-    if len({len(row) for row in rows}) > 1:
-        short = next(number for number, row in enumerate(rows) if len(row) != len(rows[0]))
-        raise UserError(f"row {short + 1} of {where} has {len(rows[short])} cells, and row 1 has {len(rows[0])}; make them equal")
+    rows = text.split()
+    lengths = [len(row) for row in rows]
+    if wrong := [number for number, length in enumerate(lengths) if length != lengths[0]]:
+        number = wrong[0]
+        raise UserError(f"row {number + 1} of {where} has {lengths[number]} cells, and row 1 has {lengths[0]}; make them equal")
     cells = np.array([list(row) for row in rows])
     known = np.isin(cells, [*BLOCKED, *STARTS, *GOALS, *NEITHER])
     if not known.all():
@@ -131,44 +132,56 @@ def parse(text: str, where: str) -> Map:
         raise UserError(f"row {row + 1} of {where} has the cell '{cells[row, column]}'; {hint}")
     blocked, starts, goals = (np.isin(cells, [*names]) for names in (BLOCKED, STARTS, GOALS))
     if not starts.any() or not goals.any():
-        raise UserError(f"{where} has no cell for a {'goal' if starts.any() else 'start'}; mark some with '.', '@' or '$'")
+        raise UserError(f"{where} has no cell for a {'goal' if starts.any() else 'start'}; it needs free cells")
     return Map(blocked, starts, goals, bool(np.isin(cells, [*"@$!"]).any()))
 
 
 def read_file(path: str) -> list[Map]:
-    """The maps of a text file, separated by empty lines; the header of a MovingAI file is skipped.
+    """The maps of a text file, separated by empty lines, or the one of a MovingAI file.
 
     Raises:
         UserError: for a file that cannot be read, without maps, or with a faulty one.
     """
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read maps from {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
-    header, found, body = text.partition("\nmap\n")
-    text = body.translate(MOVING_AI) if found and header.startswith("type ") else text
-    blocks = [block for block in "\n".join(line.strip() for line in text.splitlines()).split("\n\n") if block.strip()]
+        near = difflib.get_close_matches(path, NAMES, n=1, cutoff=0.5)
+        advice = f"did you mean {near[0]}?" if near else f"give {', '.join(NAMES)}, or a file of maps"
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UserError(f"cannot read maps from '{path}': {reason}; {advice}") from None
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if lines and lines[0].startswith("type ") and "map" in lines:
+        lines = [line.translate(MOVING_AI) for line in lines[lines.index("map") + 1 :]]
+    blocks = [block for block in "\n".join(lines).split("\n\n") if block.strip()]
     if not blocks:
         raise UserError(f"{path} contains no map; write rows of '#' and '.', and an empty line between maps")
-    maps = [parse(block, f"map {number} of {path}") for number, block in enumerate(blocks, 1)]
+    maps = [parse(block, f"map {number} of {path}") for number, block in enumerate(blocks)]
     if len({each.marked for each in maps}) > 1:
         raise UserError(f"some maps of {path} mark starts and goals, and some do not; mark them in all or in none")
     return maps
 
 
+def stamp(name: str) -> tuple[int, ...]:
+    """What changes with the content of a file of maps; () for the names of maps that are no files."""
+    path = Path(name).expanduser()
+    if name in NAMES or not path.is_file():
+        return ()
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
 @functools.lru_cache(maxsize=32)
-def load(name: str, first: int, count: int) -> tuple[Map, ...]:
-    """The maps that ``name`` means: ``count`` generated ones from seed ``first`` on, or all there are."""
-    return tuple(_maps(name, first, count))
+def load(name: str, first: int, count: int, stamp: tuple[int, ...] = ()) -> tuple[Map, ...]:
+    """The maps that ``name`` means: ``count`` generated ones from seed ``first`` on, or all; files once per ``stamp``."""
+    del stamp
+    if name in GENERATORS:
+        return tuple(GENERATORS[name](seed) for seed in range(first, first + count))
+    if name == "warehouse":
+        return (warehouse(),)
+    if name == "puzzles":
+        return tuple(parse(puzzle.replace("/", "\n"), "a puzzle") for puzzle in PUZZLES)
+    return tuple(read_file(name))
 
 
-def _maps(name: str, first: int, count: int) -> Iterator[Map]:
-    if name in GENERATED:
-        generate = {"random": random_map, "mazes": maze, "small": small_map}[name]
-        yield from (generate(seed) for seed in range(first, first + count))
-    elif name == "warehouse":
-        yield warehouse()
-    elif name == "puzzles":
-        yield from (parse(puzzle.replace("/", "\n"), "a puzzle") for puzzle in PUZZLES)
-    else:
-        yield from read_file(name)
+GENERATORS: dict[str, Callable[[int], Map]] = {"random": random_map, "mazes": maze, "small": small_map}
+NAMES = (*GENERATORS, "warehouse", "puzzles")

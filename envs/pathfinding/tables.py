@@ -3,7 +3,7 @@
 Maps lie in rasters of H × W cells with a border as wide as agents see, so that a view is one slice. A cell is its index in the
 raster, row by row.
 
-Axis letters: M maps, S starts, G goals, C = H W cells of a raster, B words of a row of bits.
+Axis letters: M maps, S starts, G goals, C = H W cells of a raster, F free cells, B words of a row of bits.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ from marljax.errors import UserError
 COSTS = ("hops", "congestion")
 EIGHTHS = 8  # of a hop, in which congestion costs are counted
 WORD = 32  # bits
-MOST_BYTES = 2**31  # of a table of distances
+MAX_BYTES = 2**31  # of the tables of distances and steps
+BLOCK = 1024  # goals whose distances are computed at a time
 STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
 
@@ -52,10 +53,10 @@ class Tables(struct.PyTreeNode):
     start_count: Any = param((), help="[M, S] starts of its component")
     goals: Any = param((), help="[M, G] cells that may be goals, 0 in empty slots")
     goal_first: Any = param((), help="[M, G] index of the first goal of its component; G in empty slots")
-    begin: Any = param((), help="[M, C] index of the first goal in the component of a cell")
-    count: Any = param((), help="[M, C] goals in that component; 0 for blocked cells")
-    distance: Any = param((), help="[M, G, C] from a cell to a goal, in hops or eighths; the largest number for no way")
-    better: Any = param((), help="[M, G, C] bits of steps on shortest ways: 1 up, 2 down, 4 left, 8 right; or ()")
+    goals_begin: Any = param((), help="[M, C] index of the first goal in the component of a cell")
+    goals_count: Any = param((), help="[M, C] goals in that component; 0 for blocked cells")
+    distance: Any = param((), help="[M, G, C] from a cell to a goal, in hops or eighths; the largest number if unreachable")
+    descents: Any = param((), help="[M, G, C] bits of the steps on shortest paths: 1 up, 2 down, 4 left, 8 right; or ()")
 
 
 def shape_of(maps: Sequence[Map], radius: int, side: int = 0) -> Shape:
@@ -67,22 +68,22 @@ def shape_of(maps: Sequence[Map], radius: int, side: int = 0) -> Shape:
     return Shape(height + 2 * radius, width + 2 * radius, starts, goals)
 
 
-def build(maps: Sequence[Map], shape: Shape, radius: int, costs: str, ways: bool) -> Tables:
-    """The tables of ``maps``; with ``ways``, ``better`` too.
+def build(maps: Sequence[Map], shape: Shape, radius: int, costs: str, with_descents: bool) -> Tables:
+    """The tables of ``maps``. Distances are uint8 where hops fit, else uint16.
 
     Raises:
-        UserError: where a table of distances would exceed 2 GB.
+        UserError: for tables of more than 2 GB, or paths whose costs exceed 16 bits.
     """
-    size = len(maps) * shape.goals * shape.cells
-    if size > MOST_BYTES:
-        raise UserError(f"tables of distances take {size / 1e9:.1f} GB; give fewer or smaller maps, or mark fewer goals with '$'")
-    graphs = [graph_of(each, shape, radius, costs) for each in maps]
-    longest = max((graph.to_goal[np.isfinite(graph.to_goal)].max(initial=0.0) for graph in graphs), default=0.0)
-    unit = EIGHTHS if costs == "congestion" else 1
-    dtype = np.uint8 if longest * unit < np.iinfo(np.uint8).max else np.uint16
-    built = [_tables_of(graph, shape, unit, dtype) for graph in graphs]
-    better = np.stack([_better(graph, shape) for graph in graphs]) if ways else ()
-    return Tables(better=better, **{name: np.stack([each[name] for each in built]) for name in built[0]})
+    size = len(maps) * shape.goals * shape.cells * (2 + with_descents)
+    if size > MAX_BYTES:
+        raise UserError(f"the maps need {size / 1e9:.1f} GB of tables; give fewer or smaller maps, or mark fewer goals with '$'")
+    built = [_tables_of(each, shape, radius, costs, with_descents) for each in maps]
+    found = {name: np.stack([each[name] for each in built]) for name in built[0]}
+    distance = found["distance"]
+    unreachable = np.iinfo(distance.dtype).max
+    if costs == "hops" and distance[distance < unreachable].max(initial=0) < np.iinfo(np.uint8).max:
+        found["distance"] = np.minimum(distance, np.iinfo(np.uint8).max).astype(np.uint8)
+    return Tables(**found)
 
 
 def room(each: Map) -> int:
@@ -93,20 +94,20 @@ def room(each: Map) -> int:
 
 
 class Graph(NamedTuple):
-    """A map as a graph of its F free cells."""
+    """A map as a graph of its free cells."""
 
     blocked: np.ndarray  # [C] bool
     cells: np.ndarray  # [F] index in the raster
     component: np.ndarray  # [F]
     edges: list[tuple[np.ndarray, np.ndarray]]  # by step: nodes, and the nodes that it leads to
-    entering: np.ndarray  # [F] what entering a cell costs, in hops
+    entering: np.ndarray  # [F] cost of entering a cell, in hops
+    reversed_steps: Any  # [F, F] sparse: costs of the steps, backwards
     starts: np.ndarray  # nodes, by component
     goals: np.ndarray
-    to_goal: np.ndarray  # [goals, F] hops to each goal
 
 
 def graph_of(each: Map, shape: Shape, radius: int, costs: str) -> Graph:
-    """The free cells of a map, and the distances between them."""
+    """The free cells of a map, and the steps between them."""
 
     def raster(values: np.ndarray, border: bool) -> np.ndarray:
         whole = np.full((shape.height, shape.width), border)
@@ -126,23 +127,31 @@ def graph_of(each: Map, shape: Shape, radius: int, costs: str) -> Graph:
     _, component = csgraph.connected_components(hops, directed=False)
     starts, goals = (node[np.flatnonzero(raster(kind, False))] for kind in (each.starts, each.goals))
     starts, goals = (nodes[np.argsort(component[nodes], kind="stable")] for nodes in (starts, goals))
-    entering = _congestion(hops) if costs == "congestion" else np.ones(len(cells))
+    entering = _congestion(hops, component) if costs == "congestion" else np.ones(len(cells))
     # a step costs what entering its cell does; distances to a goal are those from it along reversed steps
     reversed_steps = sparse.csr_matrix((entering[target], (target, source)), hops.shape)
-    return Graph(blocked, cells, component, edges, entering, starts, goals, csgraph.dijkstra(reversed_steps, indices=goals))
+    return Graph(blocked, cells, component, edges, entering, reversed_steps, starts, goals)
 
 
-def _congestion(hops: Any) -> np.ndarray:
-    """[F] what entering a cell costs (Skrynnik et al. 2024, "Learn to Follow"): the largest mean distance from a cell to those
-    that it can reach, over that of this cell, so that cells in the middle cost more."""
-    length = csgraph.shortest_path(hops, unweighted=True)
-    reachable = np.isfinite(length)
-    mean = np.where(reachable, length, 0.0).sum(1) / reachable.sum(1)
-    return np.where(mean > 0, mean.max() / np.where(mean > 0, mean, 1.0), 1.0)
+def _congestion(hops: Any, component: np.ndarray) -> np.ndarray:
+    """[F] cost of entering a cell (Skrynnik et al. 2024, "Learn to Follow"): the largest mean distance from a cell to those that
+    it can reach, over that of this cell, so that cells in the middle cost more.
+
+    The largest is that of the cell's own component, and not of the whole map: elsewhere all costs would grow by one factor.
+    """
+    nodes, mean = len(component), np.zeros(len(component))
+    for first in range(0, nodes, BLOCK):
+        block = np.arange(first, min(first + BLOCK, nodes))
+        length = csgraph.dijkstra(hops, unweighted=True, indices=block)
+        reachable = np.isfinite(length)
+        mean[block] = np.where(reachable, length, 0.0).sum(1) / reachable.sum(1)
+    largest = ndimage.maximum(mean, component, component) if nodes else mean
+    return np.where(mean > 0, largest / np.where(mean > 0, mean, 1.0), 1.0)  # a cell alone is never entered
 
 
-def _tables_of(graph: Graph, shape: Shape, unit: int, dtype: Any) -> dict[str, np.ndarray]:
-    """The rows of all tables but ``better`` that belong to one map."""
+def _tables_of(each: Map, shape: Shape, radius: int, costs: str, with_descents: bool) -> dict[str, np.ndarray]:
+    """The rows of all tables that belong to one map; distances are uint16."""
+    graph = graph_of(each, shape, radius, costs)
 
     def padded(values: np.ndarray, slots: int, value: int = 0) -> np.ndarray:
         return np.pad(values, (0, slots - len(values)), constant_values=value).astype(np.int32)
@@ -156,13 +165,10 @@ def _tables_of(graph: Graph, shape: Shape, unit: int, dtype: Any) -> dict[str, n
     goal_first, goal_count = first_and_count(graph.goals)
     begin, count = np.zeros((2, shape.cells), np.int32)
     begin[graph.cells], count[graph.cells] = goal_first, goal_count
-    most = np.iinfo(dtype).max
-    distance = np.full((shape.goals, shape.cells), most, dtype)
-    distance[: len(graph.goals), graph.cells] = np.where(np.isfinite(graph.to_goal), np.round(graph.to_goal * unit), most)
     bits = np.ones((shape.height, shape.words * WORD), np.uint64)
     bits[:, : shape.width] = graph.blocked.reshape(shape.height, shape.width)
     words = bits.reshape(shape.height, shape.words, WORD) << np.arange(WORD, dtype=np.uint64)
-    return {
+    found = {
         "blocked": graph.blocked,
         "rows": words.sum(-1).astype(np.uint32),
         "starts": padded(graph.cells[graph.starts], shape.starts),
@@ -170,17 +176,25 @@ def _tables_of(graph: Graph, shape: Shape, unit: int, dtype: Any) -> dict[str, n
         "start_count": padded(start_count[graph.starts], shape.starts),
         "goals": padded(graph.cells[graph.goals], shape.goals),
         "goal_first": padded(goal_first[graph.goals], shape.goals, shape.goals),
-        "begin": begin,
-        "count": count,
-        "distance": distance,
+        "goals_begin": begin,
+        "goals_count": count,
     }
+    return found | _ways_to_goals(graph, shape, EIGHTHS if costs == "congestion" else 1, with_descents)
 
 
-def _better(graph: Graph, shape: Shape) -> np.ndarray:
-    """[G, C] uint8 bits of the steps on shortest ways."""
-    found = np.zeros((shape.goals, shape.cells), np.uint8)
-    for bit, (source, target) in enumerate(graph.edges):
-        before, after = graph.to_goal[:, source], graph.to_goal[:, target]
-        shortens = np.isfinite(before) & np.isclose(graph.entering[target] + after, before)
-        found[: len(graph.goals), graph.cells[source]] |= shortens.astype(np.uint8) << bit
-    return found
+def _ways_to_goals(graph: Graph, shape: Shape, unit: int, with_descents: bool) -> dict[str, np.ndarray]:
+    """``distance`` and, ``with_descents``, ``descents`` of one map."""
+    unreachable = np.iinfo(np.uint16).max
+    distance = np.full((shape.goals, shape.cells), unreachable, np.uint16)
+    descents = np.zeros((shape.goals, shape.cells), np.uint8)
+    for first in range(0, len(graph.goals), BLOCK):
+        to_goal = csgraph.dijkstra(graph.reversed_steps, indices=graph.goals[first : first + BLOCK])  # [block, F]
+        rows, reachable = slice(first, first + len(to_goal)), np.isfinite(to_goal)
+        if (longest := to_goal[reachable].max(initial=0.0)) * unit >= unreachable:
+            raise UserError(f"a path of {longest:,.0f} hops is too long for costs in 16 bits; give smaller maps")
+        distance[rows, graph.cells] = np.where(reachable, np.round(to_goal * unit), unreachable)
+        for bit, (source, target) in enumerate(graph.edges if with_descents else ()):
+            before, after = to_goal[:, source], to_goal[:, target]
+            shortens = np.isfinite(before) & np.isclose(graph.entering[target] + after, before)
+            descents[rows, graph.cells[source]] |= shortens.astype(np.uint8) << bit
+    return {"distance": distance} | ({"descents": descents} if with_descents else {})

@@ -19,7 +19,7 @@ Describes an environment: task, agents, actions, observations, scripted policies
 Environments: {environments}
 """
 COLUMN = 18
-MOST_NAMES = 64  # of columns that are all named
+MAX_NAMES = 64  # of columns that are all named
 
 
 def info(arguments: Sequence[str]) -> int:
@@ -75,5 +75,5 @@ def facts(settings: Settings) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """All names of a short list, the first and last ones of a long list."""
-    return ", ".join(names if len(names) <= MOST_NAMES else (*names[:3], "…", *names[-7:]))
+    """All names of a short list, the first and last one of a long list."""
+    return ", ".join(names) if len(names) <= MAX_NAMES else f"{names[0]} … {names[-1]}"

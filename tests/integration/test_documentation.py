@@ -50,7 +50,13 @@ ENVIRONMENTS = {
     "collective": {"env.duration": "8", "env.agents": "10"},
     "pathfinding": {"env.duration": "8"},
 }
-RUNS = {"mappo_merge": ("env=merge",), "ippo_merge": ("env=merge",), "ippo_smax": ("env=smax", "seeds=4")}  # that examples load
+# that examples load
+RUNS = {
+    "mappo_merge": ("env=merge",),
+    "ippo_merge": ("env=merge",),
+    "ippo_smax": ("env=smax", "seeds=4"),
+    "ippo_pathfinding": ("env=pathfinding", "env.maps=small"),
+}
 TRIPS = "tpep_pickup_datetime,PULocationID,DOLocationID\n" + "2024-01-02 19:05:00,4,12\n2024-01-03 19:10:00,12,4\n" * 50
 
 

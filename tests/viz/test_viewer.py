@@ -183,7 +183,7 @@ def test_a_browser_shows_what_environment_and_networks_gave(merge, tmp_path):
         "swarm env.preset=coverage",
         "ride_dispatch env.preset=demo",
         "collective env.agents=20",
-        "pathfinding",
+        "pathfinding env.agents=8",
     ],
 )
 @pytest.mark.slow
