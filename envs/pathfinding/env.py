@@ -166,9 +166,11 @@ class Pathfinding(Environment):
         -1, low=-1, preset=True, help=f"seed of the first generated map; -1: {FIRST_MAP}, as the benchmark compares on 0 to 127"
     )
     num_maps: int = option(0, low=0, help=f"number of generated maps; 0: {NUM_MAPS}")
+    file_stamp: tuple[int, ...] = dataclasses.field(default=(), init=False, repr=False)  # () where ``maps`` is no file
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "file_stamp", all_maps.stamp(self.maps))  # other contents make another environment
         if self.maps not in all_maps.GENERATORS and (self.num_maps or self.first_map >= 0):
             name = "num_maps" if self.num_maps else "first_map"
             raise UserError(f"{name} is for generated maps: {', '.join(all_maps.GENERATORS)}; with maps={self.maps} leave it out")
@@ -187,7 +189,7 @@ class Pathfinding(Environment):
     @property
     def _map_key(self) -> tuple[str, int, int, tuple[int, ...]]:
         first = FIRST_MAP if self.first_map < 0 else self.first_map
-        return self.maps, first, self.num_maps or NUM_MAPS, all_maps.stamp(self.maps)
+        return self.maps, first, self.num_maps or NUM_MAPS, self.file_stamp
 
     @property
     def _defaults(self) -> MapDefaults:

@@ -1,5 +1,6 @@
 """``pathfinding``: rules, tasks, maps and views against POGEMA, brute force and the published figures."""
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -443,7 +444,10 @@ def test_own_maps(tmp_path):
     with pytest.raises(UserError, match="map=2 is out of range"):
         env.check_params(env.default_params.replace(map=2))
     path.write_text("....\n....\n")  # the file is read again
-    assert marljax.make("pathfinding", maps=str(path), agents=2).map_list[0].text == "....\n...."
+    other = marljax.make("pathfinding", maps=str(path), agents=2)
+    assert other.map_list[0].text == "....\n...."
+    assert other != env
+    assert other == dataclasses.replace(other)
 
 
 def test_maps_of_moving_ai(tmp_path):
