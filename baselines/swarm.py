@@ -200,9 +200,9 @@ near it sooner with 64 environments than with 256, in single runs that were not 
             "Learning among pillars",
             f"""Two quadrotors with goals of their own among pillars in a tenth of the cells, with `tuned=pillars`:
 {PILLARS_STEPS / 1e6:g} M steps, {SEEDS} seeds each, ± a 95 % t interval. Rows differ in what the paper's ablation drops:
-attention over neighbours and pillars (else `algo.encoder=flat`, an MLP), and collision replay (`failure_replay.failures`). Success
-of the greedy policy over training, the mean of four evaluations before each quarter, and the last policy on {EPISODES} frozen
-scenarios.""",
+attention over neighbours and pillars (else `algo.encoder=flat`, an MLP), and collision replay (`failure_replay.failures`).
+Success of the greedy policy over training, the mean of four evaluations before each quarter, and the last policy on {EPISODES}
+frozen scenarios.""",
             {"pillars": pillars_table},
             """With attention over neighbours and pillars two drones reach their goals three times as often as without. What
 replay adds is within the intervals.""",
