@@ -109,8 +109,7 @@ class Pathfinding(Environment):
     ========== ==================================================================================================================
     collision  rules
     ========== ==================================================================================================================
-    soft       no swaps; of several that want a cell the lowest index may have it; an agent that wants the cell of a staying
-               agent stays as well; following and rings are allowed (all published tables)
+    soft       no swaps; of several that want a cell the lowest index goes; who wants a staying agent's cell stays (published)
     priority   agents move one after the other to cells that are empty by then (POGEMA's default, training of Follower)
     block_both a cell is entered if nobody stood there before and nobody else wants it
     ========== ==================================================================================================================
@@ -135,7 +134,7 @@ class Pathfinding(Environment):
     ========== ====== ===========================================================================================================
     part       width  columns
     ========== ====== ===========================================================================================================
-    wall       V V    cells around the agent that are blocked, row by row; beyond the map all are (in POGEMA only the first ones)
+    wall       V V    cells around the agent that are blocked, row by row; beyond the map all are
     agent      V V    cells with an agent, its own included
     next       4      ``guidance=next``: by how much each step changes the distance to the goal, clipped to ±2; 2 for a wall
     cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)
