@@ -38,7 +38,10 @@ from marljax.reporting.tables import markdown_table
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ROUNDS = 3  # of a comparison, ours and the baseline in turn
-SIZES = {"ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (4, 8, 16), 4)}
+SIZES = {
+    "ride_dispatch": Sizes((1, 2, 4, 8, 16, 32), (4, 8, 16), 4),
+    "pathfinding": Sizes((1, 16, 128, 1024), (4, 16, 64), 128),
+}
 IMPORT_TIME = "import time; begun = time.perf_counter(); import marljax; print(time.perf_counter() - begun)"
 
 
