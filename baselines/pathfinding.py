@@ -21,8 +21,12 @@ NUMBERS = {
     "warehouse": (32, 64, 96, 128, 160, 192),
     "puzzles": (2, 3, 4),
 }
-POLICIES = 2  # version of the scripted policies: 2: the end of PIBT's chains
-COSTS = {"": "hops", ", congestion costs": "congestion"}  # of distances, by what a policy's name gains
+POLICIES = {  # scripted ones, and the costs by which they measure distances
+    "shortest": ("shortest", "hops"),
+    "pibt": ("pibt", "hops"),
+    "pibt, congestion costs": ("pibt", "congestion"),
+}
+VERSION = 2  # of the scripted policies; 2: the end of PIBT's chains
 # Goals per step as published by POGEMA's benchmark, by number of agents: means over its 128 instances.
 PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = {
     "random": {
@@ -71,13 +75,13 @@ def episodes_per_map(count: int) -> int:
 
 
 def scripted_result(cache: ResultCache, maps: str, name: str, agents: int) -> Metrics | None:
-    """A scripted policy, named with its costs, on every map equally often."""
-    policy, _, more = name.partition(",")
-    env = benchmark(maps, agents, costs=COSTS[f",{more}" if more else ""])
+    """One of ``POLICIES`` on every map equally often."""
+    policy, costs = POLICIES[name]
+    env = benchmark(maps, agents, costs=costs)
     env_params = env.default_params
     scripted = scripted_policies(env, env_params)[policy]
     count = env_params.tables.blocked.shape[0]
-    about = {"policy": policy, "version": POLICIES, "maps": count, **cache_key(scripted, episodes_per_map(count))}
+    about = {"policy": policy, "version": VERSION, "maps": count, **cache_key(scripted, episodes_per_map(count))}
     return cache.get(f"{maps} {name} {agents}", about, lambda: on_every_map(scripted, count))
 
 
@@ -144,12 +148,7 @@ def throughput_table(maps: str, cache: ResultCache) -> str:
     rows: list[list[str] | str] = [
         [f"{name}, published", *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED[maps].items()
     ]
-    results = {
-        f"{policy}{costs}": functools.partial(scripted_result, cache, maps, f"{policy}{costs}")
-        for policy in ("shortest", "pibt")
-        for costs in COSTS
-        if policy == "pibt" or not costs
-    }
+    results = {name: functools.partial(scripted_result, cache, maps, name) for name in POLICIES}
     results["without collisions"] = functools.partial(bound_result, cache, maps)
     for name, result in results.items():
         found = [result(agents) for agents in numbers]

@@ -269,7 +269,7 @@ others end near 0.""",
             "With VDN for several agents.",
             {"pqn": functools.partial(compared_table, TABLES["pqn"])},
             """The defaults before (128 environments × 16 steps, learning rate 2e-3, λ 0.65, ε falling over a tenth of
-training) were below on six of eleven, and earned nothing on Overcooked: there rewards are shaped in the first
+training) were below on six of eleven, and earned next to nothing on Overcooked: there rewards are shaped in the first
 half of training, and exploration was over long before. Tried in single runs of half as many steps, which were
 not kept: with the short ε no learning rate from 5e-4 to 2e-3 and no λ from 0.65 to 0.95 learnt cramped_room;
 with the long one rates of 5e-4 and 1e-3 and λ from 0.65 to 0.85 did, and 2e-3 or 0.95 did not. Normalised
