@@ -8,11 +8,11 @@ import json
 import sys
 import time
 
-from pogema import GridConfig, pogema_v0
-
 
 def rate(arguments: dict, seconds: float) -> float:
     """Steps per second of whole episodes, observations of all agents included, after a first one to warm up."""
+    from pogema import GridConfig, pogema_v0  # here, so that this file can be imported where POGEMA is not installed
+
     env = pogema_v0(GridConfig(**arguments))
 
     def play() -> int:

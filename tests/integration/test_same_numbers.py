@@ -58,7 +58,7 @@ OSPO = {
     "learning_rate": 1e-3,
     "normalize_observations": False,
 }
-PQN = ROLLOUTS | {"num_epochs": 2, "num_minibatches": 4, "hidden": (32, 32)}
+PQN = ROLLOUTS | {"num_epochs": 2, "num_minibatches": 4, "hidden": (32, 32), "epsilon_decay": 0.1, "td_lambda": 0.65}
 CASES = {
     "ppo cartpole": PPO,
     "ppo cartpole gru": PPO | {"core": "gru", "share_body": True},
