@@ -136,7 +136,9 @@ class Pathfinding(Environment):
     ========== ====== ===========================================================================================================
     wall       V V    cells around the agent that are blocked, row by row; beyond the map all are
     agent      V V    cells with an agent, its own included
-    next       4      ``guidance=next``: by how much each step changes the distance to the goal, clipped to ±2; 2 for a wall
+    steps      3 V V  with ``intents``: row and column of the step by which each agent around comes closest to its goal, and 1 for
+                      agents that come before the observer, which go first where both want a cell, −1 for those after it
+    next       4      unless ``guidance=none``: by how much a step changes the distance to the goal, clipped to ±2; 2 for a wall
     cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)
     directions 4 V V  ``directions``: whether a step up, down, left, right from each cell is on a shortest path (DHC, SCRIMP)
     path       V V    ``path``: the cells of a shortest path until it leaves the view (Follower)
@@ -159,6 +161,7 @@ class Pathfinding(Environment):
     collision: str = option("soft", choices=rules.COLLISIONS, help="which agents move when several want the same cell")
     radius: int = option(5, low=1, high=MAX_RADIUS, help="cells that an agent sees in each direction")
     guidance: str = option("cost", choices=GUIDANCES, help="what agents observe of the path to the goal")
+    intents: bool = option(False, help="agents see the steps that agents around them would take, and who goes first")
     costs: str = option("hops", choices=COSTS, help="of paths: hops, or more for cells in the middle of the map")
     mask_walls: bool = option(False, help="moves into walls are not available")
     first_map: int = option(
@@ -200,7 +203,8 @@ class Pathfinding(Environment):
 
     @property
     def _spec(self) -> ViewSpec:
-        return ViewSpec(self._shape, self.radius, self.guidance, EIGHTHS if self.costs == "congestion" else 1)
+        unit = EIGHTHS if self.costs == "congestion" else 1
+        return ViewSpec(self._shape, self.radius, self.guidance, unit, self.intents)
 
     @property
     def _with_descents(self) -> bool:
@@ -345,9 +349,11 @@ class Pathfinding(Environment):
         walls = view.window(spec, lambda rows: tables.rows[state.map, rows], state.cell)
         occupied = view.rows_of(spec.shape, state.cell, state.alive)
         agents = view.window(spec, lambda rows: occupied[rows], state.cell)
+        ahead = view.distances_ahead(tables, state.map, state.goal, state.cell, spec.shape)
         parts = [view.unpacked(spec, walls), view.unpacked(spec, agents)]
-        if self.guidance != "none":
-            parts.append(view.guide(spec, tables, state.map, state.goal, state.cell, distance))
+        if self.intents:
+            parts += view.intents(spec, state.cell, state.alive, distance, ahead)
+        parts += view.guide(spec, tables, state.map, state.goal, state.cell, distance, ahead)
         own, goals = (jnp.stack(self._places(cells), axis=1) for cells in (state.cell, tables.goals[state.map, state.goal]))
         parts += [jnp.clip((goals - own) / self.radius, -1.0, 1.0), (goals - own) / spec.side]
         parts += [distance[:, None] / (spec.unit * SCALE), state.refused[:, None]]

@@ -14,6 +14,7 @@ from marljax.core.spaces import Part
 from marljax.envs.pathfinding.tables import STEPS, WORD, Shape, Tables
 
 GUIDANCES = ("none", "next", "cost", "directions", "path")
+INTENTS = ("step row", "step column", "order")  # parts of an observation with ``intents``
 FAR = 20.0  # hops beyond which ``cost`` shows no difference
 SCALE = 64.0  # hops, of the distance to the goal
 WALL_AHEAD = 2.0  # in ``next``: the change of distance by a step into a wall
@@ -26,6 +27,7 @@ class ViewSpec(NamedTuple):
     radius: int
     guidance: str
     unit: int  # of tables of distances: 1 for hops, or EIGHTHS
+    intents: bool
 
     @property
     def edge(self) -> int:
@@ -43,15 +45,17 @@ def layout(spec: ViewSpec, timed: bool) -> tuple[Part, ...]:
     cells = tuple(f"{row:+d} {column:+d}" for row in around for column in around)
     steps = ("up", "down", "left", "right")
     own = ("goal row", "goal column", "goal row / side", "goal column / side", "distance", "refused")
-    guidance = {
-        "none": (),
-        "next": steps,
-        "cost": cells,
-        "directions": tuple(f"{step} {cell}" for step in steps for cell in cells),
-        "path": cells,
-    }[spec.guidance]
-    parts = {"wall": cells, "agent": cells, spec.guidance: guidance, "own": (*own, "time left") if timed else own}
-    return tuple(Part(name, 1, len(columns), columns=columns) for name, columns in parts.items() if columns)
+    parts: dict[str, tuple[str, ...]] = {"wall": cells, "agent": cells}
+    if spec.intents:
+        parts |= dict.fromkeys(INTENTS, cells)
+    if spec.guidance != "none":
+        parts["next"] = steps
+    if spec.guidance == "directions":
+        parts["directions"] = tuple(f"{step} {cell}" for step in steps for cell in cells)
+    elif spec.guidance in ("cost", "path"):
+        parts[spec.guidance] = cells
+    parts["own"] = (*own, "time left") if timed else own
+    return tuple(Part(name, 1, len(columns), columns=columns) for name, columns in parts.items())
 
 
 def rows_of(shape: Shape, cells: jax.Array, present: jax.Array) -> jax.Array:
@@ -102,24 +106,55 @@ def around(spec: ViewSpec, table: jax.Array, map_index: jax.Array, goal: jax.Arr
     return jax.vmap(one)(goal, row, column)
 
 
+def distances_ahead(tables: Tables, map_index: jax.Array, goal: jax.Array, cells: jax.Array, shape: Shape) -> jax.Array:
+    """[A, 4] int32 distances to the goal after a step up, down, left and right, in the unit of the table; the largest number of
+    the table where the step is blocked."""
+    return tables.distance[map_index, goal[:, None], cells[:, None] + steps_of(shape)].astype(jnp.int32)
+
+
 def guide(
-    spec: ViewSpec, tables: Tables, map_index: jax.Array, goal: jax.Array, cells: jax.Array, distance: jax.Array
-) -> jax.Array:
-    """[A, …] what ``guidance`` shows of the path to the goal; ``distance`` [A] is the agents' own, in the unit of the table."""
+    spec: ViewSpec,
+    tables: Tables,
+    map_index: jax.Array,
+    goal: jax.Array,
+    cells: jax.Array,
+    distance: jax.Array,
+    ahead: jax.Array,
+) -> list[jax.Array]:
+    """Parts [A, …] that ``guidance`` shows of the path to the goal. ``distance`` [A] is the agents' own and ``ahead`` [A, 4] that
+    after a step, in the unit of the table."""
+    if spec.guidance == "none":
+        return []
     unreachable = np.iinfo(tables.distance.dtype).max
+    change = jnp.clip((ahead - distance[:, None]) / spec.unit, -WALL_AHEAD, WALL_AHEAD)
+    following = jnp.where(ahead == unreachable, WALL_AHEAD, change)
     if spec.guidance == "next":
-        after = tables.distance[map_index, goal[:, None], cells[:, None] + steps_of(spec.shape)].astype(jnp.int32)
-        change = jnp.clip((after - distance[:, None]) / spec.unit, -WALL_AHEAD, WALL_AHEAD)
-        return jnp.where(after == unreachable, WALL_AHEAD, change)
+        return [following]
     if spec.guidance == "cost":
         seen = around(spec, tables.distance, map_index, goal, cells).astype(jnp.int32)
         change = jnp.clip((seen - distance[:, None, None]) / (spec.unit * FAR), -1.0, 1.0)
-        return jnp.where(seen == unreachable, -1.0, change).reshape(len(cells), -1)
+        return [following, jnp.where(seen == unreachable, -1.0, change).reshape(len(cells), -1)]
     descents = around(spec, tables.descents, map_index, goal, cells)
     if spec.guidance == "directions":
         bits = [(descents >> np.uint8(bit)) & 1 for bit in range(len(STEPS))]
-        return jnp.stack(bits, axis=1).astype(jnp.float32).reshape(len(cells), -1)
-    return path(spec, descents)
+        return [following, jnp.stack(bits, axis=1).astype(jnp.float32).reshape(len(cells), -1)]
+    return [following, path(spec, descents)]
+
+
+def intents(spec: ViewSpec, cells: jax.Array, alive: jax.Array, distance: jax.Array, ahead: jax.Array) -> list[jax.Array]:
+    """The three parts [A, V V] ``INTENTS``: of the agents around, rows and columns of the step that shortens the way to their
+    goal most (the first of equals), 0 at the goal; and 1 for a lower index than the observer's, -1 for a higher one."""
+    shortens = jnp.min(ahead, axis=1) < distance
+    steps = jax.nn.one_hot(jnp.argmin(ahead, axis=1), len(STEPS), dtype=bool) & (shortens & alive)[:, None]
+    planes = jax.vmap(lambda present: rows_of(spec.shape, cells, present))(steps.T)  # [4, H, B]
+    up, down, left, right = jax.vmap(lambda plane: unpacked(spec, window(spec, lambda rows: plane[rows], cells)))(planes)
+
+    count = cells.shape[0]
+    single = jax.vmap(lambda present: rows_of(spec.shape, cells, present))(jnp.eye(count, dtype=bool) & alive)  # [A, H, B]
+    up_to = jnp.cumsum(single, axis=0)  # cells are distinct, so sums of bits carry nothing over
+    before = unpacked(spec, window(spec, lambda rows: (up_to - single)[np.arange(count)[:, None], rows], cells))
+    after = unpacked(spec, window(spec, lambda rows: (up_to[-1] - up_to)[np.arange(count)[:, None], rows], cells))
+    return [down - up, right - left, before - after]
 
 
 def path(spec: ViewSpec, descents: jax.Array) -> jax.Array:

@@ -51,6 +51,7 @@ class EvaluateOptions(PolicyOptions):
     """Options of ``marljax evaluate``."""
 
     episodes: int = option(320, low=1, high=evaluation.PARTS_PER_SUITE, help="for every seed of the run")
+    greedy: bool | None = option(None, help="take the likeliest actions; false: sample them; null: as during the run")
     out: str | None = option(None, help="file to write the table to: .csv or .json, also of each seed, or .tex; null: none")
 
 
@@ -71,6 +72,11 @@ def evaluate(arguments: Sequence[str]) -> int:
 
     loaded = load_run(folder, options, changes)
     settings, screen = loaded.settings, terminal.screen()
+    if options.greedy is not None:
+        run = settings.run
+        settings = dataclasses.replace(
+            settings, run=dataclasses.replace(run, eval=dataclasses.replace(run.eval, greedy=options.greedy))
+        )
     part = evaluation.fresh_part(options.suite)
     rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
     screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))

@@ -66,8 +66,9 @@ class Evaluation(Group):
     """When and how much to evaluate."""
 
     every: float = option(0.05, low=0, high=1, help="fraction of training between evaluations; 0: only at the end")
-    episodes: int = option(32, low=1, high=MAX_EPISODES, help="per evaluation and seed, greedy, with the same keys every time")
+    episodes: int = option(32, low=1, high=MAX_EPISODES, help="per evaluation and seed, with the same keys every time")
     final_episodes: int = option(320, low=1, high=MAX_EPISODES, help="of the best parameters at the end, with other keys")
+    greedy: bool = option(True, help="policies take their likeliest actions; false: they sample them")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -229,7 +229,7 @@ def write(compared: Comparison, stem: Path, command: str) -> None:
         [paths[".png"], paths[".svg"]],
         metric=metric.title,
         lowest=metric.lowest,
-        curves="greedy evaluation" if evaluated else "training",
+        curves="evaluation" if evaluated else "training",
         title=f"{metric.title} on {compared.task}, {metric.direction}",
     )
 

@@ -312,8 +312,9 @@ def played(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def record_episodes(settings: Settings, params: Any, part: int, indices: Sequence[int]) -> list[Recording]:
-    """Greedy episodes of one replica's parameters, by their index among those that ``compare`` plays from ``part`` on."""
-    policy, env_params = LearnedPolicy(settings.algorithm, settings.env, settings.config, params), settings.env_params
+    """Episodes of one replica's parameters, by their index among those that ``compare`` plays from ``part`` on."""
+    greedy, env_params = settings.run.eval.greedy, settings.env_params
+    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params, greedy)
     found: dict[int, Recording] = {}
     for offset in sorted({index // PART_EPISODES for index in indices}):
         own = [index for index in indices if index // PART_EPISODES == offset]

@@ -31,7 +31,8 @@ from marljax.utils.validation import is_integer
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrainedPolicy(LearnedPolicy):
-    """A greedy policy with the environment and the configuration that it was trained with; see ``LearnedPolicy`` for a call."""
+    """A policy, greedy if it was evaluated so, with the environment and the configuration that it was trained with; see
+    ``LearnedPolicy`` for a call."""
 
     seed: int
     update: int  # after which these parameters were taken
@@ -94,6 +95,7 @@ def load(
         env_params=chosen.env_params,
         config=chosen.config,
         params=jax.tree.map(lambda leaf: leaf[index], replicas.params),
+        greedy=chosen.run.eval.greedy,
         seed=chosen.seeds[index],
         update=update,
         score=float(score) if which == "best" and np.isfinite(score) else float("nan"),

@@ -215,7 +215,7 @@ def crosses_interval(before: int, after: int, every: float, total: int) -> bool:
 
 
 def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
-    """Metrics [S, episodes] of the greedy policies on the frozen episodes; updates the best parameters of every replica.
+    """Metrics [S, episodes] of the policies on the frozen episodes; updates the best parameters of every replica.
 
     Where teams compete the newest parameters are the best: self-play returns are zero-sum.
     """
@@ -231,9 +231,15 @@ def evaluate(run: Run, evaluator: Evaluator) -> dict[str, np.ndarray]:
 
 
 def play_suite(settings: Settings, evaluator: Evaluator, params: Any, part: int) -> dict[str, np.ndarray]:
-    """Metrics [S, episodes] of greedy policies with parameters [S, …] in one part of the frozen episodes."""
+    """Metrics [S, episodes] of policies with parameters [S, …] in one part of the frozen episodes."""
     results = evaluator.learned(
-        settings.algorithm, settings.config, params, settings.env_params, suite_key(part), overrides=settings.evaluation_overrides
+        settings.algorithm,
+        settings.config,
+        params,
+        settings.env_params,
+        suite_key(part),
+        settings.run.eval.greedy,
+        settings.evaluation_overrides,
     )
     return jax.device_get(results)
 

@@ -27,7 +27,7 @@ FORMATS = (".png", ".svg", ".pdf")
 POSITION = {"seed", "setting", "update", "env_steps", "time", "episodes"}
 LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "max_value",
           "max_reward", "td_loss", "td_error", "chosen_value", "epsilon", "kl_to_best", "kl_coef", "cut_returns"}  # fmt: skip
-EVALUATED = "eval_"  # prefix of a greedy evaluation's metrics
+EVALUATED = "eval_"  # prefix of an evaluation's metrics
 
 BAND_SEEDS = 5  # from which the interval of the mean is drawn; with fewer it is too wide to be of use
 MOST_SETTINGS = 8  # of a sweep in colour, the best ones; others are grey
@@ -46,11 +46,11 @@ def learning_curve(
     """Draws the main metric of a run, large, and all metrics of the environment that change, over the steps.
 
     Each seed is a thin line; with them their mean, and with five seeds or more its 95 % t interval. Of a sweep the mean of every
-    setting is drawn, of the greedy evaluation where there is one; beyond eight settings the best at the end have a colour.
+    setting is drawn, of the evaluation where there is one; beyond eight settings the best at the end have a colour.
 
     Args:
         records: one row per chunk and seed, with ``env_steps``, ``seed`` and metrics by name, which need not be in every row.
-            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the greedy evaluation. ``setting`` names that of a sweep.
+            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the evaluation. ``setting`` names that of a sweep.
         path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent. None writes nothing.
         first: metrics in the order of their importance (``env.display.metrics``).
         references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
@@ -188,7 +188,7 @@ def _colours(rows: list[Row], name: str) -> dict[str, str]:
 
 
 def _of_setting(rows: list[Row], name: str, setting: str) -> tuple[np.ndarray, np.ndarray]:
-    """``curve`` of one setting of a sweep: of the greedy evaluation, where there is one."""
+    """``curve`` of one setting of a sweep: of the evaluation, where there is one."""
     own = [row for row in rows if row.get("setting") == setting]
     positions, values = curve(own, EVALUATED + name)
     return (positions, values) if len(positions) else curve(own, name)
@@ -205,7 +205,7 @@ def _panel(
     """Draws a metric of training and evaluation, or of the settings of a sweep, and its references."""
     scale = 100.0 if unit == "%" else 1.0
     axes.set_title(name.replace("_", " ") + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
-    lines = [(curve(rows, name), BLUE, "training"), (curve(rows, EVALUATED + name), ORANGE, "greedy evaluation")]
+    lines = [(curve(rows, name), BLUE, "training"), (curve(rows, EVALUATED + name), ORANGE, "evaluation")]
     if colours:
         settings = sorted({row["setting"] for row in rows}, key=lambda setting: setting in colours)  # grey ones first
         settings = settings[: len(settings) - len(colours)] + list(colours)

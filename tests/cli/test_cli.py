@@ -68,6 +68,21 @@ def test_evaluate_plays_fresh_episodes_and_reports_an_untrained_network_that_is_
     assert other.splitlines() != shown.splitlines()[: len(other.splitlines())]
 
 
+def test_evaluations_sample_actions_where_a_run_says_so(folder, tmp_path, capsys):
+    """The toy's sampled actions always walk, and its likeliest ones only while its parameter is positive."""
+
+    def score(*options):
+        assert console("evaluate", folder, "episodes=8", "which=last", f"out={tmp_path / 'table.json'}", *options) == 0
+        return json.loads((tmp_path / "table.json").read_text())["policies"][0]["metrics"]["return"]["mean"]
+
+    assert score("greedy=false") > score() == score("greedy=true")
+    words = ["env=corridor", f"runs={tmp_path}", "name=sampled", "algo.total_steps=200", "seeds=2", "render=false"]
+    assert console("train", "tiny", *words, "eval.greedy=false", "eval.episodes=4", "eval.final_episodes=8") == 0
+    sampled = tmp_path / "tiny_corridor" / "sampled"
+    assert not marljax.load(sampled, which="last").greedy
+    capsys.readouterr()
+
+
 def test_load_warns_of_an_untrained_network(folder):
     with pytest.warns(UserWarning, match="seed 0: .*untrained network.*which='last'"):
         marljax.load(folder, seed=0)

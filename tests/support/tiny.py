@@ -64,5 +64,5 @@ def initial_carry(env, config):
 
 
 def act(env, config, params, timestep, carry, key, greedy):
-    """Walks while the first parameter is positive."""
-    return jnp.full(env.num_agents, jnp.where(params["w"][0, 0] > 0, FORTH, STAY)), carry
+    """Walks while the first parameter is positive; where actions are sampled, always."""
+    return jnp.full(env.num_agents, jnp.where((params["w"][0, 0] > 0) | (not greedy), FORTH, STAY)), carry

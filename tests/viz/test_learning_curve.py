@@ -53,7 +53,7 @@ def test_the_figure_shows_means_intervals_seeds_and_references(tmp_path):
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["return", "crash"]
     lines = {line.get_label(): line for line in large.get_lines()}
     np.testing.assert_allclose(lines["training"].get_xydata()[:, 1], 10.0 * np.arange(5) + 2)
-    np.testing.assert_allclose(lines["greedy evaluation"].get_xydata(), [[2000, 15], [4000, 35]])
+    np.testing.assert_allclose(lines["evaluation"].get_xydata(), [[2000, 15], [4000, 35]])
     assert lines["human"].get_ydata()[0] == 65.0
     assert (len(large.get_lines()), len(small.get_lines())) == (2 * (SEEDS + 1) + 2, SEEDS + 1 + 1 + 1)
     band = large.collections[0].get_datalim(large.transData)
@@ -63,7 +63,7 @@ def test_the_figure_shows_means_intervals_seeds_and_references(tmp_path):
     assert bottom < -40 < 65 < top
     assert large.get_xlim()[0] <= 1000 < 5000 <= large.get_xlim()[1]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["training", "greedy evaluation", "human", "random"]
+    assert names == ["training", "evaluation", "human", "random"]
 
 
 def test_two_seeds_are_lines_whose_heights_set_the_axis_and_rates_stay_rates(tmp_path):
@@ -97,7 +97,7 @@ def test_losses_have_a_figure_of_their_own(tmp_path):
 
 
 def test_a_sweep_has_a_line_per_setting_and_the_best_have_a_colour(tmp_path):
-    """Ten settings, the later the better; each line is the mean over seeds of the greedy evaluation."""
+    """Ten settings, the later the better; each line is the mean over seeds of the evaluation."""
     swept = []
     for index in range(10):
         changes = {"setting": f"gamma={index}"}

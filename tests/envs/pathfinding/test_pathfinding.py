@@ -248,10 +248,18 @@ def test_new_goals_are_uniform_over_the_component(again):
         assert counts.min() > 0.5 * 4000 / len(expected)
 
 
+def split(env, obs):
+    """The parts [width] of an agent's observation, by name."""
+    ends = np.cumsum([part.width for part in env.obs_layout])
+    return dict(zip([part.name for part in env.obs_layout], np.split(np.asarray(obs), ends[:-1]), strict=True))
+
+
 @pytest.mark.parametrize(("name", "radius"), [("random", 5), ("warehouse", 5), ("mazes", 2)])
 def test_views(name, radius):
     """Every channel against slices of whole maps."""
-    env = Pathfinding(maps=name, radius=radius, agents=16, guidance="cost", **({} if name == "warehouse" else {"num_maps": 2}))
+    env = Pathfinding(
+        maps=name, radius=radius, agents=16, guidance="cost", intents=True, **({} if name == "warehouse" else {"num_maps": 2})
+    )
     initial, _, observe = programs(env)
     env_params = env.default_params
     state = initial(KEY, env_params)
@@ -270,12 +278,23 @@ def test_views(name, radius):
         goal = int(goal_cells[agent]) // width, int(goal_cells[agent]) % width
         hops = bfs(blocked, goal)
         change = np.clip((hops[seen] - hops[row[agent], column[agent]]) / 20, -1, 1)
-        expected = [blocked[seen], occupied[seen], np.where(np.isinf(hops[seen]), -1, change)]
-        np.testing.assert_allclose(obs[agent, : 3 * edge**2].reshape(3, edge, edge), expected, atol=1e-6)
+        channels = split(env, obs[agent])
+        expected = {"wall": blocked[seen], "agent": occupied[seen], "cost": np.where(np.isinf(hops[seen]), -1, change)}
+        for channel, values in expected.items():
+            np.testing.assert_allclose(channels[channel].reshape(edge, edge), values, atol=1e-6)
         offset = np.array([goal[0] - row[agent], goal[1] - column[agent]])
         side = max(env._shape.height, width) - 2 * radius
         own = [*np.clip(offset / radius, -1, 1), *(offset / side), hops[row[agent], column[agent]] / 64, 0]
-        np.testing.assert_allclose(obs[agent, 3 * edge**2 :], own, atol=1e-6)
+        np.testing.assert_allclose(channels["own"], own, atol=1e-6)
+        towards = {}  # the step of each agent around, and whether it comes before this one
+        for other in np.flatnonzero(live):
+            hops = bfs(blocked, (int(goal_cells[other]) // width, int(goal_cells[other]) % width))
+            ahead = [hops[row[other] + step[0], column[other] + step[1]] for step in tables.STEPS]
+            step = tables.STEPS[int(np.argmin(ahead))] if min(ahead) < hops[row[other], column[other]] else (0, 0)
+            towards[row[other] - row[agent] + radius, column[other] - column[agent] + radius] = (*step, np.sign(agent - other))
+        for k, channel in enumerate(view.INTENTS):
+            values = [[towards.get((y, x), (0, 0, 0))[k] for x in range(edge)] for y in range(edge)]
+            np.testing.assert_array_equal(channels[channel].reshape(edge, edge), values)
     assert not obs[~live].any()
 
 
@@ -283,14 +302,16 @@ def test_the_path_in_view():
     """A corridor around a wall: the path leads to the goal, or to the border of the view."""
     text = ".....\n.###.\n.#...\n.#.#.\n...#."
     each = maps.parse(text, "a corridor")
-    spec = view.ViewSpec(tables.shape_of([each], 2), 2, "path", 1)
+    spec = view.ViewSpec(tables.shape_of([each], 2), 2, "path", 1, False)
     known = tables.build([each], spec.shape, 2, "hops", True)
     width = spec.shape.width
     start, goal = 6 * width + 2, 2 * width + 6  # bottom left to top right: up the left side and along the top
     number = list(known.goals[0]).index(goal)
     arrays = jax.tree.map(jnp.asarray, known)
     at = jnp.array([start, 4 * width + 2])
-    seen = view.guide(spec, arrays, jnp.array(0), jnp.array([number, number]), at, jnp.zeros(2))
+    goals = jnp.array([number, number])
+    ahead = view.distances_ahead(arrays, jnp.array(0), goals, at, spec.shape)
+    _, seen = view.guide(spec, arrays, jnp.array(0), goals, at, jnp.zeros(2), ahead)
     expected = np.zeros((2, 5, 5), int)
     expected[0, :3, 2] = 1  # up to the border of the view
     expected[1, :3, 2] = expected[1, 0, 2:] = 1
@@ -382,7 +403,7 @@ VARIANTS = (
     {"maps": "small", "guidance": "cost"},
     {"maps": "small", "task": "once", "guidance": "directions", "mask_walls": True, "collision": "block_both"},
     {"maps": "puzzles", "task": "together", "guidance": "path", "collision": "priority"},
-    {"maps": "warehouse", "agents": 4, "guidance": "next", "costs": "congestion"},
+    {"maps": "warehouse", "agents": 4, "guidance": "next", "costs": "congestion", "intents": True},
 )
 MARKED = [VARIANTS[0], *(pytest.param(options, marks=pytest.mark.slow) for options in VARIANTS[1:])]
 
@@ -523,7 +544,7 @@ def test_masked_walls_act_as_a_stay(corridor):
 def test_directions_time_left_and_the_global_state(corridor):
     env, env_params, state = corridor(guidance="directions", task="once")
     obs = np.asarray(programs(env)[2](state.replace(step=jnp.array(64)), env_params).obs)
-    up, down, left, right = obs[0, 18:54].reshape(4, 3, 3)
+    up, down, left, right = split(env, obs[0])["directions"].reshape(4, 3, 3)
     assert obs[0, -1] == pytest.approx(1 - 64 / 256)
     np.testing.assert_array_equal(right, [[0, 0, 0], [1, 1, 1], [0, 0, 0]])  # towards the end of the corridor
     assert not np.any([up, down, left])
