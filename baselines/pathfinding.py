@@ -1,8 +1,11 @@
 """Planners and learners on POGEMA's benchmark: ``python baselines/pathfinding.py [table …]`` writes
 baselines/results/pathfinding.md."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,9 @@ import jax.numpy as jnp
 from marljax.baselines.harness.result_cache import Metrics, ResultCache, cache_key, suite_key, summarise
 from marljax.baselines.harness.tables import Page, Section, mean_interval, partial_table
 from marljax.baselines.policies.pathfinding import scripted_policies
+from marljax.config.settings import Settings
 from marljax.envs.pathfinding import Pathfinding
+from marljax.training import load
 from marljax.training.evaluation import Evaluator, ScriptedPolicy
 
 MAPS = 128  # of the benchmark: those of the seeds 0 to 127
@@ -27,8 +32,12 @@ POLICIES = {  # scripted ones, and the costs by which they measure distances
     "pibt, congestion costs": ("pibt", "congestion"),
 }
 VERSION = 2  # of the scripted policies; 2: the end of PIBT's chains
-# Goals per step as published by POGEMA's benchmark, by number of agents: means over its 128 instances.
-PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = {
+SEEDS = 10
+# Trained on other maps of the same kind, and compared on the benchmark's: algorithm and further settings
+LEARNED: Mapping[str, tuple[str, tuple[str, ...]]] = {"IPPO": ("ippo", ())}
+Published = Mapping[str, Mapping[str, Sequence[float | None]]]  # by maps and method, one for each of ``NUMBERS``
+# Goals per step as published by POGEMA's benchmark: means over its 128 instances.
+THROUGHPUT: Published = {
     "random": {
         "RHCR, central": (0.625, 1.251, 1.798, 2.286, 3.203, 3.819),
         "MATS-LP, tree search": (0.606, 1.163, 1.590, 1.911, 2.345, 2.431),
@@ -37,6 +46,10 @@ PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = {
         "MAMBA": (0.512, 0.863, 1.068, 1.114, 1.111, 1.065),
         "QPLEX": (0.354, 0.691, 0.880, 0.926, 0.627, 0.349),
         "QMIX": (0.148, 0.336, 0.466, 0.523, 0.557, 0.493),
+        "EPOM": (0.498, None, None, 1.361, None, 1.600),
+        "RePlan": (0.507, None, None, 1.111, None, 1.136),
+        "VDN": (0.108, None, None, 0.163, None, 0.071),
+        "IQL": (0.079, None, None, 0.339, None, 0.161),
     },
     "mazes": {
         "RHCR, central": (0.477, 0.939, 1.356, 1.703, 2.263, 2.587),
@@ -61,12 +74,32 @@ PUBLISHED: Mapping[str, Mapping[str, Sequence[float]]] = {
         "QMIX": (0.127, 0.116, 0.108),
     },
 }
+# Shares of episodes of 128 steps in which all agents were at their goals at once, of the task ``together``
+TOGETHER: Published = {
+    "random": {
+        "LaCAM, central": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+        "SCRIMP": (1.0, 1.0, 0.953, 0.836, 0.562, 0.180),
+        "DCC": (1.0, 1.0, 0.906, 0.766, 0.281, 0.1),
+        "MAMBA": (0.602, 0.102, 0.0, None, None, None),
+        "QMIX": (0.023, 0.0, None, None, None, None),
+    },
+    "mazes": {
+        "LaCAM, central": (1.0, None, None, None, None, 0.906),
+        "SCRIMP": (0.977, 0.797, 0.625, 0.359, 0.172, 0.055),
+        "DCC": (0.961, 0.781, 0.562, 0.289, 0.109, 0.033),
+    },
+}
+TOGETHER_STEPS = 128
 
 
-def benchmark(maps: str, agents: int, **options: object) -> Pathfinding:
-    """The lifelong task on the benchmark's maps."""
-    generated = {"first_map": 0, "num_maps": MAPS} if maps in ("random", "mazes") else {}
-    return Pathfinding(maps=maps, agents=agents, **generated, **options)  # type: ignore[arg-type]
+def benchmark(maps: str, agents: int, **options: Any) -> Pathfinding:
+    """An environment on the benchmark's maps."""
+    return Pathfinding(maps=maps, agents=agents, **generated(maps), **options)
+
+
+def generated(maps: str) -> dict[str, Any]:
+    """The options that choose the benchmark's maps."""
+    return {"first_map": 0, "num_maps": MAPS} if maps in ("random", "mazes") else {}
 
 
 def episodes_per_map(count: int) -> int:
@@ -74,27 +107,54 @@ def episodes_per_map(count: int) -> int:
     return MAPS * EPISODES // count
 
 
-def scripted_result(cache: ResultCache, maps: str, name: str, agents: int) -> Metrics | None:
+def scripted_result(cache: ResultCache, maps: str, name: str, agents: int, task: str = "lifelong") -> Metrics | None:
     """One of ``POLICIES`` on every map equally often."""
     policy, costs = POLICIES[name]
-    env = benchmark(maps, agents, costs=costs)
+    env = benchmark(maps, agents, costs=costs, task=task)
     env_params = env.default_params
+    if task != "lifelong":
+        env_params = env_params.replace(duration=TOGETHER_STEPS)
     scripted = scripted_policies(env, env_params)[policy]
     count = env_params.tables.blocked.shape[0]
     about = {"policy": policy, "version": VERSION, "maps": count, **cache_key(scripted, episodes_per_map(count))}
-    return cache.get(f"{maps} {name} {agents}", about, lambda: on_every_map(scripted, count))
+    title = f"{maps} {name} {agents}" if task == "lifelong" else f"{maps} {task} {name} {agents}"
+    return cache.get(title, about, lambda: summarise(on_every_map(scripted, count, episodes_per_map(count))))
 
 
-def on_every_map(scripted: ScriptedPolicy, count: int) -> Metrics:
-    """Metrics over equally many episodes on each of ``count`` maps, which are played one after the other."""
-    evaluator = Evaluator(scripted.env, episodes_per_map(count))
+def on_every_map(player: ScriptedPolicy, maps: int, episodes: int) -> Mapping[str, jax.Array]:
+    """Metrics [maps episodes] of a policy in as many episodes on each of the first maps, which are played one after the other."""
+    evaluator = Evaluator(player.env, episodes)
 
     def on_map(number: jax.Array) -> dict[str, jax.Array]:
         key = jax.random.fold_in(suite_key(), number)
-        return evaluator.scripted(scripted.policy, scripted.env_params.replace(map=number), key, scripted.carry)
+        return evaluator.scripted(player.policy, player.env_params.replace(map=number), key, player.carry)
 
-    metrics = jax.jit(lambda numbers: jax.lax.map(on_map, numbers, batch_size=16))(jnp.arange(count))
-    return summarise({name: values.reshape(-1) for name, values in jax.device_get(metrics).items()})
+    metrics = jax.jit(lambda numbers: jax.lax.map(on_map, numbers, batch_size=16))(jnp.arange(maps))
+    return {name: values.reshape(-1) for name, values in jax.device_get(metrics).items()}
+
+
+def learned_result(cache: ResultCache, maps: str, name: str) -> Metrics | None:
+    """The metrics ``throughput <agents>`` of one of ``LEARNED``, for each of ``NUMBERS``: of the last policy of every seed, which
+    is trained on the environment's own maps, on every map of the benchmark."""
+    algo, overrides = LEARNED[name]
+    numbers = NUMBERS[maps]
+
+    def measure(run: Settings, folder: Path) -> Metrics:
+        return {f"throughput {agents}": on_the_benchmark(run, folder, maps, agents) for agents in numbers}
+
+    words = ["env=pathfinding", f"env.maps={maps}", *overrides]
+    return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, SEEDS, {"agents": numbers, "episodes": MAPS})
+
+
+def on_the_benchmark(run: Settings, folder: Path, maps: str, agents: int) -> dict[str, Any]:
+    """Throughput of the last policy of a run of one seed, with another number of agents than in training."""
+    assert isinstance(run.env, Pathfinding)
+    env = dataclasses.replace(run.env, agents=agents, **generated(maps))
+    policy = dataclasses.replace(load.load(folder, which="last"), env=env)
+    env_params = env.default_params
+    count = env_params.tables.blocked.shape[0]
+    player = ScriptedPolicy(env, env_params, policy, policy.initial_carry())
+    return summarise(on_every_map(player, count, MAPS // count))["throughput"]
 
 
 def bound_result(cache: ResultCache, maps: str, agents: int) -> Metrics | None:
@@ -145,16 +205,40 @@ def without_collisions(env: Pathfinding, count: int) -> Metrics:
 def throughput_table(maps: str, cache: ResultCache) -> str:
     """Goals per step by number of agents: published figures, ours, and the bound."""
     numbers = NUMBERS[maps]
-    rows: list[list[str] | str] = [
-        [f"{name}, published", *(f"{value:.3f}" for value in values)] for name, values in PUBLISHED[maps].items()
-    ]
-    results = {name: functools.partial(scripted_result, cache, maps, name) for name in POLICIES}
-    results["without collisions"] = functools.partial(bound_result, cache, maps)
-    for name, result in results.items():
-        found = [result(agents) for agents in numbers]
-        cells = [mean_interval(metrics["throughput"], 3) for metrics in found if metrics]
-        rows.append([name, *cells] if len(cells) == len(numbers) else f"{name} on {maps}")
+    rows = published_rows(THROUGHPUT[maps])
+    for name in POLICIES:
+        found = [scripted_result(cache, maps, name, agents) for agents in numbers]
+        rows.append(row(name, [metrics and metrics["throughput"] for metrics in found], f"{name} on {maps}"))
+    for name in LEARNED:
+        learned = learned_result(cache, maps, name) or {}
+        throughput = [learned.get(f"throughput {agents}") for agents in numbers]
+        rows.append(row(f"{name}, {SEEDS} seeds", throughput, f"{name} on {maps}"))
+    bounds = [bound_result(cache, maps, agents) for agents in numbers]
+    rows.append(row("without collisions", [metrics and metrics["throughput"] for metrics in bounds], f"the bound on {maps}"))
     return partial_table([f"goals per step, {maps}, N =", *map(str, numbers)], rows)
+
+
+def together_table(maps: str, cache: ResultCache) -> str:
+    """How often all agents get to their goals, by their number."""
+    rows = published_rows(TOGETHER[maps])
+    for name in POLICIES:
+        found = [scripted_result(cache, maps, name, agents, "together") for agents in NUMBERS[maps]]
+        rows.append(row(name, [metrics and metrics["csr"] for metrics in found], f"{name} on {maps}"))
+    return partial_table([f"CSR, {maps}, N =", *map(str, NUMBERS[maps])], rows)
+
+
+def published_rows(methods: Mapping[str, Sequence[float | None]]) -> list[list[str] | str]:
+    """A row for each method."""
+    return [
+        [f"{name}, published", *("–" if value is None else f"{value:.3f}" for value in values)]
+        for name, values in methods.items()
+    ]
+
+
+def row(name: str, metrics: Sequence[Mapping[str, Any] | None], missing: str) -> list[str] | str:
+    """A row with an interval for each number of agents; ``missing`` where one of them is not computed."""
+    cells = [mean_interval(metric, 3) for metric in metrics if metric]
+    return [name, *cells] if len(cells) == len(metrics) else missing
 
 
 PAGE = Page(
@@ -171,6 +255,12 @@ results.
 step for all agents by priorities; with *congestion costs* (Follower's), paths lead around the middle of the map. Both read tables
 of distances from every cell to every goal, and PIBT the places of all agents: what the published planners know, and learners do
 not.
+
+*IPPO* (`configs/tuned/ippo_pathfinding.yaml`) was trained on each kind of maps, other ones than the benchmark's, with one number
+of agents, and plays with all; {SEEDS} seeds, the last policy of each with sampled actions, an episode on each of the {MAPS} maps,
+± over seeds. Its agents see two cells around them, by how much each step changes the distance to their goal, and which step each
+agent in view would take on its own way (as in MAPF-GPT): more than POGEMA's observations show, and less than PIBT knows.
+
 *Without collisions* agents pass through one another: a bound.""",
     sections=(
         Section("Random maps", "", {"random": functools.partial(throughput_table, "random")}),
@@ -188,6 +278,12 @@ no method could pass 1.04 goals per step there with 32 agents.)""",
             """PIBT is close to Follower on random maps, and ahead of it on mazes from 32 agents on. In the warehouse congestion
 costs make a third more of it with 192 agents, close to Follower, which has them too. In the dead ends of the puzzles one step
 ahead is not enough: what RHCR reaches there, and in crowded mazes, is left to learn.""",
+        ),
+        Section(
+            "All at their goals at once",
+            f"""The task `together`: the share of episodes in which all agents are at their goals at once within {TOGETHER_STEPS}
+steps (CSR).""",
+            {f"{maps}-together": functools.partial(together_table, maps) for maps in TOGETHER},
         ),
     ),
 )
