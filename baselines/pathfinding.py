@@ -3,8 +3,9 @@ baselines/results/pathfinding.md."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ POLICIES = {  # scripted ones, and the costs by which they measure distances
 VERSION = 2  # of the scripted policies; 2: the end of PIBT's chains
 SEEDS = 10
 # Trained on other maps of the same kind, and compared on the benchmark's: algorithm and further settings
-LEARNED: Mapping[str, tuple[str, tuple[str, ...]]] = {"IPPO": ("ippo", ())}
+LEARNED: Mapping[str, tuple[str, tuple[str, ...]]] = {"IPPO": ("ippo", ("eval.every=0",))}
 Published = Mapping[str, Mapping[str, Sequence[float | None]]]  # by maps and method, one for each of ``NUMBERS``
 # Goals per step as published by POGEMA's benchmark: means over its 128 instances.
 THROUGHPUT: Published = {
@@ -74,7 +75,8 @@ THROUGHPUT: Published = {
         "QMIX": (0.127, 0.116, 0.108),
     },
 }
-# Shares of episodes of 128 steps in which all agents were at their goals at once, of the task ``together``
+# Shares of episodes of 128 steps in which all agents were at their goals at once, of the task ``together``: means over 128
+# episodes, or fewer where a method's are missing
 TOGETHER: Published = {
     "random": {
         "LaCAM, central": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
@@ -118,19 +120,23 @@ def scripted_result(cache: ResultCache, maps: str, name: str, agents: int, task:
     count = env_params.tables.blocked.shape[0]
     about = {"policy": policy, "version": VERSION, "maps": count, **cache_key(scripted, episodes_per_map(count))}
     title = f"{maps} {name} {agents}" if task == "lifelong" else f"{maps} {task} {name} {agents}"
-    return cache.get(title, about, lambda: summarise(on_every_map(scripted, count, episodes_per_map(count))))
+    return cache.get(title, about, lambda: scripted_metrics(scripted, count, episodes_per_map(count)))
 
 
-def on_every_map(player: ScriptedPolicy, maps: int, episodes: int) -> Mapping[str, jax.Array]:
-    """Metrics [maps episodes] of a policy in as many episodes on each of the first maps, which are played one after the other."""
-    evaluator = Evaluator(player.env, episodes)
+def scripted_metrics(scripted: ScriptedPolicy, count: int, episodes: int) -> Metrics:
+    """Metrics over as many episodes on each of the first ``count`` maps."""
+    evaluator = Evaluator(scripted.env, episodes)
 
-    def on_map(number: jax.Array) -> dict[str, jax.Array]:
-        key = jax.random.fold_in(suite_key(), number)
-        return evaluator.scripted(player.policy, player.env_params.replace(map=number), key, player.carry)
+    def play(number: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
+        return evaluator.scripted(scripted.policy, scripted.env_params.replace(map=number), key, scripted.carry)
 
-    metrics = jax.jit(lambda numbers: jax.lax.map(on_map, numbers, batch_size=16))(jnp.arange(maps))
-    return {name: values.reshape(-1) for name, values in jax.device_get(metrics).items()}
+    return summarise(jax.device_get(jax.jit(lambda: on_every_map(play, count))()))
+
+
+def on_every_map(play: Callable[[jax.Array, jax.Array], dict[str, jax.Array]], count: int) -> dict[str, jax.Array]:
+    """Metrics [episodes] of ``play(map, key)`` on each of the first maps, one after the other."""
+    metrics = jax.lax.map(lambda number: play(number, jax.random.fold_in(suite_key(), number)), jnp.arange(count), batch_size=16)
+    return {name: values.reshape(-1) for name, values in metrics.items()}
 
 
 def learned_result(cache: ResultCache, maps: str, name: str) -> Metrics | None:
@@ -142,19 +148,34 @@ def learned_result(cache: ResultCache, maps: str, name: str) -> Metrics | None:
     def measure(run: Settings, folder: Path) -> Metrics:
         return {f"throughput {agents}": on_the_benchmark(run, folder, maps, agents) for agents in numbers}
 
+    about = {"agents": numbers, "episodes": MAPS, "which": "last", **generated(maps)}
     words = ["env=pathfinding", f"env.maps={maps}", *overrides]
-    return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, SEEDS, {"agents": numbers, "episodes": MAPS})
+    return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, SEEDS, about)
 
 
 def on_the_benchmark(run: Settings, folder: Path, maps: str, agents: int) -> dict[str, Any]:
     """Throughput of the last policy of a run of one seed, with another number of agents than in training."""
     assert isinstance(run.env, Pathfinding)
     env = dataclasses.replace(run.env, agents=agents, **generated(maps))
-    policy = dataclasses.replace(load.load(folder, which="last"), env=env)
     env_params = env.default_params
     count = env_params.tables.blocked.shape[0]
-    player = ScriptedPolicy(env, env_params, policy, policy.initial_carry())
-    return summarise(on_every_map(player, count, MAPS // count))["throughput"]
+    params = load.load_replicas(folder, "last").params
+    metrics = learned_metrics(
+        Evaluator(env, MAPS // count), run.algorithm, run.run.eval.greedy, count, run.config, params, env_params
+    )
+    return summarise(jax.device_get(metrics))["throughput"]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))  # one program for all seeds
+def learned_metrics(
+    evaluator: Evaluator, algorithm: ModuleType, greedy: bool, count: int, config: Any, params: Any, env_params: Any
+) -> dict[str, jax.Array]:
+    """Metrics [episodes] of the policy with parameters [1, …]."""
+
+    def play(number: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
+        return evaluator.learned(algorithm, config, params, env_params.replace(map=number), key, greedy)
+
+    return on_every_map(play, count)
 
 
 def bound_result(cache: ResultCache, maps: str, agents: int) -> Metrics | None:
@@ -256,10 +277,10 @@ step for all agents by priorities; with *congestion costs* (Follower's), paths l
 of distances from every cell to every goal, and PIBT the places of all agents: what the published planners know, and learners do
 not.
 
-*IPPO* (`configs/tuned/ippo_pathfinding.yaml`) was trained on each kind of maps, other ones than the benchmark's, with one number
-of agents, and plays with all; {SEEDS} seeds, the last policy of each with sampled actions, an episode on each of the {MAPS} maps,
-± over seeds. Its agents see two cells around them, by how much each step changes the distance to their goal, and which step each
-agent in view would take on its own way (as in MAPF-GPT): more than POGEMA's observations show, and less than PIBT knows.
+*IPPO* (`configs/tuned/ippo_pathfinding.yaml`) was trained on each kind of maps, on other random ones and mazes than the
+benchmark's, with one number of agents, and plays with all; {SEEDS} seeds, the last policy of each with sampled actions, {MAPS}
+episodes, ± over seeds. Its agents see three cells around them, distances to their goal from there, and which step each agent in
+view would take on its own way (as in MAPF-GPT): more than POGEMA's observations show, and less than PIBT knows.
 
 *Without collisions* agents pass through one another: a bound.""",
     sections=(

@@ -212,7 +212,9 @@ def play_learned(run: Settings, folder: Path, episodes: int, batch: int = BATCH,
     params = load.load_replicas(folder, which).params
 
     def play(key: jax.Array, count: int) -> dict[str, jax.Array]:
-        return Evaluator(run.env, count).learned(run.algorithm, run.config, params, run.env_params, key, run.run.eval.greedy)
+        return Evaluator(run.env, count).learned(
+            run.algorithm, run.config, params, run.env_params, key, greedy=run.run.eval.greedy
+        )
 
     return in_batches(play, episodes, batch)
 

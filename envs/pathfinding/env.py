@@ -67,7 +67,7 @@ class RewardWeights(struct.PyTreeNode):
     """Rewards of an agent."""
 
     goal: Any = param(1.0, low=0.0, help="for reaching the goal; in the task together, when all agents are at theirs")
-    closer: Any = param(0.1, low=0.0, help="per hop by which the path to the goal became shorter")
+    closer: Any = param(0.1, low=0.0, help="per hop, or unit of costs, by which the path to the goal became shorter")
     refused: Any = param(0.05, low=0.0, help="cost of a move that ended where it began")
     path: Any = param(0.0, low=0.0, help="for a step on a shortest path (guidance directions or path only)")
 
@@ -136,8 +136,9 @@ class Pathfinding(Environment):
     ========== ====== ===========================================================================================================
     wall       V V    cells around the agent that are blocked, row by row; beyond the map all are
     agent      V V    cells with an agent, its own included
-    steps      3 V V  with ``intents``: row and column of the step by which each agent around comes closest to its goal, and 1 for
-                      agents that come before the observer, which go first where both want a cell, −1 for those after it
+    step row   V V    ``intents``: of agents around, the row of the step by which each comes closest to its goal
+    step …     V V    … and the column (``step column``)
+    order      V V    1 for agents of lower index than the observer, which go first unless ``collision=block_both``; −1: higher
     next       4      unless ``guidance=none``: by how much a step changes the distance to the goal, clipped to ±2; 2 for a wall
     cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)
     directions 4 V V  ``directions``: whether a step up, down, left, right from each cell is on a shortest path (DHC, SCRIMP)
@@ -161,7 +162,7 @@ class Pathfinding(Environment):
     collision: str = option("soft", choices=rules.COLLISIONS, help="which agents move when several want the same cell")
     radius: int = option(5, low=1, high=MAX_RADIUS, help="cells that an agent sees in each direction")
     guidance: str = option("cost", choices=GUIDANCES, help="what agents observe of the path to the goal")
-    intents: bool = option(False, help="agents see the steps that agents around them would take, and who goes first")
+    intents: bool = option(False, help="agents see the steps that agents around them would take, and whose index is lower")
     costs: str = option("hops", choices=COSTS, help="of paths: hops, or more for cells in the middle of the map")
     mask_walls: bool = option(False, help="moves into walls are not available")
     first_map: int = option(
@@ -330,7 +331,7 @@ class Pathfinding(Environment):
         return state, Outcome(reward + weights.goal * reached, done, (step >= env_params.duration) & ~done)
 
     def _distance(self, tables: Tables, state: PathfindingState, cell: jax.Array) -> jax.Array:
-        """[A] hops from ``cell`` to the goal."""
+        """[A] hops, or costs of congestion, from ``cell`` to the goal."""
         return tables.distance[state.map, state.goal, cell].astype(jnp.int32) / self._spec.unit
 
     def draw_goals(
@@ -349,7 +350,7 @@ class Pathfinding(Environment):
         walls = view.window(spec, lambda rows: tables.rows[state.map, rows], state.cell)
         occupied = view.rows_of(spec.shape, state.cell, state.alive)
         agents = view.window(spec, lambda rows: occupied[rows], state.cell)
-        ahead = view.distances_ahead(tables, state.map, state.goal, state.cell, spec.shape)
+        ahead = view.distances_ahead(spec.shape, tables, state.map, state.goal, state.cell)
         parts = [view.unpacked(spec, walls), view.unpacked(spec, agents)]
         if self.intents:
             parts += view.intents(spec, state.cell, state.alive, distance, ahead)

@@ -1,4 +1,5 @@
-"""What agents of ``pathfinding`` observe: obstacles and agents around them, and guidance from tables of distances.
+"""What agents of ``pathfinding`` observe: obstacles, agents around them and what these intend to do, and guidance from tables of
+distances.
 
 Axis letters: A agents, V = 2 radius + 1 cells along an edge of a view, B words of a row of bits.
 """
@@ -106,7 +107,7 @@ def around(spec: ViewSpec, table: jax.Array, map_index: jax.Array, goal: jax.Arr
     return jax.vmap(one)(goal, row, column)
 
 
-def distances_ahead(tables: Tables, map_index: jax.Array, goal: jax.Array, cells: jax.Array, shape: Shape) -> jax.Array:
+def distances_ahead(shape: Shape, tables: Tables, map_index: jax.Array, goal: jax.Array, cells: jax.Array) -> jax.Array:
     """[A, 4] int32 distances to the goal after a step up, down, left and right, in the unit of the table; the largest number of
     the table where the step is blocked."""
     return tables.distance[map_index, goal[:, None], cells[:, None] + steps_of(shape)].astype(jnp.int32)
@@ -127,34 +128,33 @@ def guide(
         return []
     unreachable = np.iinfo(tables.distance.dtype).max
     change = jnp.clip((ahead - distance[:, None]) / spec.unit, -WALL_AHEAD, WALL_AHEAD)
-    following = jnp.where(ahead == unreachable, WALL_AHEAD, change)
+    by_step = jnp.where(ahead == unreachable, WALL_AHEAD, change)
     if spec.guidance == "next":
-        return [following]
+        return [by_step]
     if spec.guidance == "cost":
         seen = around(spec, tables.distance, map_index, goal, cells).astype(jnp.int32)
         change = jnp.clip((seen - distance[:, None, None]) / (spec.unit * FAR), -1.0, 1.0)
-        return [following, jnp.where(seen == unreachable, -1.0, change).reshape(len(cells), -1)]
+        return [by_step, jnp.where(seen == unreachable, -1.0, change).reshape(len(cells), -1)]
     descents = around(spec, tables.descents, map_index, goal, cells)
     if spec.guidance == "directions":
         bits = [(descents >> np.uint8(bit)) & 1 for bit in range(len(STEPS))]
-        return [following, jnp.stack(bits, axis=1).astype(jnp.float32).reshape(len(cells), -1)]
-    return [following, path(spec, descents)]
+        return [by_step, jnp.stack(bits, axis=1).astype(jnp.float32).reshape(len(cells), -1)]
+    return [by_step, path(spec, descents)]
 
 
 def intents(spec: ViewSpec, cells: jax.Array, alive: jax.Array, distance: jax.Array, ahead: jax.Array) -> list[jax.Array]:
     """The three parts [A, V V] ``INTENTS``: of the agents around, rows and columns of the step that shortens the way to their
-    goal most (the first of equals), 0 at the goal; and 1 for a lower index than the observer's, -1 for a higher one."""
-    shortens = jnp.min(ahead, axis=1) < distance
-    steps = jax.nn.one_hot(jnp.argmin(ahead, axis=1), len(STEPS), dtype=bool) & (shortens & alive)[:, None]
-    planes = jax.vmap(lambda present: rows_of(spec.shape, cells, present))(steps.T)  # [4, H, B]
-    up, down, left, right = jax.vmap(lambda plane: unpacked(spec, window(spec, lambda rows: plane[rows], cells)))(planes)
-
+    goal most (the first of equals), 0 at the goal; and 1 for a lower index than the observer's, −1 for a higher one."""
     count = cells.shape[0]
-    single = jax.vmap(lambda present: rows_of(spec.shape, cells, present))(jnp.eye(count, dtype=bool) & alive)  # [A, H, B]
-    up_to = jnp.cumsum(single, axis=0)  # cells are distinct, so sums of bits carry nothing over
-    before = unpacked(spec, window(spec, lambda rows: (up_to - single)[np.arange(count)[:, None], rows], cells))
-    after = unpacked(spec, window(spec, lambda rows: (up_to[-1] - up_to)[np.arange(count)[:, None], rows], cells))
-    return [down - up, right - left, before - after]
+    shortens = jnp.min(ahead, axis=1) < distance
+    step = jnp.asarray(STEPS)[jnp.argmin(ahead, axis=1)] * shortens[:, None]
+    numbers = jnp.concatenate([step, jnp.arange(1, count + 1)[:, None]], axis=1)
+    # those that are gone share the first cell of the border, where nobody is
+    grids = jnp.zeros((spec.shape.cells, 3), jnp.int32).at[jnp.where(alive, cells, 0)].set(numbers * alive[:, None])
+    zeros = jnp.zeros(count, jnp.int32)
+    row, column, number = (around(spec, grid[None, None], jnp.array(0), zeros, cells).reshape(count, -1) for grid in grids.T)
+    order = jnp.where(number > 0, jnp.sign(jnp.arange(1, count + 1)[:, None] - number), 0)
+    return [row, column, order]
 
 
 def path(spec: ViewSpec, descents: jax.Array) -> jax.Array:

@@ -44,6 +44,7 @@ class PolicyOptions(RunOptions):
     suite: int = option(0, low=0, high=evaluation.SUITES - 1, help="set of episodes; no two have one in common")
     which: Which = option("best", choices=typing.get_args(Which), help="parameters of every seed")
     trial: int | None = option(None, help="setting of a sweep; null: the best")
+    greedy: bool | None = option(None, help="take the likeliest actions; false: act as in training; null: eval.greedy of the run")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,6 @@ class EvaluateOptions(PolicyOptions):
     """Options of ``marljax evaluate``."""
 
     episodes: int = option(320, low=1, high=evaluation.PARTS_PER_SUITE, help="for every seed of the run")
-    greedy: bool | None = option(None, help="take the likeliest actions; false: sample them; null: as during the run")
     out: str | None = option(None, help="file to write the table to: .csv or .json, also of each seed, or .tex; null: none")
 
 
@@ -72,11 +72,6 @@ def evaluate(arguments: Sequence[str]) -> int:
 
     loaded = load_run(folder, options, changes)
     settings, screen = loaded.settings, terminal.screen()
-    if options.greedy is not None:
-        run = settings.run
-        settings = dataclasses.replace(
-            settings, run=dataclasses.replace(run, eval=dataclasses.replace(run.eval, greedy=options.greedy))
-        )
     part = evaluation.fresh_part(options.suite)
     rows = report.compare(settings, loaded.params, part, options.episodes, lambda line: print_line(screen, line))
     screen.print(report.table(settings, rows, options.episodes, "fresh", screen.width))
@@ -98,7 +93,11 @@ def load_run(folder: Path, options: PolicyOptions, changes: dict[str, Any], upda
     env_changes = {key.removeprefix("env."): value for key, value in changes.items() if key.startswith("env.")}
     if env_changes.get("target") == loaded.settings.tree["env"].get("target"):
         env_changes.pop("target", None)  # repeated to allow its import, not changed
-    return loaded._replace(settings=load.with_env(loaded.settings, env_changes))
+    settings = load.with_env(loaded.settings, env_changes)
+    if options.greedy is not None:
+        evaluated = dataclasses.replace(settings.run.eval, greedy=options.greedy)
+        settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, eval=evaluated))
+    return loaded._replace(settings=settings)
 
 
 def output_file(out: str | None, suffixes: tuple[str, ...]) -> Path | None:

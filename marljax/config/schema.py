@@ -68,7 +68,9 @@ class Evaluation(Group):
     every: float = option(0.05, low=0, high=1, help="fraction of training between evaluations; 0: only at the end")
     episodes: int = option(32, low=1, high=MAX_EPISODES, help="per evaluation and seed, with the same keys every time")
     final_episodes: int = option(320, low=1, high=MAX_EPISODES, help="of the best parameters at the end, with other keys")
-    greedy: bool = option(True, help="policies take their likeliest actions; false: they sample them")
+    greedy: bool = option(
+        True, help="take the likeliest actions; false: act as in training: sampled, or with the last share of random ones"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,6 +115,7 @@ def _task(folder: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     replay = tree["failure_replay"] if tree["failure_replay"]["failures"] else {}
     evaluation = {key: tree["eval"][key] for key in ("every", "episodes")}  # by which the best parameters are chosen
+    evaluation["greedy"] = tree["eval"].get("greedy", True)  # which older runs do not have
     return flatten({"algo": tree["algo"], "failure_replay": replay, "eval": evaluation})
 
 

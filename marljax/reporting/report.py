@@ -91,12 +91,15 @@ def table(settings: Settings, rows: Rows, episodes: int, kind: str, width: int) 
     """The rows of ``compare``, over that many ``kind`` episodes (frozen, fresh), for a screen of that width."""
     env, seeds = settings.env, len(settings.replicas)
     caption = caveat(seeds, env.competitive)
-    return comparison(pooled(episodes, kind, seeds), rows, width, env.display.metrics, env.display.units, caption)
+    return comparison(
+        pooled(episodes, kind, seeds, settings.run.eval.greedy), rows, width, env.display.metrics, env.display.units, caption
+    )
 
 
 def write_table(settings: Settings, rows: Rows, episodes: int, kind: str, path: Path) -> None:
     """The rows of ``compare`` as a .csv, .json or .tex file; see ``write_comparison``."""
-    title = f"{settings.label}, {settings.scenario}: {pooled(episodes, kind, len(settings.replicas))}"
+    how = pooled(episodes, kind, len(settings.replicas), settings.run.eval.greedy)
+    title = f"{settings.label}, {settings.scenario}: {how}"
     write_comparison(rows, path, title, settings.seeds, settings.env.display.metrics, settings.env.display.units)
 
 
@@ -313,8 +316,8 @@ def played(folder: Path) -> dict[str, dict[str, float]]:
 
 def record_episodes(settings: Settings, params: Any, part: int, indices: Sequence[int]) -> list[Recording]:
     """Episodes of one replica's parameters, by their index among those that ``compare`` plays from ``part`` on."""
-    greedy, env_params = settings.run.eval.greedy, settings.env_params
-    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params, greedy)
+    env_params = settings.env_params
+    policy = LearnedPolicy(settings.algorithm, settings.env, settings.config, params, settings.run.eval.greedy)
     found: dict[int, Recording] = {}
     for offset in sorted({index // PART_EPISODES for index in indices}):
         own = [index for index in indices if index // PART_EPISODES == offset]

@@ -35,10 +35,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in [header, marks, *rows])
 
 
-def pooled(episodes: int, kind: str, seeds: int) -> str:
-    """The title of a comparison: the samples of its means and intervals."""
+def pooled(episodes: int, kind: str, seeds: int, greedy: bool = True) -> str:
+    """The title of a comparison: the samples of its means and intervals, and where policies are not ``greedy``."""
     played = f"{episodes} {kind} episodes × {seeds} seed{'s' * (seeds != 1)}"
-    return f"mean over {played}, 95 % interval over {'seeds' if seeds > 1 else 'episodes'}"
+    how = "" if greedy else ", actions sampled"
+    return f"mean over {played}{how}, 95 % interval over {'seeds' if seeds > 1 else 'episodes'}"
 
 
 def comparison(

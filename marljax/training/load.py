@@ -31,8 +31,8 @@ from marljax.utils.validation import is_integer
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TrainedPolicy(LearnedPolicy):
-    """A policy, greedy if it was evaluated so, with the environment and the configuration that it was trained with; see
-    ``LearnedPolicy`` for a call."""
+    """A policy with the environment and the configuration that it was trained with. It acts as in its run's evaluations
+    (``eval.greedy``); see ``LearnedPolicy`` for a call."""
 
     seed: int
     update: int  # after which these parameters were taken
@@ -45,7 +45,8 @@ class TrainedPolicy(LearnedPolicy):
 
         ``card`` replaces what the file says of the policy, in JSON's types. Raises ``UserError`` where it cannot be written.
         """
-        policy_file.write(path, self.settings, self.params, self.seed, self.update, self.card if card is None else card)
+        about = self.card if card is None else card
+        policy_file.write(path, self.settings, self.params, self.seed, self.update, about, self.greedy)
 
 
 def load(

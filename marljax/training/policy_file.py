@@ -49,9 +49,12 @@ def card(path: Path) -> dict[str, Any]:
         return json.loads(str(file[CARD]))["card"]
 
 
-def write(path: str | os.PathLike, settings: Settings, params: Any, seed: int, update: int, card: Mapping[str, Any]) -> None:
+def write(
+    path: str | os.PathLike, settings: Settings, params: Any, seed: int, update: int, card: Mapping[str, Any], greedy: bool = True
+) -> None:
     """Writes the parameters of one replica; ``card`` holds further JSON values that describe the policy."""
-    tree = {name: settings.tree[name] for name in ("algo_name", "env_name", "algo", "env")} | {"seed": seed}
+    tree = {name: settings.tree[name] for name in ("algo_name", "env_name", "algo", "env")}
+    tree |= {"seed": seed, "eval": {"greedy": greedy}}
     about = {"format": FORMAT, "marljax": __version__, "env_version": settings.env.version, "update": update, "config": tree}
     arrays: dict[str, Any] = {name: np.asarray(leaf) for name, leaf in named_leaves(params)}
     with replacing(path, (SUFFIX,)) as draft:
@@ -75,7 +78,8 @@ def read(path: Path, trust: bool = False, repeated: Mapping[str, Any] | None = N
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays.pop(CARD)))
         version, _, update = about["env_version"], about["card"], about["update"]
-        tree = {**convert.to_builtin(RunSettings()), **about["config"]}
+        defaults, config = convert.to_builtin(RunSettings()), about["config"]
+        tree = {**defaults, **config, "eval": {**defaults["eval"], **config.get("eval", {})}}
         missing = {"algo_name", "env_name", "algo", "env"} - tree.keys()
         if missing or not isinstance(update, int):
             raise ValueError(f"it lacks {', '.join(sorted(missing)) or 'its update'}")

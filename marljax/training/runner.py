@@ -238,8 +238,8 @@ def play_suite(settings: Settings, evaluator: Evaluator, params: Any, part: int)
         params,
         settings.env_params,
         suite_key(part),
-        settings.run.eval.greedy,
-        settings.evaluation_overrides,
+        greedy=settings.run.eval.greedy,
+        overrides=settings.evaluation_overrides,
     )
     return jax.device_get(results)
 

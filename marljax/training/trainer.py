@@ -74,7 +74,7 @@ class Result(struct.PyTreeNode):
 
     def policy(self, *index: int) -> LearnedPolicy:
         """The greedy policy of a run, with its last parameters: ``results.policy()``; after ``jax.vmap`` of the run at that
-        index, ``results.policy(3)``.
+        index, ``results.policy(3)``. ``dataclasses.replace(policy, greedy=False)`` samples actions.
 
         A run that diverged has those before it did. Raises ``UserError`` for an index that does not exist.
         """

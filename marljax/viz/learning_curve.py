@@ -46,11 +46,11 @@ def learning_curve(
     """Draws the main metric of a run, large, and all metrics of the environment that change, over the steps.
 
     Each seed is a thin line; with them their mean, and with five seeds or more its 95 % t interval. Of a sweep the mean of every
-    setting is drawn, of the evaluation where there is one; beyond eight settings the best at the end have a colour.
+    setting is drawn, of evaluations, if there are any; beyond eight settings the best at the end have a colour.
 
     Args:
         records: one row per chunk and seed, with ``env_steps``, ``seed`` and metrics by name, which need not be in every row.
-            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as the evaluation. ``setting`` names that of a sweep.
+            ``eval_<metric>`` is drawn in the panel of ``<metric>``, as that of evaluations. ``setting`` names that of a sweep.
         path: file to write, .png, .svg or .pdf; it is complete or, after an error, absent. None writes nothing.
         first: metrics in the order of their importance (``env.display.metrics``).
         references: horizontal lines by policy: ``{"all human": {"return": 65.0, "crash": 0.02}}``.
@@ -188,7 +188,7 @@ def _colours(rows: list[Row], name: str) -> dict[str, str]:
 
 
 def _of_setting(rows: list[Row], name: str, setting: str) -> tuple[np.ndarray, np.ndarray]:
-    """``curve`` of one setting of a sweep: of the evaluation, where there is one."""
+    """``curve`` of one setting of a sweep: of evaluations, if there are any."""
     own = [row for row in rows if row.get("setting") == setting]
     positions, values = curve(own, EVALUATED + name)
     return (positions, values) if len(positions) else curve(own, name)

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from marljax.baselines import pathfinding
 from marljax.baselines.harness import measure, result_cache
-from marljax.baselines.harness.result_cache import ResultCache, summarise
+from marljax.baselines.harness.result_cache import ResultCache
 from marljax.envs.pathfinding import Pathfinding
 
 QUIET = Console(quiet=True)
@@ -45,8 +45,7 @@ def test_the_bound_of_a_lone_agent_is_what_shortest_ways_reach(monkeypatch):
     monkeypatch.setattr(pathfinding, "MAPS", 256)
     env = Pathfinding(maps="puzzles", agents=1)
     bound = pathfinding.without_collisions(env, 16)["throughput"]
-    alone = pathfinding.on_every_map(pathfinding.scripted_policies(env, env.default_params)["shortest"], 16, 16)
-    alone = summarise(alone)["throughput"]
+    alone = pathfinding.scripted_metrics(pathfinding.scripted_policies(env, env.default_params)["shortest"], 16, 16)["throughput"]
     error = np.hypot(bound["std"], alone["std"]) / bound["count"] ** 0.5
     np.testing.assert_allclose(alone["mean"], bound["mean"], atol=4 * error[0])
 

@@ -71,16 +71,26 @@ def test_evaluate_plays_fresh_episodes_and_reports_an_untrained_network_that_is_
 def test_evaluations_sample_actions_where_a_run_says_so(folder, tmp_path, capsys):
     """The toy's sampled actions always walk, and its likeliest ones only while its parameter is positive."""
 
-    def score(*options):
-        assert console("evaluate", folder, "episodes=8", "which=last", f"out={tmp_path / 'table.json'}", *options) == 0
+    def score(run, *options):
+        assert console("evaluate", run, "episodes=8", "which=last", f"out={tmp_path / 'table.json'}", *options) == 0
+        assert ("actions sampled" in " ".join(capsys.readouterr().out.split())) == (
+            options[-1] == "greedy=false" or run == sampled
+        )
         return json.loads((tmp_path / "table.json").read_text())["policies"][0]["metrics"]["return"]["mean"]
 
-    assert score("greedy=false") > score() == score("greedy=true")
-    words = ["env=corridor", f"runs={tmp_path}", "name=sampled", "algo.total_steps=200", "seeds=2", "render=false"]
-    assert console("train", "tiny", *words, "eval.greedy=false", "eval.episodes=4", "eval.final_episodes=8") == 0
     sampled = tmp_path / "tiny_corridor" / "sampled"
-    assert not marljax.load(sampled, which="last").greedy
+    best = score(folder, "greedy=false")
+    assert best > score(folder, "suite=0") == score(folder, "greedy=true")
+    words = ["env=corridor", f"runs={tmp_path}", "name=sampled", "algo.total_steps=200", "seeds=2", "eval.greedy=false"]
+    assert console("train", "tiny", *words, "eval.episodes=4", "eval.final_episodes=8") == 0
     capsys.readouterr()
+    assert score(sampled, "suite=0") == best
+    played = json.loads((sampled / "results.json").read_text())["seeds"]
+    assert all(seed["last"]["return"] == seed["return"] for seed in played.values()), "all walk, whatever their parameters"
+    policy = marljax.load(sampled, which="last")
+    policy.save(tmp_path / "sampled.npz")
+    assert not policy.greedy
+    assert not marljax.load(tmp_path / "sampled.npz").greedy
 
 
 def test_load_warns_of_an_untrained_network(folder):

@@ -282,6 +282,9 @@ def test_views(name, radius):
         expected = {"wall": blocked[seen], "agent": occupied[seen], "cost": np.where(np.isinf(hops[seen]), -1, change)}
         for channel, values in expected.items():
             np.testing.assert_allclose(channels[channel].reshape(edge, edge), values, atol=1e-6)
+        after = [hops[row[agent] + step[0], column[agent] + step[1]] for step in tables.STEPS]
+        by_step = np.where(np.isinf(after), 2, np.subtract(after, hops[row[agent], column[agent]]))
+        np.testing.assert_array_equal(channels["next"], by_step)
         offset = np.array([goal[0] - row[agent], goal[1] - column[agent]])
         side = max(env._shape.height, width) - 2 * radius
         own = [*np.clip(offset / radius, -1, 1), *(offset / side), hops[row[agent], column[agent]] / 64, 0]
@@ -310,7 +313,7 @@ def test_the_path_in_view():
     arrays = jax.tree.map(jnp.asarray, known)
     at = jnp.array([start, 4 * width + 2])
     goals = jnp.array([number, number])
-    ahead = view.distances_ahead(arrays, jnp.array(0), goals, at, spec.shape)
+    ahead = view.distances_ahead(spec.shape, arrays, jnp.array(0), goals, at)
     _, seen = view.guide(spec, arrays, jnp.array(0), goals, at, jnp.zeros(2), ahead)
     expected = np.zeros((2, 5, 5), int)
     expected[0, :3, 2] = 1  # up to the border of the view
@@ -324,14 +327,14 @@ def test_steps_in_view():
     env_params = env.default_params
     state = initial(KEY, env_params)
     seen = observe(state, env_params)
-    change = np.asarray(seen.obs[:, 242:246])
+    change = [split(env, obs)["next"] for obs in seen.obs]
     known = env_params.tables
     for agent in range(4):
         for step, offset in enumerate(view.steps_of(env._shape)):
             cell, there = int(state.cell[agent]), int(state.cell[agent]) + int(offset)
             blocked = bool(known.blocked[0, there])
             before, after = (int(known.distance[0, int(state.goal[agent]), place]) for place in (cell, there))
-            assert change[agent, step] == (2 if blocked else after - before)
+            assert change[agent][step] == (2 if blocked else after - before)
             assert bool(seen.action_mask[agent, step + 1]) == (not blocked)
 
 
