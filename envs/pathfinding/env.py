@@ -136,8 +136,8 @@ class Pathfinding(Environment):
     ========== ====== ===========================================================================================================
     wall       V V    cells around the agent that are blocked, row by row; beyond the map all are
     agent      V V    cells with an agent, its own included
-    step row   V V    ``intents``: of agents around, the row of the step by which each comes closest to its goal
-    step …     V V    … and the column (``step column``)
+    step_row   V V    ``intents``: of agents around, the row of the step by which each comes closest to its goal
+    step_…     V V    … and the column (``step_column``)
     order      V V    1 for agents of lower index than the observer, which go first unless ``collision=block_both``; −1: higher
     next       4      unless ``guidance=none``: by how much a step changes the distance to the goal, clipped to ±2; 2 for a wall
     cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)

@@ -15,7 +15,7 @@ from marljax.core.spaces import Part
 from marljax.envs.pathfinding.tables import STEPS, WORD, Shape, Tables
 
 GUIDANCES = ("none", "next", "cost", "directions", "path")
-INTENTS = ("step row", "step column", "order")  # parts of an observation with ``intents``
+INTENTS = ("step_row", "step_column", "order")  # parts of an observation with ``intents``
 FAR = 20.0  # hops beyond which ``cost`` shows no difference
 SCALE = 64.0  # hops, of the distance to the goal
 WALL_AHEAD = 2.0  # in ``next``: the change of distance by a step into a wall
