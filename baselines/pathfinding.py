@@ -146,20 +146,20 @@ def learned_result(cache: ResultCache, maps: str, name: str) -> Metrics | None:
     numbers = NUMBERS[maps]
 
     def measure(run: Settings, folder: Path) -> Metrics:
-        return {f"throughput {agents}": on_the_benchmark(run, folder, maps, agents) for agents in numbers}
+        params = load.load_replicas(folder, "last").params
+        return {f"throughput {agents}": on_the_benchmark(run, params, maps, agents) for agents in numbers}
 
     about = {"agents": numbers, "episodes": MAPS, "which": "last", **generated(maps)}
     words = ["env=pathfinding", f"env.maps={maps}", *overrides]
     return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, SEEDS, about)
 
 
-def on_the_benchmark(run: Settings, folder: Path, maps: str, agents: int) -> dict[str, Any]:
-    """Throughput of the last policy of a run of one seed, with another number of agents than in training."""
+def on_the_benchmark(run: Settings, params: Any, maps: str, agents: int) -> dict[str, Any]:
+    """Throughput of the policy of a run with parameters [1, …], with another number of agents than in training."""
     assert isinstance(run.env, Pathfinding)
     env = dataclasses.replace(run.env, agents=agents, **generated(maps))
     env_params = env.default_params
     count = env_params.tables.blocked.shape[0]
-    params = load.load_replicas(folder, "last").params
     metrics = learned_metrics(
         Evaluator(env, MAPS // count), run.algorithm, run.run.eval.greedy, count, run.config, params, env_params
     )

@@ -354,7 +354,10 @@ class Pathfinding(Environment):
         parts = [view.unpacked(spec, walls), view.unpacked(spec, agents)]
         if self.intents:
             parts += view.intents(spec, state.cell, state.alive, distance, ahead)
-        parts += view.guide(spec, tables, state.map, state.goal, state.cell, distance, ahead)
+        if self.guidance != "none":
+            parts.append(view.changes(spec, tables, distance, ahead))
+        if self.guidance not in ("none", "next"):
+            parts.append(view.guide(spec, tables, state.map, state.goal, state.cell, distance))
         own, goals = (jnp.stack(self._places(cells), axis=1) for cells in (state.cell, tables.goals[state.map, state.goal]))
         parts += [jnp.clip((goals - own) / self.radius, -1.0, 1.0), (goals - own) / spec.side]
         parts += [distance[:, None] / (spec.unit * SCALE), state.refused[:, None]]

@@ -113,33 +113,26 @@ def distances_ahead(shape: Shape, tables: Tables, map_index: jax.Array, goal: ja
     return tables.distance[map_index, goal[:, None], cells[:, None] + steps_of(shape)].astype(jnp.int32)
 
 
-def guide(
-    spec: ViewSpec,
-    tables: Tables,
-    map_index: jax.Array,
-    goal: jax.Array,
-    cells: jax.Array,
-    distance: jax.Array,
-    ahead: jax.Array,
-) -> list[jax.Array]:
-    """Parts [A, …] that ``guidance`` shows of the path to the goal. ``distance`` [A] is the agents' own and ``ahead`` [A, 4] that
-    after a step, in the unit of the table."""
-    if spec.guidance == "none":
-        return []
-    unreachable = np.iinfo(tables.distance.dtype).max
+def changes(spec: ViewSpec, tables: Tables, distance: jax.Array, ahead: jax.Array) -> jax.Array:
+    """[A, 4] by how many hops each step changes the distance to the goal, from ``distance`` [A] to ``ahead`` [A, 4]."""
     change = jnp.clip((ahead - distance[:, None]) / spec.unit, -WALL_AHEAD, WALL_AHEAD)
-    by_step = jnp.where(ahead == unreachable, WALL_AHEAD, change)
-    if spec.guidance == "next":
-        return [by_step]
+    return jnp.where(ahead == np.iinfo(tables.distance.dtype).max, WALL_AHEAD, change)
+
+
+def guide(
+    spec: ViewSpec, tables: Tables, map_index: jax.Array, goal: jax.Array, cells: jax.Array, distance: jax.Array
+) -> jax.Array:
+    """[A, …] what ``guidance`` shows of the cells around; ``distance`` [A] is the agents' own, in the unit of the table."""
     if spec.guidance == "cost":
+        unreachable = np.iinfo(tables.distance.dtype).max
         seen = around(spec, tables.distance, map_index, goal, cells).astype(jnp.int32)
         change = jnp.clip((seen - distance[:, None, None]) / (spec.unit * FAR), -1.0, 1.0)
-        return [by_step, jnp.where(seen == unreachable, -1.0, change).reshape(len(cells), -1)]
+        return jnp.where(seen == unreachable, -1.0, change).reshape(len(cells), -1)
     descents = around(spec, tables.descents, map_index, goal, cells)
     if spec.guidance == "directions":
         bits = [(descents >> np.uint8(bit)) & 1 for bit in range(len(STEPS))]
-        return [by_step, jnp.stack(bits, axis=1).astype(jnp.float32).reshape(len(cells), -1)]
-    return [by_step, path(spec, descents)]
+        return jnp.stack(bits, axis=1).astype(jnp.float32).reshape(len(cells), -1)
+    return path(spec, descents)
 
 
 def intents(spec: ViewSpec, cells: jax.Array, alive: jax.Array, distance: jax.Array, ahead: jax.Array) -> list[jax.Array]:

@@ -313,8 +313,7 @@ def test_the_path_in_view():
     arrays = jax.tree.map(jnp.asarray, known)
     at = jnp.array([start, 4 * width + 2])
     goals = jnp.array([number, number])
-    ahead = view.distances_ahead(spec.shape, arrays, jnp.array(0), goals, at)
-    _, seen = view.guide(spec, arrays, jnp.array(0), goals, at, jnp.zeros(2), ahead)
+    seen = view.guide(spec, arrays, jnp.array(0), goals, at, jnp.zeros(2))
     expected = np.zeros((2, 5, 5), int)
     expected[0, :3, 2] = 1  # up to the border of the view
     expected[1, :3, 2] = expected[1, 0, 2:] = 1
