@@ -35,7 +35,10 @@ POLICIES = {  # scripted ones, and the costs by which they measure distances
 VERSION = 2  # of the scripted policies; 2: the end of PIBT's chains
 SEEDS = 10
 # Trained on other maps of the same kind, and compared on the benchmark's: algorithm and further settings
-LEARNED: Mapping[str, tuple[str, tuple[str, ...]]] = {"IPPO": ("ippo", ("eval.every=0",))}
+LEARNED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "IPPO": ("ippo", ("eval.every=0",)),
+    "IPPO with PIBT": ("ippo", ("eval.every=0", "env.collision=pibt")),
+}
 Published = Mapping[str, Mapping[str, Sequence[float | None]]]  # by maps and method, one for each of ``NUMBERS``
 # Goals per step as published by POGEMA's benchmark: means over its 128 instances.
 THROUGHPUT: Published = {

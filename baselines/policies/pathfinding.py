@@ -14,6 +14,7 @@ from jax.tree_util import Partial
 
 from marljax.core.types import EnvParams, TimeStep
 from marljax.envs.pathfinding import Pathfinding, PathfindingState
+from marljax.envs.pathfinding.pibt import plan
 from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 
 
@@ -71,58 +72,6 @@ def candidates(env: Pathfinding, key: jax.Array, state: PathfindingState, env_pa
     cells = state.cell[:, None] + env.offsets
     distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.float32)
     return cells, jnp.where(tables.blocked[state.map, cells], jnp.inf, distance + jax.random.uniform(key, cells.shape))
-
-
-class Plan(NamedTuple):
-    """Decisions made so far, and the chain of agents that wait for one another."""
-
-    following: jax.Array  # [A] cell that an agent moves to; −1: undecided
-    tried: jax.Array  # [A] number of candidates tried
-    stack: jax.Array  # [A] agents of the chain, each pushed by the one before
-    depth: jax.Array  # their number
-
-
-def plan(cell: jax.Array, candidates: jax.Array, priority: jax.Array, alive: jax.Array) -> jax.Array:
-    """[A] cells that PIBT moves the agents to.
-
-    By priority, each undecided agent claims its best candidate that nobody claimed yet and whose occupant does not come to the
-    agent's own cell. An undecided occupant has the next turn: if it finds no cell it stays, and the agent tries its next
-    candidate. One turn of the loop tries one candidate of the last agent of the chain, so that there is no recursion.
-
-    cell [A]; candidates [A, 5] cells, best first, −1 where blocked; priority [A]; alive [A] bool.
-    """
-    agents = cell.shape[0]
-    index = jnp.arange(agents)
-    none_left = -2
-    candidates = jnp.pad(candidates, ((0, 0), (0, 1)), constant_values=none_left)
-
-    def unfinished(state: Plan) -> jax.Array:
-        return jnp.any(state.following < 0) | (state.depth > 0)  # the last one to decide may fail those before it
-
-    def turn(state: Plan) -> Plan:
-        undecided, new_chain = state.following < 0, state.depth == 0
-        first = jnp.argmax(jnp.where(undecided, priority, -jnp.inf))
-        stack = jnp.where(new_chain & (index == 0), first, state.stack)
-        depth = jnp.where(new_chain, 1, state.depth)
-        agent = stack[depth - 1]
-        want = candidates[agent, state.tried[agent]]
-        failed = want == none_left
-        occupies = alive & (cell == want) & (index != agent)
-        swaps = jnp.any(occupies & (state.following == cell[agent]))
-        claims = (want >= 0) & ~jnp.any(alive & (state.following == want)) & ~swaps
-        pushes = claims & jnp.any(occupies & undecided)
-        following = jnp.where((index == agent) & (claims | failed), jnp.where(failed, cell, want), state.following)
-        return Plan(
-            following,
-            tried=state.tried + ((index == agent) & ~failed),
-            stack=jnp.where(pushes & (index == depth), jnp.argmax(occupies), stack),
-            # a claim without resistance decides the whole chain
-            depth=jnp.where(pushes, depth + 1, jnp.where(claims, 0, depth - failed)),
-        )
-
-    zeros = jnp.zeros(agents, jnp.int32)
-    start = Plan(jnp.where(alive, -1, cell), zeros, zeros, jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(unfinished, turn, start).following
 
 
 def scripted_policies(env: Pathfinding, env_params: EnvParams) -> dict[str, ScriptedPolicy]:

@@ -22,14 +22,15 @@ from marljax.core.scene import Scene
 from marljax.core.spaces import Box, Discrete, Part
 from marljax.core.types import Outcome, View
 from marljax.envs.pathfinding import maps as all_maps
-from marljax.envs.pathfinding import rules, view
+from marljax.envs.pathfinding import pibt, rules, view
 from marljax.envs.pathfinding import scene as scenes
 from marljax.envs.pathfinding.maps import Map
-from marljax.envs.pathfinding.tables import COSTS, EIGHTHS, Shape, Tables, build, room, shape_of
+from marljax.envs.pathfinding.tables import COSTS, EIGHTHS, STEPS, Shape, Tables, build, room, shape_of
 from marljax.envs.pathfinding.view import GUIDANCES, SCALE, ViewSpec
 from marljax.errors import UserError
 
 TASKS = ("lifelong", "together", "once")
+COLLISIONS = (*rules.COLLISIONS, "pibt")
 ACTIONS = ("stay", "up", "down", "left", "right")
 MAX_AGENTS = 1024
 MAX_RADIUS = 15
@@ -92,6 +93,7 @@ class PathfindingState(struct.PyTreeNode):
     alive: jax.Array  # [A] bool
     refused: jax.Array  # [A] bool: the last move ended where it began
     arrived: jax.Array  # [A] int32 steps until the agent came to its goal, −1 while it is elsewhere
+    waited: jax.Array  # [A] int32 steps since the agent was at a goal or started
     map: jax.Array  # int32
     step: jax.Array  # int32
     reached: jax.Array  # int32 goals reached by all
@@ -104,7 +106,8 @@ class PathfindingState(struct.PyTreeNode):
 class Pathfinding(Environment):
     """Agents on a grid go to goals that each has for itself; they choose all at once, and two cannot share a cell.
 
-    Actions: 0 stay, 1 up, 2 down, 3 left, 4 right. A move into a wall, or one that the rules of ``collision`` refuse, is a stay:
+    Actions: 0 stay, 1 up, 2 down, 3 left, 4 right. A move into a wall, or one that the rules of ``collision`` refuse, is a stay;
+    only ``pibt`` may move an agent elsewhere, to make room or because its move is taken:
 
     ========== ==================================================================================================================
     collision  rules
@@ -112,6 +115,8 @@ class Pathfinding(Environment):
     soft       no swaps; of several that want a cell the lowest index goes; who wants a staying agent's cell stays (published)
     priority   agents move one after the other to cells that are empty by then (POGEMA's default, training of Follower)
     block_both a cell is entered if nobody stood there before and nobody else wants it
+    pibt       a plan for all: who has looked for its goal longest goes first, and who is in the way makes room by the step
+               that is best for itself, if it finds one (Okumura et al. 2022; with learned moves Veerapaneni et al. 2024)
     ========== ==================================================================================================================
 
     Tasks (in POGEMA ``on_target``):
@@ -138,7 +143,8 @@ class Pathfinding(Environment):
     agent      V V    cells with an agent, its own included
     step_row   V V    ``intents``: of agents around, the row of the step by which each comes closest to its goal
     step_…     V V    … and the column (``step_column``)
-    order      V V    1 for agents of lower index than the observer, which go first unless ``collision=block_both``; −1: higher
+    order      V V    1 for agents of higher precedence than the observer: by ``waited`` for ``collision=pibt``, else, and
+                      among equals, of lower index; −1 for others
     next       4      unless ``guidance=none``: by how much a step changes the distance to the goal, clipped to ±2; 2 for a wall
     cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)
     directions 4 V V  ``directions``: whether a step up, down, left, right from each cell is on a shortest path (DHC, SCRIMP)
@@ -159,7 +165,7 @@ class Pathfinding(Environment):
     task: str = option(
         "lifelong", choices=TASKS, help="new goals forever; all at their goals at once; or agents leave at their goals"
     )
-    collision: str = option("soft", choices=rules.COLLISIONS, help="which agents move when several want the same cell")
+    collision: str = option("soft", choices=COLLISIONS, help="which agents move when several want the same cell")
     radius: int = option(5, low=1, high=MAX_RADIUS, help="cells that an agent sees in each direction")
     guidance: str = option("cost", choices=GUIDANCES, help="what agents observe of the path to the goal")
     intents: bool = option(False, help="agents see the steps that agents around them would take, and whose index is lower")
@@ -275,6 +281,7 @@ class Pathfinding(Environment):
             alive=jnp.arange(slots) < agents,
             refused=jnp.zeros(slots, bool),
             arrived=jnp.where(tables.goals[map_index, goal] == cell, 0, -1).astype(jnp.int32),
+            waited=jnp.zeros(slots, jnp.int32),
             map=map_index,
             step=zero,
             reached=zero,
@@ -292,15 +299,20 @@ class Pathfinding(Environment):
         blocked = tables.blocked[state.map, target]
         if self.mask_walls:
             tried &= ~blocked  # an unavailable action acts as a stay
-        cell = rules.move(self.collision, state.cell, jnp.where(blocked, state.cell, target), state.alive)
+        want = jnp.where(blocked, state.cell, target)
+        if self.collision == "pibt":
+            cell = self._planned(state, want, tables)
+        else:
+            cell = rules.move(self.collision, state.cell, want, state.alive)
         refused, step = tried & (cell == state.cell), state.step + 1
 
         before, after = (self._distance(tables, state, at) for at in (state.cell, cell))
         reward = weights.closer * (before - after) - weights.refused * refused
         if self._with_descents:
             descents = tables.descents[state.map, state.goal, state.cell].astype(jnp.int32)
-            descends = (cell != state.cell) & ((descents >> jnp.maximum(action - 1, 0)) & 1 > 0)
-            reward += weights.path * descends
+            shortens = (descents[:, None] >> np.arange(len(STEPS))) & 1 > 0
+            taken = (cell - state.cell)[:, None] == view.steps_of(self._shape)
+            reward += weights.path * jnp.any(taken & shortens, axis=1)
 
         there = state.alive & (tables.goals[state.map, state.goal] == cell)
         goal, alive, arrived, done = state.goal, state.alive, state.arrived, jnp.array(False)
@@ -323,12 +335,29 @@ class Pathfinding(Environment):
             alive=alive,
             refused=refused,
             arrived=arrived,
+            waited=jnp.where(there, 0, state.waited + 1),
             step=step,
             reached=state.reached + jnp.sum(reached, dtype=jnp.int32),
             moves=state.moves + jnp.sum(tried, dtype=jnp.int32),
             failures=state.failures + jnp.sum(refused, dtype=jnp.int32),
         )
         return state, Outcome(reward + weights.goal * reached, done, (step >= env_params.duration) & ~done)
+
+    def _planned(self, state: PathfindingState, want: jax.Array, tables: Tables) -> jax.Array:
+        """[A] cells to which PIBT moves agents that want the cells ``want``, and then those closest to their goals."""
+        cells = state.cell[:, None] + self.offsets
+        distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.int32)
+        order = jnp.argsort(jnp.where(cells == want[:, None], -1, distance), axis=1)
+        candidates = jnp.take_along_axis(jnp.where(tables.blocked[state.map, cells], -1, cells), order, axis=1)
+        return pibt.plan(state.cell, candidates, -self._turn(state), state.alive)
+
+    def _turn(self, state: PathfindingState) -> jax.Array:
+        """[A] int32 from 1: whose turn is lower goes first."""
+        index = jnp.arange(self.num_agents)
+        if self.collision != "pibt":
+            return index + 1
+        longest_first = jnp.argsort(-state.waited)  # stable: by index among equals
+        return jnp.zeros_like(index).at[longest_first].set(index) + 1
 
     def _distance(self, tables: Tables, state: PathfindingState, cell: jax.Array) -> jax.Array:
         """[A] hops, or costs of congestion, from ``cell`` to the goal."""
@@ -353,7 +382,7 @@ class Pathfinding(Environment):
         ahead = view.distances_ahead(spec.shape, tables, state.map, state.goal, state.cell)
         parts = [view.unpacked(spec, walls), view.unpacked(spec, agents)]
         if self.intents:
-            parts += view.intents(spec, state.cell, state.alive, distance, ahead)
+            parts += view.intents(spec, state.cell, state.alive, self._turn(state), distance, ahead)
         if self.guidance != "none":
             parts.append(view.changes(spec, tables, distance, ahead))
         if self.guidance not in ("none", "next"):

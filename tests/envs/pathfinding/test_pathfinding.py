@@ -15,7 +15,7 @@ from pathfinding_states import SIDE, random_states
 
 import marljax
 from marljax.baselines.policies import pathfinding as policies
-from marljax.envs.pathfinding import Pathfinding, maps, rules, tables, view
+from marljax.envs.pathfinding import Pathfinding, maps, pibt, rules, tables, view
 from marljax.envs.pathfinding.env import place
 from marljax.errors import UserError
 from marljax.testing import check_env
@@ -367,7 +367,7 @@ def recursive_pibt(cell, candidates, priority):
 @pytest.mark.parametrize("agents", [6, 12, 24])
 def test_pibt_moves_as_the_recursive_algorithm(agents):
     """Also where the last agent to decide fails those that pushed it, and around agents that are gone."""
-    plan = jax.jit(jax.vmap(policies.plan))
+    plan = jax.jit(jax.vmap(pibt.plan))
     rng = np.random.default_rng(agents)
     rows = []
     for blocked, cells, _ in random_states(7):
@@ -385,6 +385,33 @@ def test_pibt_moves_as_the_recursive_algorithm(agents):
     for number, live in enumerate(alive):
         parts = (cell[number, live].tolist(), candidates[number, live].tolist(), priority[number, live])
         assert found[number, live].tolist() == recursive_pibt(*parts)
+
+
+def test_pibt_starts_from_what_agents_want():
+    """Each agent's candidates are the cell that it wants, then those around by distance; who has waited longest goes first, and
+    others see it."""
+    env = Pathfinding(maps="mazes", num_maps=1, agents=24, radius=2, guidance="next", intents=True, collision="pibt")
+    initial, transition, observe = programs(env)
+    env_params = env.default_params
+    known, state, rng = jax.tree.map(np.asarray, env_params.tables), initial(KEY, env_params), np.random.default_rng(0)
+    for step in range(60):
+        cell, goal, waited = (np.asarray(leaf) for leaf in (state.cell, state.goal, state.waited))
+        cells = cell[:, None] + env.offsets
+        distance, blocked = known.distance[0, goal[:, None], cells].astype(int), known.blocked[0, cells]
+        action = np.where(rng.random(24) < 0.5, rng.integers(0, 5, 24), distance.argmin(1))
+        wanted = np.where(blocked, cell[:, None], cells)[np.arange(24), action]
+        order = np.lexsort((np.broadcast_to(np.arange(5), cells.shape), distance, cells != wanted[:, None]), axis=1)
+        candidates = np.take_along_axis(np.where(blocked, -1, cells), order, axis=1)
+        precedence = np.empty(24, int)
+        precedence[np.lexsort((np.arange(24), -waited))] = np.arange(24)
+        shown = split(env, np.asarray(observe(state, env_params).obs)[5])["order"]
+        around = cell[5] + (np.arange(-2, 3)[:, None] * env._shape.width + np.arange(-2, 3)).reshape(-1)
+        expected = [np.sign(precedence[5] - precedence[cell == place]).sum() for place in around]
+        np.testing.assert_array_equal(shown, expected, err_msg=str(step))
+        state, _ = transition(jax.random.key(step), state, action, env_params)
+        assert np.asarray(state.cell).tolist() == recursive_pibt(cell.tolist(), candidates, -precedence), step
+        np.testing.assert_array_equal(state.waited, np.where(known.goals[0, goal] == state.cell, 0, waited + 1))
+    assert int(state.reached) > 20
 
 
 def test_pibt_passes_where_shortest_paths_get_stuck():
@@ -405,6 +432,7 @@ VARIANTS = (
     {"maps": "small", "guidance": "cost"},
     {"maps": "small", "task": "once", "guidance": "directions", "mask_walls": True, "collision": "block_both"},
     {"maps": "puzzles", "task": "together", "guidance": "path", "collision": "priority"},
+    {"maps": "puzzles", "task": "together", "intents": True, "collision": "pibt"},
     {"maps": "warehouse", "agents": 4, "guidance": "next", "costs": "congestion", "intents": True},
 )
 MARKED = [VARIANTS[0], *(pytest.param(options, marks=pytest.mark.slow) for options in VARIANTS[1:])]
