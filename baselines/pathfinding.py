@@ -36,8 +36,31 @@ VERSION = 2  # of the scripted policies; 2: the end of PIBT's chains
 SEEDS = 10
 # Trained on other maps of the same kind, and compared on the benchmark's: algorithm and further settings
 LEARNED: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "IPPO": ("ippo", ("eval.every=0",)),
-    "IPPO with PIBT": ("ippo", ("eval.every=0", "env.collision=pibt")),
+    "IPPO": ("ippo", ()),
+    "IPPO with PIBT": ("ippo", ("env.collision=pibt",)),
+}
+# As many steps of agents on all maps: 64 of them in the warehouse, 4 on puzzles, 32 else
+TRAINING = {"warehouse": ("algo.total_steps=300_000",), "puzzles": ("algo.total_steps=4_800_000",)}
+# All algorithms on random maps with fewer agents and steps; the numbers of agents to compare with
+FEW, FEW_STEPS, FEW_SEEDS = (8, 16), 300_000, 5
+SEEN = ("env.guidance=cost", "env.intents=true", "env.radius=3", "env.costs=congestion", "eval.greedy=false")  # as IPPO's
+NETWORK = ("algo.hidden=[128,64]", "algo.num_envs=8", "algo.rollout_length=64")
+Q_LEARNING = (*SEEN, *NETWORK, "algo.core=mlp", "algo.agent_id=false")
+LEARNERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "IPPO": ("ippo", ()),
+    "MAPPO": ("mappo", (*SEEN, *NETWORK, "algo.num_epochs=2", "algo.num_minibatches=8")),
+    "PQN, independent": ("pqn", (*Q_LEARNING, "algo.mixer=none")),
+    "QMIX": (
+        "qmix",
+        (
+            *Q_LEARNING,
+            "algo.buffer_size=20_000",
+            "algo.batch_size=8",
+            "algo.gradient_steps=4",
+            "algo.learning_rate=1e-3",
+            "algo.reward_scale=16",
+        ),
+    ),
 }
 Published = Mapping[str, Mapping[str, Sequence[float | None]]]  # by maps and method, one for each of ``NUMBERS``
 # Goals per step as published by POGEMA's benchmark: means over its 128 instances.
@@ -142,19 +165,19 @@ def on_every_map(play: Callable[[jax.Array, jax.Array], dict[str, jax.Array]], c
     return {name: values.reshape(-1) for name, values in metrics.items()}
 
 
-def learned_result(cache: ResultCache, maps: str, name: str) -> Metrics | None:
-    """The metrics ``throughput <agents>`` of one of ``LEARNED``, for each of ``NUMBERS``: of the last policy of every seed, which
-    is trained on the environment's own maps, on every map of the benchmark."""
-    algo, overrides = LEARNED[name]
-    numbers = NUMBERS[maps]
+def learned_result(
+    cache: ResultCache, maps: str, name: str, algo: str, overrides: Sequence[str], numbers: Sequence[int], seeds: int
+) -> Metrics | None:
+    """The metrics ``throughput <agents>`` for each of ``numbers``: of the last policy of every seed, which is trained on the
+    environment's own maps, on every map of the benchmark."""
 
     def measure(run: Settings, folder: Path) -> Metrics:
         params = load.load_replicas(folder, "last").params
         return {f"throughput {agents}": on_the_benchmark(run, params, maps, agents) for agents in numbers}
 
     about = {"agents": numbers, "episodes": MAPS, "which": "last", **generated(maps)}
-    words = ["env=pathfinding", f"env.maps={maps}", *overrides]
-    return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, SEEDS, about)
+    words = ["env=pathfinding", f"env.maps={maps}", "eval.every=0", *overrides]
+    return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, seeds, about)
 
 
 def on_the_benchmark(run: Settings, params: Any, maps: str, agents: int) -> dict[str, Any]:
@@ -233,13 +256,23 @@ def throughput_table(maps: str, cache: ResultCache) -> str:
     for name in POLICIES:
         found = [scripted_result(cache, maps, name, agents) for agents in numbers]
         rows.append(row(name, [metrics and metrics["throughput"] for metrics in found], f"{name} on {maps}"))
-    for name in LEARNED:
-        learned = learned_result(cache, maps, name) or {}
-        throughput = [learned.get(f"throughput {agents}") for agents in numbers]
-        rows.append(row(f"{name}, {SEEDS} seeds", throughput, f"{name} on {maps}"))
+    for name, (algo, overrides) in LEARNED.items():
+        learned = learned_result(cache, maps, name, algo, (*TRAINING.get(maps, ()), *overrides), numbers, SEEDS)
+        rows.append(learned_row(f"{name}, {SEEDS} seeds", learned, numbers, f"{name} on {maps}"))
     bounds = [bound_result(cache, maps, agents) for agents in numbers]
     rows.append(row("without collisions", [metrics and metrics["throughput"] for metrics in bounds], f"the bound on {maps}"))
     return partial_table([f"goals per step, {maps}, N =", *map(str, numbers)], rows)
+
+
+def learners_table(cache: ResultCache) -> str:
+    """Goals per step by algorithm, of few agents on random maps."""
+    published = {name: values[: len(FEW)] for name, values in THROUGHPUT["random"].items() if name in ("QMIX", "VDN", "IQL")}
+    rows = published_rows(published)
+    for name, (algo, overrides) in LEARNERS.items():
+        words = (f"env.agents={FEW[-1]}", f"algo.total_steps={FEW_STEPS}", *overrides)
+        learned = learned_result(cache, "random", f"few {name}", algo, words, FEW, FEW_SEEDS)
+        rows.append(learned_row(name, learned, FEW, name))
+    return partial_table(["goals per step, random, N =", *map(str, FEW)], rows)
 
 
 def together_table(maps: str, cache: ResultCache) -> str:
@@ -257,6 +290,11 @@ def published_rows(methods: Mapping[str, Sequence[float | None]]) -> list[list[s
         [f"{name}, published", *("–" if value is None else f"{value:.3f}" for value in values)]
         for name, values in methods.items()
     ]
+
+
+def learned_row(name: str, learned: Metrics | None, numbers: Sequence[int], missing: str) -> list[str] | str:
+    """The row of what ``learned_result`` found."""
+    return row(name, [(learned or {}).get(f"throughput {agents}") for agents in numbers], missing)
 
 
 def row(name: str, metrics: Sequence[Mapping[str, Any] | None], missing: str) -> list[str] | str:
@@ -281,9 +319,11 @@ of distances from every cell to every goal, and PIBT the places of all agents: w
 not.
 
 *IPPO* (`configs/tuned/ippo_pathfinding.yaml`) was trained on each kind of maps, on other random ones and mazes than the
-benchmark's, with one number of agents, and plays with all; {SEEDS} seeds, the last policy of each with sampled actions, {MAPS}
-episodes, ± over seeds. Its agents see three cells around them, distances to their goal from there, and which step each agent in
-view would take on its own way (as in MAPF-GPT): more than POGEMA's observations show, and less than PIBT knows.
+benchmark's, with one number of agents (32, in the warehouse 64, on puzzles 4) for 19 million steps of agents, and plays with
+all; {SEEDS} seeds, the last policy of each with sampled actions, {MAPS} episodes, ± over seeds. Its agents see three cells around
+them, distances to their goal from there, and which step each agent in view would take on its own way (as in MAPF-GPT): more than
+POGEMA's observations show, and less than PIBT knows. *IPPO with PIBT* (`env.collision=pibt`, as Veerapaneni et al. 2024 combine
+them): what agents choose is what PIBT tries first, in training, too. Like PIBT it is no longer decentralised.
 
 *Without collisions* agents pass through one another: a bound.""",
     sections=(
@@ -311,6 +351,17 @@ no method could pass 1.04 goals per step there with 32 agents.)""",
             """PIBT is close to Follower on random maps, and ahead of it on mazes from 32 agents on. In the warehouse congestion
 costs make a third more of it with 192 agents, close to Follower, which has them too. In the dead ends of the puzzles one step
 ahead is not enough: what RHCR reaches there, and in crowded mazes, is left to learn.""",
+        ),
+        Section(
+            "Algorithms",
+            f"""{FEW[-1]} agents on random maps, {FEW_STEPS:,} steps of the environment, {FEW_SEEDS} seeds: a quarter of the steps
+of agents above. All learners see the same, act by networks of one size, and without PIBT: IPPO with its tuned values, MAPPO with
+the same where it has them, the Q-learners with their defaults but for network and rollouts. Agents of PQN learn for themselves;
+QMIX learns from the sum of rewards, at a learning rate of 1e-3, by four gradient steps of eight rollouts an update. Actions are
+sampled as at the end of training: Q-learners take one in twenty at random.""",
+            {"learners": learners_table},
+            """Tried as well, with one seed each in runs that were not kept: from the mean of rewards, at its default learning
+rate, QMIX learns to stay, and so does PQN with VDN, whose values diverge.""",
         ),
         Section(
             "All at their goals at once",
