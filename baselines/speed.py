@@ -88,7 +88,7 @@ GROWTH = {
         *(Case((f"env.guidance={guidance}",), 128) for guidance in ("none", "next", "cost", "directions", "path")),
         *(Case(("env.maps=warehouse", f"env.agents={agents}"), num_envs) for agents, num_envs in ((8, 512), (64, 64), (192, 16))),
         Case(("env.task=together",), 128),
-        Case(("env.collision=priority",), 128),
+        *(Case((f"env.collision={collision}",), 128) for collision in ("priority", "pibt")),
     ),
 }
 

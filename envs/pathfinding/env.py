@@ -93,7 +93,7 @@ class PathfindingState(struct.PyTreeNode):
     alive: jax.Array  # [A] bool
     refused: jax.Array  # [A] bool: the last move ended where it began
     arrived: jax.Array  # [A] int32 steps until the agent came to its goal, −1 while it is elsewhere
-    waited: jax.Array  # [A] int32 steps since the agent was at a goal or started
+    since_goal: jax.Array  # [A] int32 steps since the agent was last at its goal, or since the start
     map: jax.Array  # int32
     step: jax.Array  # int32
     reached: jax.Array  # int32 goals reached by all
@@ -107,7 +107,8 @@ class Pathfinding(Environment):
     """Agents on a grid go to goals that each has for itself; they choose all at once, and two cannot share a cell.
 
     Actions: 0 stay, 1 up, 2 down, 3 left, 4 right. A move into a wall, or one that the rules of ``collision`` refuse, is a stay;
-    only ``pibt`` may move an agent elsewhere, to make room or because its move is taken:
+    only ``pibt`` may move an agent elsewhere, to make room or because the cell it wants is taken. Rewards and ``refused`` are of
+    the step that was taken:
 
     ========== ==================================================================================================================
     collision  rules
@@ -115,8 +116,9 @@ class Pathfinding(Environment):
     soft       no swaps; of several that want a cell the lowest index goes; who wants a staying agent's cell stays (published)
     priority   agents move one after the other to cells that are empty by then (POGEMA's default, training of Follower)
     block_both a cell is entered if nobody stood there before and nobody else wants it
-    pibt       a plan for all: who has looked for its goal longest goes first, and who is in the way makes room by the step
-               that is best for itself, if it finds one (Okumura et al. 2022; with learned moves Veerapaneni et al. 2024)
+    pibt       PIBT (Okumura et al. 2022): agents decide in turn, those longest under way first. Each tries its action, then the
+               other cells by distance to its goal, equal ones in the order of the actions. Whoever stands in the cell decides
+               next, and if it finds none, the first tries its next one. All moves are legal under soft collisions, too
     ========== ==================================================================================================================
 
     Tasks (in POGEMA ``on_target``):
@@ -143,19 +145,21 @@ class Pathfinding(Environment):
     agent      V V    cells with an agent, its own included
     step_row   V V    ``intents``: of agents around, the row of the step by which each comes closest to its goal
     step_…     V V    … and the column (``step_column``)
-    order      V V    1 for agents of higher precedence than the observer: by ``waited`` for ``collision=pibt``, else, and
-                      among equals, of lower index; −1 for others
+    order      V V    1 for agents that go before the observer, −1 for those that go after it: with ``collision=pibt`` longer
+                      under way first; else, and among equals, lower index first (``block_both`` has no order)
     next       4      unless ``guidance=none``: by how much a step changes the distance to the goal, clipped to ±2; 2 for a wall
     cost       V V    ``cost``: distance to the goal from each cell minus the own, 20 hops, clipped; −1: unreachable (MAPF-GPT)
     directions 4 V V  ``directions``: whether a step up, down, left, right from each cell is on a shortest path (DHC, SCRIMP)
     path       V V    ``path``: the cells of a shortest path until it leaves the view (Follower)
     own        6, 7   goal relative to the agent (rows, columns), clipped to the view, in radii; the same in sides of the map;
-                      distance to the goal (64 hops); the last move was refused; except in lifelong, share of the time left
+                      distance to the goal (64 hops); 1 if the last move ended where it began; share of the time left, except in
+                      lifelong
     ========== ====== ===========================================================================================================
 
     With ``costs=congestion`` all distances count what entering a cell costs, more in the middle of the map (Follower).
 
-    Global state: of each agent row and column, those of its goal (sides), distance (64 hops) and whether it is alive.
+    Global state: of each agent row and column, those of its goal (sides), distance (64 hops) and whether it is alive; with
+    ``collision=pibt`` how long it has been under way, in episodes.
     """
 
     maps: str = option(
@@ -165,10 +169,12 @@ class Pathfinding(Environment):
     task: str = option(
         "lifelong", choices=TASKS, help="new goals forever; all at their goals at once; or agents leave at their goals"
     )
-    collision: str = option("soft", choices=COLLISIONS, help="which agents move when several want the same cell")
+    collision: str = option(
+        "soft", choices=COLLISIONS, help="which agents move when several want a cell; pibt may also push them elsewhere"
+    )
     radius: int = option(5, low=1, high=MAX_RADIUS, help="cells that an agent sees in each direction")
     guidance: str = option("cost", choices=GUIDANCES, help="what agents observe of the path to the goal")
-    intents: bool = option(False, help="agents see the steps that agents around them would take, and whose index is lower")
+    intents: bool = option(False, help="agents see the steps that agents around them would take, and who goes before them")
     costs: str = option("hops", choices=COSTS, help="of paths: hops, or more for cells in the middle of the map")
     mask_walls: bool = option(False, help="moves into walls are not available")
     first_map: int = option(
@@ -281,7 +287,7 @@ class Pathfinding(Environment):
             alive=jnp.arange(slots) < agents,
             refused=jnp.zeros(slots, bool),
             arrived=jnp.where(tables.goals[map_index, goal] == cell, 0, -1).astype(jnp.int32),
-            waited=jnp.zeros(slots, jnp.int32),
+            since_goal=jnp.zeros(slots, jnp.int32),
             map=map_index,
             step=zero,
             reached=zero,
@@ -301,7 +307,7 @@ class Pathfinding(Environment):
             tried &= ~blocked  # an unavailable action acts as a stay
         want = jnp.where(blocked, state.cell, target)
         if self.collision == "pibt":
-            cell = self._planned(state, want, tables)
+            cell = self._pibt_cells(state, want, tables)
         else:
             cell = rules.move(self.collision, state.cell, want, state.alive)
         refused, step = tried & (cell == state.cell), state.step + 1
@@ -335,7 +341,7 @@ class Pathfinding(Environment):
             alive=alive,
             refused=refused,
             arrived=arrived,
-            waited=jnp.where(there, 0, state.waited + 1),
+            since_goal=jnp.where(there, 0, state.since_goal + 1),
             step=step,
             reached=state.reached + jnp.sum(reached, dtype=jnp.int32),
             moves=state.moves + jnp.sum(tried, dtype=jnp.int32),
@@ -343,20 +349,21 @@ class Pathfinding(Environment):
         )
         return state, Outcome(reward + weights.goal * reached, done, (step >= env_params.duration) & ~done)
 
-    def _planned(self, state: PathfindingState, want: jax.Array, tables: Tables) -> jax.Array:
-        """[A] cells to which PIBT moves agents that want the cells ``want``, and then those closest to their goals."""
+    def _pibt_cells(self, state: PathfindingState, want: jax.Array, tables: Tables) -> jax.Array:
+        """[A] cells after a step of PIBT in which each agent tries its cell of ``want`` first, then the others by distance to its
+        goal."""
         cells = state.cell[:, None] + self.offsets
         distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.int32)
         order = jnp.argsort(jnp.where(cells == want[:, None], -1, distance), axis=1)
         candidates = jnp.take_along_axis(jnp.where(tables.blocked[state.map, cells], -1, cells), order, axis=1)
-        return pibt.plan(state.cell, candidates, -self._turn(state), state.alive)
+        return pibt.plan(state.cell, candidates, -self._rank(state), state.alive)
 
-    def _turn(self, state: PathfindingState) -> jax.Array:
-        """[A] int32 from 1: whose turn is lower goes first."""
+    def _rank(self, state: PathfindingState) -> jax.Array:
+        """[A] int32 from 1: lower ranks go first."""
         index = jnp.arange(self.num_agents)
         if self.collision != "pibt":
             return index + 1
-        longest_first = jnp.argsort(-state.waited)  # stable: by index among equals
+        longest_first = jnp.argsort(-state.since_goal)  # stable: by index among equals
         return jnp.zeros_like(index).at[longest_first].set(index) + 1
 
     def _distance(self, tables: Tables, state: PathfindingState, cell: jax.Array) -> jax.Array:
@@ -382,7 +389,7 @@ class Pathfinding(Environment):
         ahead = view.distances_ahead(spec.shape, tables, state.map, state.goal, state.cell)
         parts = [view.unpacked(spec, walls), view.unpacked(spec, agents)]
         if self.intents:
-            parts += view.intents(spec, state.cell, state.alive, self._turn(state), distance, ahead)
+            parts += view.intents(spec, state.cell, state.alive, self._rank(state), distance, ahead)
         if self.guidance != "none":
             parts.append(view.changes(spec, tables, distance, ahead))
         if self.guidance not in ("none", "next"):
@@ -423,7 +430,10 @@ class Pathfinding(Environment):
         tables, side = env_params.tables, self._spec.side
         places = (*self._places(state.cell), *self._places(tables.goals[state.map, state.goal]))
         columns = [*(place / side for place in places), self._distance(tables, state, state.cell) / SCALE]
-        return (jnp.stack([*columns, jnp.ones(self.num_agents)], axis=1) * state.alive[:, None]).reshape(-1)
+        columns.append(jnp.ones(self.num_agents))
+        if self.collision == "pibt":
+            columns.append(state.since_goal / env_params.duration)
+        return (jnp.stack(columns, axis=1) * state.alive[:, None]).reshape(-1)
 
     def scene(self, state: PathfindingState, env_params: PathfindingParams) -> Scene:
         tables = env_params.tables

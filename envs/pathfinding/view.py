@@ -136,19 +136,19 @@ def guide(
 
 
 def intents(
-    spec: ViewSpec, cells: jax.Array, alive: jax.Array, turn: jax.Array, distance: jax.Array, ahead: jax.Array
+    spec: ViewSpec, cells: jax.Array, alive: jax.Array, rank: jax.Array, distance: jax.Array, ahead: jax.Array
 ) -> list[jax.Array]:
     """The three parts [A, V V] ``INTENTS``: of the agents around, rows and columns of the step that shortens the way to their
-    goal most (the first of equals), 0 at the goal; and 1 for a lower ``turn`` [A] than the observer's, −1 for a higher one."""
+    goal most (the first of equals), 0 at the goal; and 1 for a lower ``rank`` [A] than the observer's, −1 for a higher one."""
     count = cells.shape[0]
     shortens = jnp.min(ahead, axis=1) < distance
     step = jnp.asarray(STEPS)[jnp.argmin(ahead, axis=1)] * shortens[:, None]
-    numbers = jnp.concatenate([step, turn[:, None]], axis=1)
+    numbers = jnp.concatenate([step, rank[:, None]], axis=1)
     # those that are gone share the first cell of the border, where nobody is
     grids = jnp.zeros((spec.shape.cells, 3), jnp.int32).at[jnp.where(alive, cells, 0)].set(numbers * alive[:, None])
     zeros = jnp.zeros(count, jnp.int32)
     row, column, number = (around(spec, grid[None, None], jnp.array(0), zeros, cells).reshape(count, -1) for grid in grids.T)
-    order = jnp.where(number > 0, jnp.sign(turn[:, None] - number), 0)
+    order = jnp.where(number > 0, jnp.sign(rank[:, None] - number), 0)
     return [row, column, order]
 
 

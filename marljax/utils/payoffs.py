@@ -141,12 +141,13 @@ def _max_entropy(payoff: np.ndarray) -> np.ndarray:
                 {"type": "ineq", "fun": lambda shares: shares @ payoff - value, "jac": lambda shares: payoff.T},
             ),
             method="SLSQP",
-            options={"maxiter": 200, "ftol": 1e-12},
+            options={"maxiter": 1000, "ftol": 1e-12},
         )
         shares = np.clip(even.x, 0.0, 1.0)
         shares /= shares.sum()
-        if (shares @ payoff).min() < value - 1e-6 or negative_entropy(shares) > negative_entropy(best) - CLOSE:
-            break  # another start from the same mixture would end here again
+        holds = (shares @ payoff).min() >= value - 1e-6
+        if not (holds and negative_entropy(shares) < negative_entropy(best) - CLOSE):
+            break  # no progress: a restart would repeat this one
         best = shares
     return best
 

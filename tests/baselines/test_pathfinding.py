@@ -1,9 +1,12 @@
 """The page of ``pathfinding``: scripted policies and the bound next to published figures; POGEMA's speed."""
 
+import itertools
+
 import numpy as np
 import pytest
 from rich.console import Console
 
+from marljax import tuned
 from marljax.baselines import pathfinding
 from marljax.baselines.harness import measure, result_cache
 from marljax.baselines.harness.result_cache import ResultCache
@@ -20,6 +23,19 @@ def test_the_page_has_published_figures_and_lists_what_is_missing(tmp_path):
         assert {len(values) for values in published[maps].values()} == {len(pathfinding.NUMBERS[maps])}
 
 
+def test_all_learners_see_and_compute_alike():
+    """As many agent steps on all maps, and what IPPO's tuned values say of observations and networks."""
+    for (algo, overrides), maps in itertools.product(pathfinding.TUNED.values(), pathfinding.NUMBERS):
+        run = tuned(algo, "pathfinding", f"env.maps={maps}", *pathfinding.TRAINING.get(maps, ()), *overrides)
+        assert run.config.total_steps * run.env.num_agents == 19_200_000
+    ippo, *others = (tuned(algo, "pathfinding", *overrides) for algo, overrides in pathfinding.ALGORITHMS.values())
+    assert pathfinding.ALGORITHM_STEPS * max(pathfinding.ALGORITHM_AGENTS) == 19_200_000 / 4
+    for run in others:
+        assert run.env == ippo.env
+        for name in ("hidden", "core", "num_envs", "rollout_length", "agent_id"):
+            assert getattr(run.config, name) == getattr(ippo.config, name), name
+
+
 def test_no_policy_is_above_the_bound(tmp_path, monkeypatch):
     """Three agents on the puzzles, once each; every policy plays every map."""
     monkeypatch.setattr(pathfinding, "MAPS", 16)
@@ -27,7 +43,7 @@ def test_no_policy_is_above_the_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(pathfinding, "NUMBERS", {"puzzles": (3,)})
     monkeypatch.setattr(pathfinding, "SEEDS", 2)
     small = ("env.agents=3", "algo.total_steps=2000", "algo.num_envs=4", "algo.rollout_length=64", "env.duration=64")
-    monkeypatch.setattr(pathfinding, "LEARNED", {"IPPO": ("ippo", small)})
+    monkeypatch.setattr(pathfinding, "TUNED", {"IPPO": ("ippo", small)})
     monkeypatch.setattr(pathfinding, "TRAINING", {})
     monkeypatch.setattr(result_cache, "RUNS", tmp_path / "runs")
     cache = ResultCache(tmp_path, QUIET)

@@ -148,9 +148,17 @@ def test_policies_of_different_observations_and_actions_meet():
     pushing = Player("", Opponent(vectors, push), {"push": jnp.array([[1.0, 0.0, 0.0, 0.0]])})
     for pair in (marching[:2], marching[1:], [marching[0], pushing]):
         matches.check_same_game(pair[0].policy.env, lists.default_params, pair[1].policy.env, lists.default_params, "second")
-    same, mixed = (matches.play_all(lists, lists.default_params, pair, KEY, 16) for pair in (marching[:2], marching[1:]))
-    np.testing.assert_array_equal(np.array(same.won), np.array(mixed.won))
-    matches.play_all(lists, lists.default_params, [marching[2], pushing], KEY, 8)
+
+    def rates(left, right):
+        found = matches.play_rounds(
+            lists, left.policy, right.policy, 16, lists.default_params, left.params, right.params, KEY[None]
+        )
+        return np.array(found)
+
+    alike = rates(*marching[:2])
+    np.testing.assert_array_equal(alike, rates(*marching[1:]))
+    np.testing.assert_array_equal(alike, rates(marching[2], marching[0]))
+    assert 0.0 < rates(marching[2], pushing).sum() <= 1.0
 
 
 def test_policies_of_self_play_lead_one_team():

@@ -337,7 +337,7 @@ def test_steps_in_view():
             assert bool(seen.action_mask[agent, step + 1]) == (not blocked)
 
 
-# --- scripted policies ----------------------------------------------------------------------------------------------------
+# --- PIBT as a rule -------------------------------------------------------------------------------------------------------
 
 
 def recursive_pibt(cell, candidates, priority):
@@ -387,15 +387,17 @@ def test_pibt_moves_as_the_recursive_algorithm(agents):
         assert found[number, live].tolist() == recursive_pibt(*parts)
 
 
-def test_pibt_starts_from_what_agents_want():
-    """Each agent's candidates are the cell that it wants, then those around by distance; who has waited longest goes first, and
+@pytest.mark.parametrize(("task", "costs"), [("lifelong", "congestion"), ("once", "hops"), ("together", "hops")])
+def test_pibt_starts_from_what_agents_want(task, costs):
+    """Each agent's candidates are the cell that it wants, then those around by distance; who is under way longest goes first, and
     others see it."""
-    env = Pathfinding(maps="mazes", num_maps=1, agents=24, radius=2, guidance="next", intents=True, collision="pibt")
+    options = {"guidance": "next", "intents": True, "collision": "pibt", "task": task, "costs": costs}
+    env = Pathfinding(maps="mazes", num_maps=1, agents=24, radius=2, **options)
     initial, transition, observe = programs(env)
-    env_params = env.default_params
+    env_params = env.default_params.replace(agents_min=18, agents_max=18)
     known, state, rng = jax.tree.map(np.asarray, env_params.tables), initial(KEY, env_params), np.random.default_rng(0)
     for step in range(60):
-        cell, goal, waited = (np.asarray(leaf) for leaf in (state.cell, state.goal, state.waited))
+        cell, goal, since, live = (np.asarray(leaf) for leaf in (state.cell, state.goal, state.since_goal, state.alive))
         cells = cell[:, None] + env.offsets
         distance, blocked = known.distance[0, goal[:, None], cells].astype(int), known.blocked[0, cells]
         action = np.where(rng.random(24) < 0.5, rng.integers(0, 5, 24), distance.argmin(1))
@@ -403,15 +405,23 @@ def test_pibt_starts_from_what_agents_want():
         order = np.lexsort((np.broadcast_to(np.arange(5), cells.shape), distance, cells != wanted[:, None]), axis=1)
         candidates = np.take_along_axis(np.where(blocked, -1, cells), order, axis=1)
         precedence = np.empty(24, int)
-        precedence[np.lexsort((np.arange(24), -waited))] = np.arange(24)
-        shown = split(env, np.asarray(observe(state, env_params).obs)[5])["order"]
-        around = cell[5] + (np.arange(-2, 3)[:, None] * env._shape.width + np.arange(-2, 3)).reshape(-1)
-        expected = [np.sign(precedence[5] - precedence[cell == place]).sum() for place in around]
+        precedence[np.lexsort((np.arange(24), -since))] = np.arange(24)
+        viewer = np.flatnonzero(live)[-1]
+        shown = split(env, np.asarray(observe(state, env_params).obs)[viewer])["order"]
+        around = cell[viewer] + (np.arange(-2, 3)[:, None] * env._shape.width + np.arange(-2, 3)).reshape(-1)
+        expected = [np.sign(precedence[viewer] - precedence[live & (cell == place)]).sum() for place in around]
         np.testing.assert_array_equal(shown, expected, err_msg=str(step))
         state, _ = transition(jax.random.key(step), state, action, env_params)
-        assert np.asarray(state.cell).tolist() == recursive_pibt(cell.tolist(), candidates, -precedence), step
-        np.testing.assert_array_equal(state.waited, np.where(known.goals[0, goal] == state.cell, 0, waited + 1))
-    assert int(state.reached) > 20
+        moved = recursive_pibt(cell[live].tolist(), candidates[live], -precedence[live])
+        assert np.asarray(state.cell)[live].tolist() == moved, step
+        there = live & (known.goals[0, goal] == state.cell)
+        np.testing.assert_array_equal(state.since_goal, np.where(there, 0, since + 1))
+        if not np.any(state.alive):
+            break
+    assert int(state.reached) > 12 or task == "together"
+
+
+# --- scripted policies ----------------------------------------------------------------------------------------------------
 
 
 def test_pibt_passes_where_shortest_paths_get_stuck():
@@ -561,6 +571,28 @@ def test_terms_of_the_reward(corridor):
     np.testing.assert_allclose(outcome.reward, [13.0, 8.0])
     assert outcome.terminated
     assert float(programs(env)[2](after, env_params).metrics["csr"]) == 1.0
+
+
+def test_who_is_pushed_is_paid_for_the_step_that_it_took(corridor):
+    """The agent behind is under way longer, and goes to the right, where the other may stand."""
+    env, env_params, state = corridor(guidance="path", task="together", collision="pibt")
+    weights = env_params.weights.replace(goal=8.0, closer=4.0, refused=2.0, path=1.0)
+    env_params, state = env_params.replace(weights=weights), state.replace(since_goal=jnp.array([0, 5]))
+    for actions, steps in {
+        (4, 4): (1, 1),
+        (0, 4): (1, 1),
+        (3, 4): (1, 1),
+        (1, 4): (1, 1),
+        (3, 0): (1, 0),
+        (0, 0): (0, 0),
+    }.items():
+        after, outcome = programs(env)[1](KEY, state, jnp.array(actions), env_params)
+        np.testing.assert_array_equal(after.cell - state.cell, steps)
+        np.testing.assert_allclose(outcome.reward, 5.0 * np.array(steps))  # 4 for one hop closer, 1 for the path
+        assert not after.refused.any()
+        assert int(after.moves) == np.count_nonzero(actions)
+    found = np.asarray(env.global_state(state, env_params)).reshape(2, 7)
+    np.testing.assert_allclose(found[:, -1], [0, 5 / 256])
 
 
 def test_masked_walls_act_as_a_stay(corridor):
