@@ -340,7 +340,7 @@ cells there, and three times as many steps on random maps, gave a few per cent.
 
 With PIBT, which makes others give way, IPPO reaches more goals than either alone, by about a quarter on random maps with 64
 agents, twice as many as in training: agents may wait and go round, where PIBT always tries the shortest way first. In mazes,
-where there is less to choose from, it adds a few per cent.""",
+where there is less to choose from, it adds one or two per cent.""",
         ),
         Section(
             "Warehouse",
@@ -355,7 +355,7 @@ no method could pass 1.04 goals per step there with 32 agents.)""",
             """PIBT is close to Follower on random maps, and ahead of it on mazes from 32 agents on. In the warehouse congestion
 costs make a third more of it with 192 agents, close to Follower, which has them too; there IPPO, trained with 64 agents, adds to
 PIBT up to 96 and takes from it beyond. In the dead ends of the puzzles one step ahead is not enough, and there learning does
-most: it makes four times as much of PIBT. What RHCR, which plans many steps, reaches beyond is left to learn.""",
+most: with 4 agents it makes four times as much of PIBT. What RHCR, which plans many steps, reaches beyond is left to learn.""",
         ),
         Section(
             "Algorithms",

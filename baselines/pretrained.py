@@ -27,6 +27,7 @@ CHECKED = 32  # of these, the first, whose means a test plays again
 COMMANDS = {
     **{f"merge-{density}-mappo": f"mappo env=merge env.density={density}" for density in ("easy", "medium", "hard")},
     **{f"smax-{scenario}-mappo": f"mappo env=smax env.scenario={scenario}" for scenario in ("3m", "2s3z")},
+    "pathfinding-random-ippo": "ippo env=pathfinding env.collision=pibt",
     "ride_dispatch-ospo": "ospo env=ride_dispatch env.preset=manhattan-300 tuned=ahead",
     "swarm-hover-ippo": "ippo env=swarm env.preset=static_same env.drones=1",
     "swarm-coverage-ippo": "ippo env=swarm env.preset=coverage tuned=coverage",
