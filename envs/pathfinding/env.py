@@ -108,7 +108,7 @@ class Pathfinding(Environment):
 
     Actions: 0 stay, 1 up, 2 down, 3 left, 4 right. A move into a wall, or one that the rules of ``collision`` refuse, is a stay;
     only ``pibt`` may move an agent elsewhere, to make room or because the cell it wants is taken. Rewards and ``refused`` are of
-    the step that was taken:
+    the step that was taken.
 
     ========== ==================================================================================================================
     collision  rules
@@ -116,10 +116,12 @@ class Pathfinding(Environment):
     soft       no swaps; of several that want a cell the lowest index goes; who wants a staying agent's cell stays (published)
     priority   agents move one after the other to cells that are empty by then (POGEMA's default, training of Follower)
     block_both a cell is entered if nobody stood there before and nobody else wants it
-    pibt       PIBT (Okumura et al. 2022): agents decide in turn, those longest under way first. Each tries its action, then the
-               other cells by distance to its goal, equal ones in the order of the actions. Whoever stands in the cell decides
-               next, and if it finds none, the first tries its next one. All moves are legal under soft collisions, too
+    pibt       a plan of one step for all, in which those in the way make room (Okumura et al. 2022)
     ========== ==================================================================================================================
+
+    With ``pibt`` agents decide in turn, those longest under way first. Each tries its action, then the other cells by distance to
+    its goal, equal ones in the order of the actions. Whoever stands in the cell decides next, and if it finds none, the first
+    tries its next one. All moves are legal under soft collisions, too.
 
     Tasks (in POGEMA ``on_target``):
 
