@@ -139,7 +139,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once_with_one_line(tmp_path):
 
 def test_two_ctrl_c_in_the_middle_of_a_chunk_end_a_run_at_once(tmp_path):
     """Python merges them: the only chunk takes much longer than both."""
-    arguments = ["algo.total_steps=1280", "chunk=64", "algo.layers=[4000,4000]"]
+    arguments = ["algo.total_steps=1280", "chunk=64", "algo.layers=[2000,2000]"]
     running = start(tmp_path, "tiny", *TINY, f"runs={tmp_path}", *arguments)
     folder = tmp_path / "tiny_corridor" / "run"
     wait_for((folder / "metrics.jsonl").exists, running)
