@@ -332,8 +332,8 @@ order all actions). Its moves are legal under soft collisions; like PIBT it is c
             "Mazes",
             "",
             {"mazes": functools.partial(throughput_table, "mazes")},
-            """By itself IPPO is above shortest paths everywhere. On random maps it is close to PIBT with up to 24 agents, and a
-few per cent behind it and Follower with 32; in mazes, whose corridors ask agents to give way for many steps, it is further
+            """By itself IPPO is above shortest paths here and on random maps. There it is close to PIBT with up to 24 agents, and
+a few per cent behind it and Follower with 32; in mazes, whose corridors ask agents to give way for many steps, it is further
 behind, and with 48 and 64 agents on both. It was trained for 19 million agent steps with 32 agents, Follower for a thousand
 million with 128 to 256. Tried as well, with one seed each in runs that were not kept: a GRU was worse in mazes; a view of five
 cells there, and three times as many steps on random maps, gave a few per cent.

@@ -98,7 +98,7 @@ def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     rows: list[list[str] | str] = []
     for loop in ("defaults", "ours"):
         if (ours := results[loop]) is None or theirs is None:
-            rows.append(f"{name}, {LOOPS[loop]}" if ours is None else f"{name}, {LOOPS['theirs']} beside {LOOPS[loop]}")
+            rows.append(f"{name}, {LOOPS[loop if ours is None else 'theirs']}")
         else:
             rows.append([LOOPS[loop], *loops.compared(ours, theirs, percent)[0]])
     return partial_table([name, *loops.COMPARED_COLUMNS], rows)

@@ -115,8 +115,8 @@ def rate_spread(metric: Mapping[str, Any]) -> str:
 
 
 def partial_table(header: Sequence[str], rows: Sequence[Sequence[str] | str], *paragraphs: str) -> str:
-    """A table, paragraphs, and a last one that lists what is missing: a row that is a string is the name of a missing one."""
-    missing = [row for row in rows if isinstance(row, str)]
+    """A table, paragraphs, and a last one that lists what is missing: rows that are strings, the names of missing ones."""
+    missing = list(dict.fromkeys(row for row in rows if isinstance(row, str)))
     table = markdown_table(header, [row for row in rows if not isinstance(row, str)])
     return with_missing(missing, table, *paragraphs)
 

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 
 from marljax.core.types import EnvParams, TimeStep
 from marljax.envs.pathfinding import Pathfinding, PathfindingState
-from marljax.envs.pathfinding.pibt import plan
+from marljax.envs.pathfinding.pibt import best_first, plan
 from marljax.training.evaluation import RandomPolicy, ScriptedPolicy
 
 
@@ -61,17 +61,14 @@ class Pibt:
         priority = jnp.where(reached, carry.priority % 1.0, carry.priority + 1.0)
         priority = jnp.where(timestep.first, jax.random.uniform(key_first, priority.shape), priority)
         cells, distance = candidates(self.env, key_ties, state, env_params)
-        best_first = jnp.take_along_axis(jnp.where(jnp.isinf(distance), -1, cells), jnp.argsort(distance, axis=1), axis=1)
-        following = plan(state.cell, best_first, priority, state.alive)
+        following = plan(state.cell, best_first(cells, distance), priority, state.alive)
         return jnp.argmax(cells == following[:, None], axis=1), Memory(priority, state.goal)
 
 
 def candidates(env: Pathfinding, key: jax.Array, state: PathfindingState, env_params: EnvParams) -> tuple[jax.Array, jax.Array]:
     """[A, 5] cells by action, and their distances to the goal, ties in random order; blocked ones are infinitely far."""
-    tables = env_params.tables
-    cells = state.cell[:, None] + env.offsets
-    distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.float32)
-    return cells, jnp.where(tables.blocked[state.map, cells], jnp.inf, distance + jax.random.uniform(key, cells.shape))
+    cells, distance = env.around(state, env_params.tables)
+    return cells, distance + jax.random.uniform(key, cells.shape)
 
 
 def scripted_policies(env: Pathfinding, env_params: EnvParams) -> dict[str, ScriptedPolicy]:

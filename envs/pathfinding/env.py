@@ -354,11 +354,16 @@ class Pathfinding(Environment):
     def _pibt_cells(self, state: PathfindingState, want: jax.Array, tables: Tables) -> jax.Array:
         """[A] cells after a step of PIBT in which each agent tries its cell of ``want`` first, then the others by distance to its
         goal."""
+        cells, distance = self.around(state, tables)
+        cost = jnp.where(cells == want[:, None], -1.0, distance)
+        return pibt.plan(state.cell, pibt.best_first(cells, cost), state.since_goal, state.alive)
+
+    def around(self, state: PathfindingState, tables: Tables) -> tuple[jax.Array, jax.Array]:
+        """[A, 5] cells to which actions lead, and distances from there to the goal in the unit of the table, infinite where
+        blocked."""
         cells = state.cell[:, None] + self.offsets
-        distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.int32)
-        order = jnp.argsort(jnp.where(cells == want[:, None], -1, distance), axis=1)
-        candidates = jnp.take_along_axis(jnp.where(tables.blocked[state.map, cells], -1, cells), order, axis=1)
-        return pibt.plan(state.cell, candidates, -self._rank(state), state.alive)
+        distance = tables.distance[state.map, state.goal[:, None], cells].astype(jnp.float32)
+        return cells, jnp.where(tables.blocked[state.map, cells], jnp.inf, distance)
 
     def _rank(self, state: PathfindingState) -> jax.Array:
         """[A] int32 from 1: lower ranks go first."""

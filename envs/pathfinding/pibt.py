@@ -19,12 +19,18 @@ class Plan(NamedTuple):
     depth: jax.Array  # their number
 
 
+def best_first(cells: jax.Array, cost: jax.Array) -> jax.Array:
+    """[A, 5] candidates of ``plan``: cells by cost, equal ones in their order, −1 for those of infinite cost."""
+    return jnp.take_along_axis(jnp.where(jnp.isinf(cost), -1, cells), jnp.argsort(cost, axis=1), axis=1)
+
+
 def plan(cell: jax.Array, candidates: jax.Array, priority: jax.Array, alive: jax.Array) -> jax.Array:
     """[A] cells that PIBT moves the agents to.
 
-    By priority, each undecided agent claims its best candidate that nobody claimed yet and whose occupant does not come to the
-    agent's own cell. An undecided occupant has the next turn: if it finds no cell it stays, and the agent tries its next
-    candidate. One turn of the loop tries one candidate of the last agent of the chain, so that there is no recursion.
+    By priority, of equals the lowest index first, each undecided agent claims its best candidate that nobody claimed yet and
+    whose occupant does not come to the agent's own cell. An undecided occupant has the next turn: if it finds no cell it stays,
+    and the agent tries its next candidate. One turn of the loop tries one candidate of the last agent of the chain, so that
+    there is no recursion.
 
     cell [A]; candidates [A, 5] cells, best first, −1 where blocked; priority [A]; alive [A] bool.
     """

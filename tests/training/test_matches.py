@@ -156,9 +156,10 @@ def test_policies_of_different_observations_and_actions_meet():
         return np.array(found)
 
     alike = rates(*marching[:2])
-    np.testing.assert_array_equal(alike, rates(*marching[1:]))
-    np.testing.assert_array_equal(alike, rates(marching[2], marching[0]))
-    assert 0.0 < rates(marching[2], pushing).sum() <= 1.0
+    for pair in (marching[1:], (marching[2], marching[0]), (marching[2], marching[2])):
+        np.testing.assert_array_equal(alike, rates(*pair))
+    for pair in ((marching[2], pushing), (pushing, marching[2]), (pushing, pushing)):
+        assert 0.0 < rates(*pair).sum() <= 1.0
 
 
 def test_policies_of_self_play_lead_one_team():

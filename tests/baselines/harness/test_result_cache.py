@@ -84,7 +84,7 @@ def test_rates_are_wilson_over_all_episodes():
 def test_markdown():
     lines = markdown_table(["policy", "return"], [["a", "1"], ["b", "2"]]).splitlines()
     assert lines == ["| policy | return |", "| --- | ---: |", "| a | 1 |", "| b | 2 |"]
-    assert partial_table(["policy"], [["a"], "b", "c"], "text").endswith("| a |\n\ntext\n\nNot computed yet: b; c.")
+    assert partial_table(["policy"], [["a"], "b", "c", "b"], "text").endswith("| a |\n\ntext\n\nNot computed yet: b; c.")
 
 
 OVERRIDES = (
