@@ -62,11 +62,13 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(31, low=1, help="steps of every environment per update; whole episodes take one step more")
-    samples: int = static(256, low=0, help="actions per step and environment in the loss, drawn at random; 0: all")
+    samples: int = static(256, low=0, help="actions per step and environment in the loss, at random; 0: all")
     # Policy
     scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"), help="of items: product of embeddings, MLP of pairs")
     hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the hidden layers")
-    embedding: int = static(64, low=1, help="width of the two towers' outputs")
+    embedding: int = static(64, low=1, help="width of the two towers' outputs, and of the attention")
+    attention_layers: int = static(0, low=0, help="in which agents and items attend to one another; needs samples=0")
+    attention_heads: int = static(4, low=1, help="of each such layer")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of the hidden layers")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     normalize_observations: bool = static(True, help="by running mean and variance, saved with the policy")
@@ -94,6 +96,13 @@ class Config(RolloutConfig):
     stay_near_best: bool = static(False, help="penalise leaving the best policy so far, once an update is no improvement")
     kl_coef: float = traced(0.5, low=0.0, high=MAX_KL_COEF, help="initial weight of that penalty")
     kl_limit: float = traced(0.01, low=0.0, help="beyond it a minibatch doubles the weight and applies only the penalty")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.attention_layers:
+            divide(self.embedding, self.attention_heads, "units (embedding)", "heads (attention_heads)")
+            if self.samples:
+                raise UserError(f"with attention_layers every agent is in the loss, and samples={self.samples}; set samples=0")
 
 
 class Params(NamedTuple):
@@ -158,12 +167,17 @@ def make_networks(env: Environment, config: Config) -> Networks:
     network: Any = nn.Actor(nn.num_outputs(env.action_space), sizes)
     if env.items:
         network = nn.TwoTowers(sizes, config.embedding) if config.scorer == "two_tower" else nn.PairScorer(sizes)
+    if config.attention_layers:
+        attention = config.attention_layers, config.embedding, config.attention_heads, config.activation, config.network_dtype
+        network = nn.AttentionScorer(network, *attention)
 
     def arguments(params: Params, inputs: Inputs) -> tuple[Any, ...]:
         own, items = inputs.own, inputs.items
         if config.normalize_observations:
             own, items = params.own_stats.normalize(own), params.item_stats.normalize(items) if env.items else ()
-        return (own, items) if env.items else ((), own, (), ())  # an ``Actor`` takes carry, observations, first and alive
+        if not env.items:
+            return (), own, (), ()  # an ``Actor`` takes carry, observations, first and alive
+        return (own, items, inputs.mask[..., 0], inputs.open) if config.attention_layers else (own, items)
 
     def init(key: jax.Array, inputs: Inputs) -> Params:
         sizes = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0

@@ -68,13 +68,18 @@ OFFERED = {
 FLEETS = (4, 8, 16, 32)
 SUMMED = "QMIX, summed rewards"
 OFFERED_FLEETS = {"QMIX": "qmix", SUMMED: "qmix", "independent Q-learning": "none"}  # and their mixers
+TOWERS = ("algo.scorer=two_tower", "algo.hidden=[64,64]")
+ATTENTION = ("algo.attention_layers=1", "algo.embedding=16", "algo.attention_heads=2", "algo.samples=0")
 # Overrides of the tuned values, on the small city
 CHANGES = {
     "as tuned": (),
-    "two towers": ("algo.scorer=two_tower", "algo.hidden=[64,64]"),
+    "two towers": TOWERS,
+    "two towers, attention": (*TOWERS, "algo.attention_layers=3", "algo.samples=0", "algo.learning_rate=2e-3"),
+    "attention": ATTENTION,
     **{f"waiting {way}": (f"algo.waiting={way}",) for way in ("never", "ignored", "learnt")},
     "rewards until the end": ("algo.advantage=to_go",),
     "rewards until the end, waiting learnt": ("tuned=ahead",),
+    "rewards until the end, waiting learnt, attention": ("tuned=ahead", *ATTENTION),
     "GRPO": ("tuned=grpo",),
     "compared over the buffer": ("algo.normalize=buffer",),
     "compared over each agent's steps": ("algo.normalize=agent",),

@@ -6,7 +6,7 @@ from marljax.nn.encoder import ObservationEncoder, check_no_items
 from marljax.nn.layers import ACTIVATIONS, DTYPES, Sizes, agent_ids, dense
 from marljax.nn.networks import Actor, ActorCritic, CentralCritic, Critic, PerAgent, initial_carry
 from marljax.nn.running_stats import RunningStats
-from marljax.nn.scorers import PairScorer, TwoTowers
+from marljax.nn.scorers import AttentionScorer, PairScorer, TwoTowers
 
 __all__ = [
     "ACTIVATIONS",
@@ -14,6 +14,7 @@ __all__ = [
     "MASKED",
     "Actor",
     "ActorCritic",
+    "AttentionScorer",
     "Categorical",
     "CentralCritic",
     "Critic",

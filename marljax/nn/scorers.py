@@ -7,7 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from marljax.nn.layers import ACTIVATIONS, Sizes, dense, orthogonal, tower, widened
+from marljax.nn.encoder import attend
+from marljax.nn.layers import ACTIVATIONS, Sizes, dense, layer_dtype, orthogonal, tower, widened
 
 
 class TwoTowers(nn.Module):
@@ -51,6 +52,39 @@ class PairScorer(nn.Module):
         for wide in rest:
             x = act(linear(wide)(x))
         return dense(1, 0.01, "score")(x)[..., 0], noop
+
+
+class AttentionScorer(nn.Module):
+    """A scorer whose inputs have attended to one another, as in "Triple-BERT: Do We Really Need MARL for Order Dispatch on
+    Ride-Sharing Platforms?".
+
+    Agents that can take an item and open items are one set, without positions: ``layers`` Transformer layers with
+    normalisation before attention and MLP (Xiong et al. 2020), whose outputs join the inputs of ``scorer``. The published network
+    normalises afterwards, and scores its outputs alone, by a product of embeddings.
+    """
+
+    scorer: nn.Module  # TwoTowers or PairScorer
+    layers: int
+    width: int  # H of every embedding
+    heads: int  # of the attention
+    activation: str
+    dtype: str = "float32"  # of the layers and the attention, softmax excepted
+
+    @nn.compact
+    def __call__(self, own: jax.Array, items: jax.Array, able: jax.Array, open: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """own […, A, O], items […, M, F], who can take an item […, A] and which may be taken […, M], both bool → (scores
+        […, A, M], of the noop […, A])."""
+        linear = functools.partial(dense, scale=1.0, dtype=self.dtype)
+        norm = functools.partial(nn.LayerNorm, dtype=layer_dtype(self.dtype))
+        x = jnp.concatenate([linear(self.width, name="agent")(own), linear(self.width, name="item")(items)], axis=-2)
+        present = jnp.concatenate([able, open], axis=-1)
+        for _ in range(self.layers):
+            query, key, value = jnp.split(linear(3 * self.width)(norm()(x)), 3, axis=-1)
+            x = x + linear(self.width)(attend(query, key, value, present, self.heads))
+            hidden = ACTIVATIONS[self.activation](linear(4 * self.width)(norm()(x)))
+            x = x + linear(self.width)(hidden)
+        agents, offered = jnp.split(norm()(x), [own.shape[-2]], axis=-2)
+        return self.scorer(jnp.concatenate([own, agents], axis=-1), jnp.concatenate([items, offered], axis=-1))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -156,6 +156,13 @@ def test_a_random_subset_of_the_agents_in_the_loss():
     assert ospo.subsample_agents(ospo.Config(samples=9), batch, jax.random.key(0)) is batch
 
 
+def test_attention_needs_every_agent_and_heads_of_equal_width():
+    with pytest.raises(marljax.UserError, match="set samples=0"):
+        ospo.Config(attention_layers=1)
+    with pytest.raises(marljax.UserError, match=r"embedding.*attention_heads"):
+        ospo.Config(attention_layers=1, samples=0, attention_heads=3)
+
+
 def test_minibatches_hold_every_row_once():
     rows = jnp.arange(12.0)[None, :, None] * jnp.ones((1, 12, 3))
     batch = ospo.Batch(ospo.Inputs(rows, (), (), rows), rows, rows, rows, rows)
@@ -333,11 +340,14 @@ def test_the_penalty_keeps_a_policy_near_the_best(dispatched):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scorer", "width"), [("two_tower", 64), ("pair_mlp", 16)])
-def test_ospo_learns_to_dispatch(scorer, width):
+@pytest.mark.parametrize(("scorer", "width", "layers"), [("two_tower", 64, 0), ("pair_mlp", 16, 0), ("pair_mlp", 16, 1)])
+def test_ospo_learns_to_dispatch(scorer, width, layers):
     """It ends well above the untrained policy, and near one-step matching's 800 or so."""
     env = marljax.make("ride_dispatch", preset="demo")
-    config = ospo.Config(total_steps=100 * 248, hidden=(width,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03)
+    config = ospo.Config(
+        total_steps=100 * 248, hidden=(width,), scorer=scorer, learning_rate=2e-3, entropy_coef=0.03, attention_layers=layers,
+        samples=0,
+    )  # fmt: skip
     result = jax.jit(make_train(ospo, env, config))(jax.random.key(0))
     play = functools.partial(Evaluator(env, 16).learned, ospo, config, env_params=env.default_params, key=jax.random.key(1))
     fresh = Trainer(ospo, env, config, mesh.make_mesh()).init(jax.random.split(jax.random.key(0), 1), env.default_params)

@@ -12,7 +12,7 @@ from marljax.core.spaces import Part
 from marljax.nn.gru import GRU
 from marljax.nn.layers import EncoderSizes, Sizes, orthogonal
 from marljax.nn.networks import Actor, ActorCritic, CentralCritic, PerAgent, initial_carry
-from marljax.nn.scorers import PairScorer, TwoTowers, sum_of_pairs
+from marljax.nn.scorers import AttentionScorer, PairScorer, TwoTowers, sum_of_pairs
 
 INITIALISE_MANY_SEEDS = """
 import jax, jax.numpy as jnp
@@ -98,6 +98,31 @@ def test_two_towers_meet_in_a_product():
     np.testing.assert_allclose(swapped, scores[:, ::-1][:, :, [2, 0, 1]], atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["pairs", "two towers"])
+def test_scores_with_attention_depend_on_whoever_competes(kind):
+    """They follow agents and items into another order, and only agents that can take an item and open items count."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    own, items = jax.random.normal(keys[0], (2, 4, 5)), jax.random.normal(keys[1], (2, 3, 7))
+    able, opened = jnp.array([[True, True, False, True]] * 2), jnp.array([[True, False, True]] * 2)
+    sizes = Sizes("mlp", (16,), (), "relu")
+    scorer = PairScorer(sizes) if kind == "pairs" else TwoTowers(sizes, 8)
+    module = AttentionScorer(scorer, layers=2, width=8, heads=2, activation="relu")
+    params = module.init(keys[2], own, items, able, opened)
+    scores, noop = module.apply(params, own, items, able, opened)
+    assert (scores.shape, noop.shape) == ((2, 4, 3), (2, 4))
+
+    agents, offered = jnp.array([2, 0, 3, 1]), jnp.array([2, 0, 1])
+    moved = module.apply(params, own[:, agents], items[:, offered], able[:, agents], opened[:, offered])
+    np.testing.assert_allclose(moved[0], scores[:, agents][:, :, offered], atol=1e-5)
+    np.testing.assert_allclose(moved[1], noop[:, agents], atol=1e-5)
+
+    changed, _ = module.apply(params, own.at[:, 2].add(1.0), items.at[:, 1].add(1.0), able, opened)
+    counted = np.ix_(range(2), [0, 1, 3], [0, 2])
+    np.testing.assert_array_equal(changed[counted], scores[counted])
+    changed, _ = module.apply(params, own.at[:, 3].add(1.0), items, able, opened)
+    assert np.all(np.abs(changed - scores)[:, :3].max(-1) > 1e-4)
+
+
 def flax_gru(params, carry, x, first, alive):
     """The same sequence through flax's cell, step by step."""
     layers, width = params["params"], carry.shape[-1]
@@ -132,6 +157,10 @@ def test_gru_and_its_gradient_are_those_of_flax():
     jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5), ours, theirs)
 
 
+def attentive_scorer(sizes):
+    return AttentionScorer(PairScorer(sizes), 1, 16, 2, sizes.activation, sizes.dtype)
+
+
 def low_precision_cases():
     """Networks and their inputs."""
     keys = jax.random.split(jax.random.key(3), 5)
@@ -148,6 +177,7 @@ def low_precision_cases():
         "two towers": (functools.partial(TwoTowers, embedding=8), mlp, (own, items)),
         "pairs": (PairScorer, mlp, (own, items)),
         "pairs, one layer": (PairScorer, mlp._replace(hidden=(32,)), (own, items)),
+        "pairs, attention": (attentive_scorer, mlp, (own, items, jnp.ones((2, 4), bool), jnp.ones((2, 3), bool))),
     }
 
 
