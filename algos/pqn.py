@@ -63,6 +63,9 @@ class Config(RolloutConfig):
     core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the agents' hidden layers")
     layer_norm: bool = static(True, help="normalise dense hidden layers before their activation")
+    # Values start near 0, so that the first targets are rewards. The sum of a team's large random maxima would be bootstrapped
+    # on, and stay in the standard deviation of returns long after it is unlearnt.
+    output_scale: float = static(0.01, low=0.0, help="of the output layer's initial weights")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers but the mixing network's")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     share_parameters: bool = static(True, help="one network for all agents; false: each has its own")
@@ -134,7 +137,8 @@ def make_networks(env: Environment, config: Config) -> Networks:
     assert isinstance(env.action_space, Discrete)
     encoder = nn.ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
     sizes = nn.Sizes(config.core, config.hidden, (), config.activation, dtype=config.network_dtype, layer_norm=config.layer_norm)
-    agent = nn.PerAgent(nn.Actor(env.action_space.n, sizes, scale=1.0), env.num_agents, config.share_parameters)
+    network = nn.Actor(env.action_space.n, sizes, config.output_scale)
+    agent = nn.PerAgent(network, env.num_agents, config.share_parameters)
     mixer = nn.Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
     def action_values(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:

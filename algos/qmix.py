@@ -73,6 +73,7 @@ class Config(RolloutConfig):
     hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the agents' hidden layers")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers but the mixing network's")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
+    output_scale: float = static(1.0, low=0.0, help="of the output layer's initial weights; small: values start near 0")
     share_parameters: bool = static(True, help="one network for all agents; false: each has its own")
     agent_id: bool = static(True, help="append a one-hot agent id (up to 64 agents) to observations")
     normalize_observations: bool = static(False, help="by running mean and variance, saved with the policy")
@@ -176,7 +177,8 @@ def make_networks(env: Environment, config: Config) -> Networks:
     assert isinstance(env.action_space, Discrete)
     encoder = nn.ObservationEncoder.create(env, "flat", config.agent_id, config.normalize_observations)
     sizes = nn.Sizes(config.core, config.hidden, (), config.activation, dtype=config.network_dtype)
-    agent = nn.PerAgent(nn.Actor(env.action_space.n, sizes, scale=1.0), env.num_agents, config.share_parameters)
+    network = nn.Actor(env.action_space.n, sizes, config.output_scale)
+    agent = nn.PerAgent(network, env.num_agents, config.share_parameters)
     mixer = nn.Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
 
     def action_values(params: Params, weights: Any, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:

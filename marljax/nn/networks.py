@@ -47,7 +47,7 @@ class Actor(nn.Module):
 
     num_outputs: int
     sizes: Sizes
-    scale: float = 0.01  # of the output layer's initial weights; 1 for values
+    scale: float = 0.01  # of the output layer's initial weights
 
     @nn.compact
     def __call__(self, carry: Carry, obs: jax.Array, first: jax.Array, alive: jax.Array) -> tuple[Carry, jax.Array]:

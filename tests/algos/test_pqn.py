@@ -134,6 +134,15 @@ def test_targets_are_the_papers_lambda_returns(mixer):
     np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_teams_first_values_are_small_beside_its_rewards():
+    """Else they would be bootstrapped on, and their spread would stay in the statistics of returns."""
+    env, config = marljax.make("smax", scenario="3s5z"), pqn.Config(**SMALL, total_steps=20)
+    learner, actors = on_one_device(functools.partial(pqn.init, env, env.default_params, config), KEY)
+    inputs, networks = Inputs.of(actors.timestep), pqn.make_networks(env, config)
+    _, values = networks.action_values(learner.params, inputs, actors.carry)
+    assert jnp.all(jnp.abs(networks.mix(learner.params, values.max(-1), inputs)) < 0.25)  # a victory earns a return of 2
+
+
 def test_one_agent_is_mixed_with_nobody():
     configs = [pqn.Config(**SMALL, mixer=mixer, total_steps=200) for mixer in ("vdn", "none")]
     mixed, alone = (jax.jit(make_train(pqn, probes.Drift(), config))(KEY) for config in configs)
