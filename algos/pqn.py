@@ -4,7 +4,8 @@ buffer and target network.
 Many parallel environments replace the replay buffer, and layer normalisation the target network: gradient steps regress values
 on the λ-returns of the rollout (Peng's Q(λ)), in shuffled minibatches. A team's value is the sum of its agents' values
 (``mixer=vdn``, Sunehag et al. 2018) or a monotonic function of them (``qmix``, Rashid et al. 2018); with ``none`` each agent
-learns from its own rewards. ``python algos/pqn.py env=smax env.scenario=3m`` trains it.
+learns from its own rewards. Unlike in the paper, networks predict standardised returns, and their values start near 0.
+``python algos/pqn.py env=smax env.scenario=3m`` trains it.
 
 Axis letters: T time, E environments, A agents, O observation, G global state, n actions.
 """
@@ -207,8 +208,8 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         value = networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
         if not config.normalize_values:
             return value
-        counts = inputs.alive if config.mixer == "none" else jnp.any(inputs.alive, axis=-1, keepdims=True)
-        return jnp.where(counts, params.value_stats.denormalize(value), 0.0)  # where nobody is alive nothing follows
+        included = inputs.alive if config.mixer == "none" else jnp.any(inputs.alive, axis=-1, keepdims=True)
+        return jnp.where(included, params.value_stats.denormalize(value), 0.0)  # where nobody is alive nothing follows
 
     # 1. Collect a rollout with ε-greedy actions.
     epsilon = exploration_rate(config, learner.updates)
@@ -283,8 +284,8 @@ def split_minibatches(config: Config, batch: Batch, carry: Any, key: jax.Array) 
 
     Both axes are environments for a GRU; an MLP shuffles samples and has no recurrent states.
     """
-    rows = batch.target.shape[1]
-    size = divide(rows, config.num_minibatches, "samples of one device", "minibatches")
+    rows, name = batch.target.shape[1], "sequences" if config.core == "gru" else "samples"
+    size = divide(rows, config.num_minibatches, f"{name} of one device", "minibatches")
     order = jax.random.permutation(key, rows).reshape(config.num_minibatches, size)
     return jax.tree.map(lambda x: jnp.moveaxis(x[:, order], 1, 0), batch), jax.tree.map(lambda x: x[order], carry)
 

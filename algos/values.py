@@ -105,12 +105,12 @@ class Transition(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Training samples, [E, S, T − 1, A, …] in the buffer and [B, …] in a minibatch."""
+    """Training samples; leading … are [E, S, T − 1, A] in the buffer and [B] in a minibatch."""
 
     features: jax.Array  # […, F]
-    decisions: jax.Array
-    target: jax.Array  # λ-returns
-    mask: jax.Array  # bool: in the loss
+    decisions: jax.Array  # […]
+    target: jax.Array  # […] λ-returns
+    mask: jax.Array  # […] bool: in the loss
 
 
 class Networks(NamedTuple):
@@ -139,8 +139,10 @@ def make_networks(config: Config) -> Networks:
 def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array) -> TrainState:
     """An initial network, environments and an empty buffer; the learner is the same on every shard of the data axis."""
     if not env.afterstates:
-        what = f"values needs the afterstates of all actions, which {type(env).__name__} does not provide"
-        raise UserError(f"{what}; use env=ride_dispatch env.view=afterstates, or an environment of your own that does")
+        raise UserError(
+            f"values needs the afterstates of all actions, which {type(env).__name__} does not provide; "
+            "use env=ride_dispatch env.view=afterstates, or an environment of your own that does"
+        )
     key_value, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())

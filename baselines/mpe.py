@@ -193,7 +193,7 @@ parameters on {PLAN.episodes:,} frozen episodes, the same for all.""",
     sections=(
         Section("Compared with JaxMARL's loops", "", {"verdict": verdict_table}),
         Section(
-            "Nothing collapses",
+            "Steadiness",
             loops.STEADINESS_TEXT,
             {"steadiness": steadiness_table},
         ),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import marljax
@@ -81,7 +82,8 @@ def comparison(name: str, plan: Plan) -> Comparison:
     own = {loop: lambda loop=loop: loops.our_loop(pqn, problem.make(), found[loop]) for loop in ("defaults", "ours")}
     return Comparison(
         plan,
-        {"env": name, "plan": dataclasses.asdict(plan)} | {loop: dataclasses.asdict(config) for loop, config in found.items()},
+        {"env": name, "env_version": problem.make().version, "jaxmarl": version("jaxmarl"), "plan": dataclasses.asdict(plan)}
+        | {loop: dataclasses.asdict(config) for loop, config in found.items()},
         {**own, "theirs": lambda: loops.their_loop(jaxmarl_pqn, problem.make_theirs(), found["theirs"])},
         problem.make,
     )
@@ -92,7 +94,7 @@ def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     compared, metric = comparison(name, plan), PROBLEMS[name].metric
     results: dict[str, Metrics | None] = {}
     for loop, make in compared.loops.items():
-        about = {key: compared.about[key] for key in ("env", "plan", loop)}  # and not the settings of the other loops
+        about = {key: value for key, value in compared.about.items() if key == loop or key not in LOOPS}
         results[loop] = loops.train_seeds(cache, plan, f"{name} {loop}", about, make, compared.make_env(), metric)
     theirs, percent = results["theirs"], ("greedy",) if metric == "won" else ()
     rows: list[list[str] | str] = []
@@ -124,15 +126,16 @@ PAGE = Page(
 - MPE: {_MPE.num_envs} environments × {_MPE.num_steps} steps, layers of {_MPE.hidden}, {_MPE.num_epochs} epochs of
   {_MPE.num_minibatches} minibatches, RAdam at {_MPE.lr:g}, γ {_MPE.gamma:g}, λ {_MPE.td_lambda:g};
 - Overcooked: {_OVERCOOKED.num_envs} × {_OVERCOOKED.num_steps}, {_OVERCOOKED.num_epochs} epochs, RAdam at {_OVERCOOKED.lr:g},
-  γ {_OVERCOOKED.gamma:g}. These are the settings of `pqn_vdn_cnn_overcooked`; the algorithm is the recurrent one, where that
-  script has convolutions and shuffles single steps, so nobody has tuned this pair;
+  layers of {_OVERCOOKED.hidden}, γ {_OVERCOOKED.gamma:g}, λ {_OVERCOOKED.td_lambda:g}. These are the settings of
+  `pqn_vdn_cnn_overcooked`; the algorithm is the recurrent one, where that script has convolutions and shuffles single steps, so
+  nobody has tuned this pair;
 - SMAX: {_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, γ {_SMAX.gamma:g},
   λ {_SMAX.td_lambda:g}.
 
 At these settings ours differs in that it computes λ-returns once per rollout, and not again in every minibatch; that it trains on
 the last step of a rollout, too; that it bootstraps the value of a final observation (`limit="truncate"`), where the step limit is
-terminal to theirs; and in its initial weights, which are orthogonal, and small in the output layer. On Overcooked, besides, its
-shaped reward is the mean over agents, theirs the sum. On SMAX its sequences start with the rollout, not
+terminal to theirs, and to both on Overcooked; and in its initial weights, which are orthogonal, and small in the output layer. On
+Overcooked, besides, its shaped reward is the mean over agents, theirs the sum. On SMAX its sequences start with the rollout, not
 {_SMAX.memory_window} steps before; it normalises layers, and observations by running statistics, where theirs normalises batches;
 and its learning rate falls per update.""",
     sections=(

@@ -29,7 +29,8 @@ from marljax.envs.ride_dispatch import RideDispatch
 SEEDS = 5
 EPISODES = 20
 BATCH = 4  # episodes of one program: scores of every pair are large
-PRESETS = ("manhattan-1000", "manhattan-400", "manhattan-300")
+PLENTY, SCARCE = "manhattan-1000", ("manhattan-400", "manhattan-300")  # of vehicles
+PRESETS = (PLENTY, *SCARCE)
 ONE_STEP = "one-step reward"
 SEVEN = "seven prices"
 PRICE_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -45,14 +46,15 @@ PUBLISHED = {
 # Variants of the tuned values, and where they are trained
 LEARNED = {
     "OSPO": ("standard", PRESETS),
-    "looking ahead": ("ahead", ("manhattan-400", "manhattan-300")),
-    "GRPO": ("grpo", ("manhattan-1000",)),
-    "OSPO, the papers' choices": ("papers", ("manhattan-1000",)),
+    "looking ahead": ("ahead", SCARCE),
+    "GRPO": ("grpo", (PLENTY,)),
+    "OSPO, the papers' choices": ("papers", (PLENTY,)),
 }
 WEIGHTS = ("logit", "probability")
 # Values of afterstates: overrides, and where they are trained
+VALUED_PRESETS = (*SCARCE, "demo", PLENTY)
 VALUED = {
-    "marginal values": ((), (*PRESETS[1:], "demo", PRESETS[0])),
+    "marginal values": ((), VALUED_PRESETS),
     "own values": (("algo.learn_from=own",), ("demo", "manhattan-300")),
 }
 SMALL = ("env.preset=demo", "eval.episodes=32")  # the small city
@@ -178,7 +180,7 @@ def valued_result(cache: ResultCache, name: str, preset: str) -> Metrics | None:
 def valued_table(cache: ResultCache) -> str:
     """Values of afterstates, compared with the rules and with OSPO."""
     rows: list[list[str] | str] = []
-    for preset in (*PRESETS[1:], "demo", PRESETS[0]):
+    for preset in VALUED_PRESETS:
         results = {f"*{name}*": scripted_result(cache, preset, name) for name in (ONE_STEP, PRICED)}
         one_step = results[f"*{ONE_STEP}*"]
         results[f"*{SEVEN}*"] = prices_result(cache, preset)
@@ -271,7 +273,7 @@ VERDICT = """In per cent of what one-step matching earns on the same half hours,
   meanwhile. OSPO, for which only the step counts, earns {OSPO 400} % and {OSPO 300} %; its pickups are shorter than those of
   one-step matching, which keeps vehicles free. With rewards until the end and the right to decline it earns
   {looking ahead 400} % and {looking ahead 300} %: what a price per minute earns ({price 400} % and {price 300} %), which is one
-  number, found on eight half hours. Values of what is aboard earn {marginal values 400} % and {marginal values 300} %: what a
+  number, found on eight half hours. Learned vehicle values earn {marginal values 400} % and {marginal values 300} %: what a
   minute costs depends on who is aboard, how long the way still is, and when a seat will be free.
 
 So count what a fleet turns away. Where that is nothing, one step is enough, and a matching by the reward needs no learning.
@@ -285,7 +287,7 @@ def verdict(cache: ResultCache) -> str:
         one_step = scripted_result(cache, preset, ONE_STEP)
         results = {"price": scripted_result(cache, preset, PRICED)}
         results |= {name: variant_result(cache, name, preset, "logit") for name in LEARNED if preset in LEARNED[name][1]}
-        if preset in PRESETS[1:]:
+        if preset in SCARCE:
             results["marginal values"] = valued_result(cache, "marginal values", preset)
         for name, metrics in results.items():
             if one_step is None or metrics is None:
@@ -323,15 +325,18 @@ and waiting is an action. ±: 95 % t interval over seeds.""",
             {"learned": learned_table},
         ),
         Section(
-            "Values of what is aboard",
+            "Learned vehicle values",
             f"""`python algos/values.py env=ride_dispatch env.preset=<preset>`, {SEEDS} runs each (seeds 0–{SEEDS - 1}) of 144
 half hours, the best of four evaluations, on the same half hours. A network values a vehicle after the decision by its place, its
-passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by reward and what it
-changes in that value. *Marginal values* are learnt from rewards less the orders' prices in the matching's dual, *own values*
-(`algo.learn_from=own`) from whole rewards. In italics scripted policies: *seven prices* are those of the pickup, the longer way,
-the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search. ±: 95 % t
-interval, over seeds where learned.""",
+passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by the reward plus the
+change of that value. *Marginal values* are learnt from rewards less the orders' prices, which the matching's dual problem yields,
+so that a vehicle is credited with what the fleet would lose without it; *own values* (`algo.learn_from=own`) from whole rewards.
+In italics scripted policies: *seven prices* are those of the pickup, the detour of those aboard, the ride, the last seat, demand
+nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search. ±: 95 % t interval, over seeds where
+learned.""",
             {"values": valued_table},
+            """In the small city own values earn a little more than marginal ones: where all vehicles are busy, what one earns and
+what it adds differ little, and prices bring noise.""",
         ),
         Section(
             "A few orders for each vehicle",
@@ -348,8 +353,8 @@ at once. ±: 95 % t interval, over seeds where learned.""",
 the vehicles' rewards, or from their sum (`algo.reward_scale`), independent learners each from its own. {SEEDS} seeds; ±: 95 % t
 interval over seeds.""",
             {"fleets": fleets_table},
-            """Independent learners earn more at every size, and the more vehicles there are, the further QMIX is behind: from a
-seventh with four vehicles to a third with 32, rewards summed. The sum is a little better than the mean, and learns no more from
+            """Independent learners earn more at every size, and the more vehicles there are, the further QMIX is behind: from an
+eighth with four vehicles to a quarter with 32, rewards summed. The sum is a little better than the mean, and learns no more from
 larger fleets either. Where every agent has a reward of its own, learn from that (`algo.mixer=none`), and keep QMIX for rewards
 that only a team has. Difference rewards were not tried with it; the marginal values above are made of them.""",
         ),

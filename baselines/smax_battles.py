@@ -24,9 +24,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "pqn": (),
 }
 PUBLISHED_EACH = ("ippo", "mappo")  # with published figures of single battles
-# Battles won after 10 M steps in per cent, as published: Mava's recurrent IPPO and MAPPO, tuned for each battle, and the best of
-# JaxMARL's recurrent IPPO family with one setting (before corrections of 2024).
-MAVA: dict[str, tuple[int, int]] = {
+# Battles won after 10 M steps in per cent, as published: recurrent IPPO and MAPPO of Mava, tuned for each battle (2s3z: 1 M
+# steps), and the best of JaxMARL's recurrent IPPO family with one setting (before corrections of 2024).
+MAVA: dict[str, tuple[int, int]] = {  # IPPO, MAPPO
     "2s3z": (89, 94),
     "3s5z": (100, 97),
     "3s_vs_5z": (99, 93),
@@ -99,11 +99,13 @@ PAGE = Page(
     name="smax_battles",
     title="Every battle of `smax`: results",
     intro=f"""One setting per algorithm for all battles: IPPO and MAPPO with `tuned=gru`, QMIX with its tuned values
-(`configs/tuned/`, found on 3m and 2s3z) and `algo.output_scale=0.01`, PQN with its defaults. {STEPS:,} steps, a tenth of what is
-published, {SEEDS} seeds; greedy policies of the best evaluation on {EPISODES:,} frozen scenarios; ±: 95 % t interval over seeds.
-The published figures are not of the same length, settings and, before corrections of 2024, environment: they say what a battle
-allows. Battles of more than {SMALL} units are tables of their own (`python baselines/smax_battles.py ippo_large`), for an
-accelerator.""",
+(`configs/tuned/`, found on 3m and 2s3z) and `algo.output_scale=0.01`, PQN with its defaults, one of which was chosen on 3s5z.
+{STEPS:,} steps, a tenth of what is published, because two cores shall compute the page; {SEEDS} seeds; greedy policies of the
+best evaluation on {EPISODES:,} frozen scenarios; ±: 95 % t interval over seeds. The published figures say what a battle allows,
+and are not of the same length and environment (before corrections of 2024): those of Mava, another JAX library, are of settings
+tuned for each battle, and on 2s3z of 1 M steps; JaxMARL's of one setting; aggregates are from PQN's paper, where VDN has 0.63.
+Settings tuned for single battles stand on [`smax`'s page](smax.md). Battles of more than {SMALL} units are tables of their own
+(`python baselines/smax_battles.py ippo_large`), for an accelerator.""",
     sections=tuple(
         Section(
             title,

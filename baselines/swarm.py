@@ -194,7 +194,8 @@ the actions; half of the starts within 0.2 m of the goal; a critic of the state 
 the steps. Policies that observe the motors, or that start near the goal, hover about as soon as those that do not; a history of
 actions slows learning down, the more the longer it is, although it tells as much as the motors. Eight drones with one goal came
 near it sooner with 64 environments than with 256, in single runs that were not kept, but to hover they needed as long, so
-`tuned=standard` has kept 256.""",
+`tuned=standard` has kept 256. "Learning to Fly in Seconds" (Eschmann et al. 2024) hovers after 0.3 M steps of an off-policy
+learner, TD3; its curriculum of rewards was not tried.""",
         ),
         Section(
             "Learning among pillars",
@@ -204,8 +205,10 @@ attention over neighbours and pillars (else `algo.encoder=flat`, an MLP), and co
 Success of the greedy policy over training, the mean of four evaluations before each quarter, and the last policy on {EPISODES}
 frozen scenarios.""",
             {"pillars": pillars_table},
-            """With attention over neighbours and pillars two drones reach their goals three times as often as without. What
-replay adds is within the intervals.""",
+            """With attention over neighbours and pillars two drones reach their goals three times as often as without. With it
+replay makes learning faster: at half of the training they succeed twice as often. At the end the intervals overlap, and without
+attention replay adds nothing. The paper's eight drones among twice as many pillars succeed in 95 %, without replay in 88 % and
+without attention as well in 79 %, after 10⁹ steps. Larger teams and denser pillars were not trained.""",
         ),
     ),
 )

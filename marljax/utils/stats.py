@@ -67,6 +67,23 @@ def t_half_width(std: float, count: int) -> float:
     return float(special.stdtrit(count - 1, 0.5 + LEVEL / 2) * std / np.sqrt(count))
 
 
+def difference(ours: ArrayLike, theirs: ArrayLike) -> Estimate:
+    """The difference of the means of two independent samples with Welch's t interval; infinite if either is a single value."""
+    samples = [_finite(np.asarray(values, float).ravel()) for values in (ours, theirs)]
+    if not all(sample.size for sample in samples):
+        raise UserError("no values to compare; use at least one on either side")
+    gap = float(samples[0].mean() - samples[1].mean())
+    if min(sample.size for sample in samples) == 1:
+        return Estimate(gap, -np.inf, np.inf)
+    counts = np.array([sample.size for sample in samples])
+    variances = np.array([sample.var(ddof=1) for sample in samples]) / counts  # of the means
+    if not variances.any():
+        return Estimate(gap, gap, gap)
+    freedom = variances.sum() ** 2 / (variances**2 / (counts - 1)).sum()
+    half = float(special.stdtrit(freedom, 0.5 + LEVEL / 2) * np.sqrt(variances.sum()))
+    return Estimate(gap, gap - half, gap + half)
+
+
 def iqm(scores: ArrayLike) -> float:
     """The interquartile mean: the mean without the lowest and the highest quarter of all runs × tasks (Agarwal et al. 2021)."""
     return float(_iqm(_scores(scores)))

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu, norm, ttest_1samp
+from scipy.stats import mannwhitneyu, norm, ttest_1samp, ttest_ind
 
 from marljax.errors import UserError
 from marljax.utils import stats
@@ -28,6 +28,15 @@ def test_mean_has_students_interval():
     np.testing.assert_allclose(estimate, (OURS[:, 0].mean(), interval.low, interval.high))
     np.testing.assert_allclose(stats.mean([1.0, 2.0, 3.0]), (2.0, 2 - 4.3026527 / 3**0.5, 2 + 4.3026527 / 3**0.5), rtol=1e-6)
     assert stats.mean([5.0]) == (5.0, -np.inf, np.inf)
+
+
+def test_difference_has_welchs_interval():
+    ours, theirs = [1.0, 2.0, 4.0, 5.5], [0.5, 3.0, 1.5]
+    found = stats.difference(ours, theirs)
+    expected = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    np.testing.assert_allclose(found, (3.125 - 5.0 / 3.0, *expected))
+    assert stats.difference([2.0, 2.0], [1.0, 1.0]) == (1.0, 1.0, 1.0)
+    assert stats.difference([2.0], [1.0, 3.0]) == (0.0, -np.inf, np.inf)
 
 
 def test_iqm_leaves_out_both_outer_quarters():
