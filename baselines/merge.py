@@ -193,9 +193,9 @@ CAV drives with enough headway, instead of the published sum of terms; the large
 ahead*: the supervisor predicts 10 decisions instead of 5, and replaces no action by one that collides as well
 (`env.collision_room`), which the published one may.""",
             {"safer": safer_table},
-            """CAVs that may stop crash in fewer than 1 % of episodes under the supervisor and still return more than 60, which
-no policy of the published task did. The last column shows what it costs: fewer of those from the ramp have merged when the
-episode ends.
+            """CAVs that may stop crash in fewer than 1 % of episodes under the supervisor and still return more than 60, which no
+policy of the published task did: at the same cost of a crash those without brakes return as much and crash three times as often.
+The last column shows what it costs: fewer of those from the ramp have merged when the episode ends.
 
 Progress alone makes no safe driver: a crash takes back nothing of what a CAV has driven before. These policies crash in a third
 of the episodes, those of the larger batch in an eighth, and a supervisor that looks one second ahead comes too late for most of

@@ -367,7 +367,8 @@ QMIX learns from the sum of rewards, at a learning rate of 1e-3, by four gradien
 of 20,000 steps. Actions are sampled as at the end of training: Q-learners take one in twenty at random.""",
             {"algorithms": algorithms_table},
             """Tried as well, with one seed each in runs that were not kept: from the mean of rewards, at its default learning
-rate, QMIX learns to stay, and so does PQN with VDN, whose values diverge.""",
+rate, QMIX learns to stay, and so did PQN with VDN, whose values diverged; since they start near 0
+it was not tried again.""",
         ),
         Section(
             "All at their goals at once",

@@ -61,6 +61,7 @@ def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
         epsilon_end=theirs.eps_finish,
         epsilon_decay=theirs.eps_decay,
         hidden=(theirs.hidden,) * (theirs.num_layers + 1),
+        output_scale=1.0,
         normalize_observations=theirs.norm_inputs,
         gamma=theirs.gamma,
         td_lambda=theirs.td_lambda,
@@ -134,10 +135,10 @@ PAGE = Page(
 
 At these settings ours differs in that it computes λ-returns once per rollout, and not again in every minibatch; that it trains on
 the last step of a rollout, too; that it bootstraps the value of a final observation (`limit="truncate"`), where the step limit is
-terminal to theirs, and to both on Overcooked; and in its initial weights, which are orthogonal, and small in the output layer. On
-Overcooked, besides, its shaped reward is the mean over agents, theirs the sum. On SMAX its sequences start with the rollout, not
-{_SMAX.memory_window} steps before; it normalises layers, and observations by running statistics, where theirs normalises batches;
-and its learning rate falls per update.""",
+terminal to theirs, and to both on Overcooked; and in its initial weights, which are orthogonal. On Overcooked, besides, its
+shaped reward is the mean over agents, theirs the sum. On SMAX its sequences start with the rollout, not {_SMAX.memory_window}
+steps before; it normalises layers, and observations by running statistics, where theirs normalises batches; and its learning rate
+falls per update.""",
     sections=(
         Section(
             "Returns",
