@@ -370,7 +370,9 @@ that only a team has. Difference rewards were not tried with it; the marginal va
 - **Which agents are compared**: leaving out those that wait (*waiting ignored*) makes runs unsteady; to forbid waiting, to
   compare it, or to learn it makes no difference to rewards of one step.
 - **Looking ahead** pays where vehicles are scarce, and with waiting as an action most.
-- **The scorer**: an MLP of every pair learns what a product of two embeddings does not (*two towers*).
+- **The scorer**: an MLP of every pair learns what a product of two embeddings does not (*two towers*). Attention among
+  vehicles and orders before it, as in Triple-BERT, gained nothing in single runs that were not kept: looking ahead 925 with a
+  layer of width 16 and 821 with one of 64, where the same learner without had 969.
 - **Staying near the best snapshot** holds policies back: a snapshot that is best by chance early on remains the model.
 - Baseline, group, equity penalty and entropy bonus matter little. GRPO's logits are worse than its probabilities.""",
             {"matters": change_table},
