@@ -167,7 +167,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     network: Any = nn.Actor(nn.num_outputs(env.action_space), sizes)
     if env.items:
         network = nn.TwoTowers(sizes, config.embedding) if config.scorer == "two_tower" else nn.PairScorer(sizes)
-    if config.attention_layers:
+    if env.items and config.attention_layers:
         attention = config.attention_layers, config.embedding, config.attention_heads, config.activation, config.network_dtype
         network = nn.AttentionScorer(network, *attention)
 

@@ -95,6 +95,7 @@ def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     compared, metric = comparison(name, plan), PROBLEMS[name].metric
     results: dict[str, Metrics | None] = {}
     for loop, make in compared.loops.items():
+        # Not the settings of the other loops
         about = {key: value for key, value in compared.about.items() if key == loop or key not in LOOPS}
         results[loop] = loops.train_seeds(cache, plan, f"{name} {loop}", about, make, compared.make_env(), metric)
     theirs, percent = results["theirs"], ("greedy",) if metric == "won" else ()

@@ -336,7 +336,7 @@ nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy
 learned.""",
             {"values": valued_table},
             """In the small city own values earn a little more than marginal ones: where all vehicles are busy, what one earns and
-what it adds differ little, and prices bring noise.""",
+what it adds differ little.""",
         ),
         Section(
             "A few orders for each vehicle",

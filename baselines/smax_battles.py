@@ -23,18 +23,29 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "qmix": ("algo.output_scale=0.01",),
     "pqn": (),
 }
-PUBLISHED_EACH = ("ippo", "mappo")  # with published figures of single battles
 # Battles won after 10 M steps in per cent, as published: recurrent IPPO and MAPPO of Mava, tuned for each battle (2s3z: 1 M
 # steps), and the best of JaxMARL's recurrent IPPO family with one setting (before corrections of 2024).
-MAVA: dict[str, tuple[int, int]] = {  # IPPO, MAPPO
-    "2s3z": (89, 94),
-    "3s5z": (100, 97),
-    "3s_vs_5z": (99, 93),
-    "6h_vs_8z": (99, 100),
-    "3s5z_vs_3s6z": (70, 76),
-    "5m_vs_6m": (5, 9),
-    "10m_vs_11m": (31, 67),
-    "27m_vs_30m": (32, 79),
+MAVA: dict[str, dict[str, int]] = {
+    "ippo": {
+        "2s3z": 89,
+        "3s5z": 100,
+        "3s_vs_5z": 99,
+        "6h_vs_8z": 99,
+        "3s5z_vs_3s6z": 70,
+        "5m_vs_6m": 5,
+        "10m_vs_11m": 31,
+        "27m_vs_30m": 32,
+    },
+    "mappo": {
+        "2s3z": 94,
+        "3s5z": 97,
+        "3s_vs_5z": 93,
+        "6h_vs_8z": 100,
+        "3s5z_vs_3s6z": 76,
+        "5m_vs_6m": 9,
+        "10m_vs_11m": 67,
+        "27m_vs_30m": 79,
+    },
 }
 JAXMARL: dict[str, int] = {
     "2s3z": 99,
@@ -63,15 +74,14 @@ def battles_table(algo: str, large: bool, cache: ResultCache) -> str:
     rows: list[list[str] | str] = []
     won: list[Sequence[float]] = []
     header = [algo, f"won after {STEPS / 1e6:g} M steps, %"]
-    header += ["Mava's at 10 M", "JaxMARL's IPPO at 10 M"] if algo in PUBLISHED_EACH else []
+    header += ["Mava's at 10 M", "JaxMARL's IPPO at 10 M"] if algo in MAVA else []
     for battle in sorted((battle for battle, count in UNITS.items() if (count > SMALL) == large), key=UNITS.__getitem__):
         if (metrics := battle_result(cache, algo, battle)) is None:
             rows.append(battle)
             continue
         row = [battle, mean_interval(metrics["won"], 1, 100.0)]
-        if algo in PUBLISHED_EACH:
-            mava = str(MAVA[battle][PUBLISHED_EACH.index(algo)]) if battle in MAVA else "–"
-            row += [mava, str(JAXMARL.get(battle, "–"))]
+        if algo in MAVA:
+            row += [str(published.get(battle, "–")) for published in (MAVA[algo], JAXMARL)]
         rows.append(row)
         won.append(metrics["won"]["mean"])
     return partial_table(header, rows, over_battles(algo, won))

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -161,6 +162,14 @@ def test_attention_needs_every_agent_and_heads_of_equal_width():
         ospo.Config(attention_layers=1)
     with pytest.raises(marljax.UserError, match=r"embedding.*attention_heads"):
         ospo.Config(attention_layers=1, samples=0, attention_heads=3)
+
+
+def test_attention_among_items_changes_nothing_where_there_are_none():
+    configs = [ospo.Config(**SMALL, samples=0, normalize="buffer", attention_layers=layers) for layers in (0, 1)]
+    with_none, with_one = (
+        on_one_device(functools.partial(ospo.init, probes.Probe(), probes.ProbeParams(), config), KEY) for config in configs
+    )
+    chex.assert_trees_all_equal(with_none.learner.params, with_one.learner.params)
 
 
 def test_minibatches_hold_every_row_once():
