@@ -1,15 +1,14 @@
 """Settings of all tests."""
 
 import atexit
-import itertools
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from importlib.metadata import version
 
 import pytest
+from programs import free_if_many
 
 # The tests compile far more than they compute: without LLVM's optimiser and with XLA's older code generator they take a third of
 # the time. An unknown flag ends the process, so the second one goes only to the releases that it was tried with. Flags that are
@@ -37,17 +36,11 @@ def cache_folder(tmp_path_factory):
         yield
 
 
-FINISHED = itertools.count(1)  # files of tests, by this worker
-FILES_AT_ONCE = 8
-
-
 @pytest.fixture(scope="module", autouse=True)
 def free_programs():
-    """Frees compiled programs every few files. Each takes memory maps, of which Linux gives a process 65,530; a worker that kept
-    all programs came to 40,000 in six minutes, and JAX crashes where there are none left."""
+    """Frees compiled programs between files of tests where there are many."""
     yield
-    if next(FINISHED) % FILES_AT_ONCE == 0 and "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
+    free_if_many()
 
 
 @pytest.fixture(params=["cpu", "accelerator"])

@@ -207,20 +207,25 @@ def compared(ours: Metrics, theirs: Metrics, percent: Sequence[str] = ()) -> tup
     for kind in KINDS:
         scale, unit = (100.0, " %") if kind in percent else (1.0, "")
         cells += [f"{mean_interval(metrics[kind], scale=scale)}{unit}" for metrics in (ours, theirs)]
-        cells.append(difference(ours[kind], theirs[kind], scale))
-        lower += [kind] if stats.difference(ours[kind]["mean"], theirs[kind]["mean"]).high < 0 else []
+        gap = difference(ours[kind], theirs[kind], scale)
+        cells.append(signed(gap))
+        lower += [kind] if gap.high < 0 else []
     return cells, lower
 
 
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], scale: float = 1.0) -> str:
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any], scale: float = 1.0) -> stats.Estimate:
     """Difference of the means over seeds with Welch's 95 % t interval: seeds of different loops have nothing in common."""
-    gap = stats.difference(*(np.multiply(scale, metrics["mean"]) for metrics in (ours, theirs)))
+    return stats.difference(*(np.multiply(scale, metrics["mean"]) for metrics in (ours, theirs)))
+
+
+def signed(gap: stats.Estimate) -> str:
+    """A difference with its interval."""
     return f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
 
 
 def difference_line(title: str, ours: Metrics, theirs: Metrics) -> str:
     """``difference`` of both kinds of returns."""
-    training, greedy = (difference(ours[kind], theirs[kind]) for kind in KINDS)
+    training, greedy = (signed(difference(ours[kind], theirs[kind])) for kind in KINDS)
     return f"{title}: {training} at the end of training, {greedy} greedy."
 
 

@@ -123,7 +123,7 @@ def small(command):
 
 @pytest.fixture(scope="module")
 def process():
-    """A process with virtual devices, which imports once and keeps what it compiles."""
+    """A process with virtual devices, which imports and compiles once for many examples."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_NUM_CPU_DEVICES", DEVICES)
         patch.setenv("WANDB_MODE", "offline")

@@ -1,4 +1,4 @@
-"""Runs what the documentation prints, in a process that keeps its imports and compiled programs from one example to the next."""
+"""Runs what the documentation prints, in a process that keeps its imports and, while they are few, its compiled programs."""
 
 import contextlib
 import importlib
@@ -8,6 +8,8 @@ import runpy
 import sys
 from pathlib import Path
 from unittest import mock
+
+from programs import free_if_many
 
 from marljax.core.environment import ScriptedPolicy
 from marljax.reporting import episodes, report
@@ -29,6 +31,7 @@ def quick(evaluate=True):
         if not evaluate:
             patches.enter_context(mock.patch.object(report, "finish", return_value=None))
         yield
+    free_if_many()
 
 
 def run_command(command, folder, evaluate=True):

@@ -44,7 +44,7 @@ def test_both_ppo_loops_run_at_the_same_settings(module, sizes):
 
 def test_a_difference_has_welchs_interval_over_seeds():
     gap = stats.difference([4.0, 8.0, 12.0], [2.0, 4.0, 6.0])
-    line = loops.difference({"mean": [2.0, 4.0, 6.0]}, {"mean": [1.0, 2.0, 3.0]}, scale=2.0)
+    line = loops.signed(loops.difference({"mean": [2.0, 4.0, 6.0]}, {"mean": [1.0, 2.0, 3.0]}, scale=2.0))
     assert line == f"{gap.value:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]"
 
 
