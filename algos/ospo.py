@@ -62,12 +62,12 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(31, low=1, help="steps of every environment per update; whole episodes take one step more")
-    samples: int = static(256, low=0, help="actions per step and environment in the loss, at random; 0: all")
+    samples: int = static(256, low=0, help="actions per step and environment in the loss, at random; 0: all, as with attention")
     # Policy
     scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"), help="of items: product of embeddings, MLP of pairs")
     hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the hidden layers")
     embedding: int = static(64, low=1, help="width of the two towers' outputs, and of the attention")
-    attention_layers: int = static(0, low=0, help="in which agents and items attend to one another; needs samples=0")
+    attention_layers: int = static(0, low=0, help="in which agents and items attend to one another, before pairs are scored")
     attention_heads: int = static(4, low=1, help="of each such layer")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of the hidden layers")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
@@ -91,7 +91,7 @@ class Config(RolloutConfig):
     adam_eps: float = traced(1e-5, low=0.0, help="added to the root of the second moment")
     max_grad_norm: float = traced(0.5, low=0.0, help="global norm to which gradients are clipped")
     clip_low: float = traced(0.2, low=0.0, high=1.0, help="how far a probability ratio may fall below 1")
-    clip_high: float = traced(0.28, low=0.0, help="how far it may rise above 1")
+    clip_high: float = traced(0.28, low=0.0, help="how far a probability ratio may rise above 1")
     entropy_coef: float = traced(0.01, low=0.0, help="weight of the entropy bonus")
     stay_near_best: bool = static(False, help="penalise leaving the best policy so far, once an update is no improvement")
     kl_coef: float = traced(0.5, low=0.0, high=MAX_KL_COEF, help="initial weight of that penalty")
@@ -101,8 +101,6 @@ class Config(RolloutConfig):
         super().__post_init__()
         if self.attention_layers:
             divide(self.embedding, self.attention_heads, "units (embedding)", "heads (attention_heads)")
-            if self.samples:
-                raise UserError(f"with attention_layers every agent is in the loss, and samples={self.samples}; set samples=0")
 
 
 class Params(NamedTuple):
@@ -123,11 +121,11 @@ class OptState(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs of the policy. Leading [T, E]; T = 1 in a rollout. Without items ``items`` and ``open`` are ()."""
+    """Inputs of the policy. Leading [T, E]; T = 1 in a rollout. Without items ``items`` and ``opened`` are ()."""
 
     own: jax.Array  # [T, E, A, O]
     items: Any  # [T, E, M, F]
-    open: Any  # [T, E, M] bool
+    opened: Any  # [T, E, M] bool: may be taken
     mask: jax.Array  # [T, E, A, n] available actions; with items [T, E, A, 1]: the agent may take one
 
 
@@ -177,7 +175,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
             own, items = params.own_stats.normalize(own), params.item_stats.normalize(items) if env.items else ()
         if not env.items:
             return (), own, (), ()  # an ``Actor`` takes carry, observations, first and alive
-        return (own, items, inputs.mask[..., 0], inputs.open) if config.attention_layers else (own, items)
+        return (own, items, inputs.mask[..., 0], inputs.opened) if config.attention_layers else (own, items)
 
     def init(key: jax.Array, inputs: Inputs) -> Params:
         sizes = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
@@ -192,7 +190,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return nn.distribution(env.action_space, outputs[1], mask)
 
     def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
-        item_stats = params.item_stats.updated(inputs.items, inputs.open) if env.items else params.item_stats
+        item_stats = params.item_stats.updated(inputs.items, inputs.opened) if env.items else params.item_stats
         return params._replace(own_stats=params.own_stats.updated(inputs.own, mask), item_stats=item_stats)
 
     return Networks(init, policy, update_stats)
@@ -244,7 +242,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     advantage, informative = estimate_advantages(config, steps, rollout.in_group)
     advantage -= config.equity_coef * equity_penalty(steps.reward, rollout.returns, rollout.present)
     batch = Batch(rollout.inputs, rollout.sample, rollout.log_prob, rollout.in_loss & informative, advantage)
-    batch = subsample_agents(config, batch, collectives.fold_data(key_agents))
+    batch = subsample_agents(env, config, batch, collectives.fold_data(key_agents))
     opt_state = track_best(config, params, learner.opt_state, steps)
 
     # 3. Optimise.
@@ -383,10 +381,10 @@ def equity_penalty(reward: jax.Array, returns: jax.Array, present: jax.Array) ->
     return spread(returns + reward) - spread(returns)
 
 
-def subsample_agents(config: Config, batch: Batch, key: jax.Array) -> Batch:
-    """A random choice of the agents in the loss, at most ``samples`` per step and environment."""
-    count = batch.mask.shape[-1]
-    if not 0 < config.samples < count:
+def subsample_agents(env: Environment, config: Config, batch: Batch, key: jax.Array) -> Batch:
+    """A random choice of the agents in the loss, at most ``samples`` per step and environment; all that attend to one another."""
+    count, attending = batch.mask.shape[-1], bool(env.items and config.attention_layers)
+    if attending or not 0 < config.samples < count:
         return batch
     chance = jnp.where(batch.mask, flat(jax.random.uniform, key, batch.mask.shape), -1.0)
     chosen = jax.lax.top_k(chance, config.samples)[1]
@@ -412,7 +410,7 @@ def available_actions(env: Environment, config: Config, inputs: Inputs) -> jax.A
     """Mask [T, E, A, n]; with items the last action is to wait."""
     if not env.items:
         return inputs.mask
-    takes = inputs.mask & inputs.open[..., None, :]
+    takes = inputs.mask & inputs.opened[..., None, :]
     waits = ~jnp.any(takes, axis=-1, keepdims=True) if config.waiting == "never" else jnp.ones_like(inputs.mask)
     return jnp.concatenate([takes, waits], axis=-1)
 

@@ -59,14 +59,14 @@ class Config(RolloutConfig):
     stagger: bool = static(False, help="truncate first episodes at random, so that fixed-length episodes are out of phase")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
     epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
-    epsilon_decay: float = traced(0.5, low=0.0, high=1.0, help="share of the training over which it falls")
+    epsilon_decay: float = traced(0.5, low=0.0, high=1.0, help="share of the training over which random actions become fewer")
     # Networks
     core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the agents' hidden layers")
     layer_norm: bool = static(True, help="normalise dense hidden layers before their activation")
     # Values start near 0, so that the first targets are rewards. The sum of a team's large random maxima would be bootstrapped
     # on, and stay in the standard deviation of returns long after it is unlearnt.
-    output_scale: float = static(0.01, low=0.0, help="of the output layer's initial weights")
+    output_scale: float = static(0.01, low=0.0, help="of the output layer's initial weights; small: values start near 0")
     activation: str = static("relu", choices=tuple(nn.ACTIVATIONS), help="of all hidden layers but the mixing network's")
     network_dtype: str = static("float32", choices=nn.DTYPES, help="of hidden layers; parameters and outputs are float32")
     share_parameters: bool = static(True, help="one network for all agents; false: each has its own")
@@ -83,7 +83,7 @@ class Config(RolloutConfig):
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
     normalize_values: bool = static(True, help="networks predict returns standardised by running mean and standard deviation")
-    value_horizon: int = static(0, low=0, help="updates that these two cover; 0: all")
+    value_horizon: int = static(0, low=0, help="updates that this mean and deviation cover; 0: all")
     # Gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(16, low=1, help="gradient steps per pass")
@@ -276,7 +276,8 @@ def team_rewards(config: Config, rollout: Transition, steps: Step) -> tuple[Step
     alive, reward, mask = rollout.inputs.alive, steps.reward * config.reward_scale, ~rollout.last[..., None]
     if config.mixer == "none":
         return steps._replace(reward=reward), mask & alive
-    return steps._replace(reward=jnp.mean(reward * alive, -1, keepdims=True), alive=jnp.ones_like(mask)), mask
+    team = steps._replace(reward=jnp.mean(reward * alive, -1, keepdims=True), alive=jnp.ones_like(mask))
+    return team, mask & jnp.any(alive, -1, keepdims=True)
 
 
 def split_minibatches(config: Config, batch: Batch, carry: Any, key: jax.Array) -> tuple[Batch, Any]:
@@ -349,12 +350,13 @@ def explain(
 ) -> dict[str, jax.Array]:
     """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions.
 
-    With a mixer they are contributions to the team's standardised value, without one they are in units of the reward.
+    With a mixer they are contributions to the team's value, in the scale of the networks; without one they are in units of the
+    reward.
     """
     del env_params, env_state
     inputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(Inputs.of)(timestep))
     carry = initial_carry(env, config, timestep.first.shape[1])
     _, values = make_networks(env, config).action_values(params, inputs, carry)
-    if config.normalize_values and without_single_mixer(env, config).mixer == "none":
-        values = params.value_stats.denormalize(values)
+    if without_single_mixer(env, config).mixer == "none":
+        values = (params.value_stats.denormalize(values) if config.normalize_values else values) / config.reward_scale
     return {"action_value": jnp.where(inputs.action_mask, values, jnp.nan)}

@@ -63,7 +63,7 @@ class Config(RolloutConfig):
     rollout_length: int = static(32, low=1, help="steps of every environment per update, and of a replayed rollout")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
     epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
-    epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training over which it falls")
+    epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training over which random actions become fewer")
     # Replay buffer
     buffer_size: int = static(100_000, low=1, help="capacity in environment steps, rounded down to whole rollouts")
     # Policies act on inputs of this type, too; values are clipped to its range.
@@ -281,7 +281,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     replay = add_to_replay(config, learner.opt_state, carry.replay, rollout)
     opt_state = learner.opt_state._replace(insert_index=replay.current_index, is_full=replay.is_full)
 
-    # 3. Learn, once the buffer holds ``learning_starts`` steps.
+    # 3. Learn, once ``learning_starts`` steps are collected.
     learner = learner.replace(key=key_next, opt_state=opt_state)
     filled = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
 
@@ -412,12 +412,17 @@ def act(
 def explain(
     env: Environment, config: Config, params: Params, env_params: EnvParams, env_state: Any, timestep: TimeStep
 ) -> dict[str, jax.Array]:
-    """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions."""
+    """``action_value`` [T, E, A, n] of episodes [T, E] that start at their first timestep; NaN for unavailable actions.
+
+    With a mixer they are what it mixes; without one they are in units of the reward.
+    """
     del env_params, env_state
     inputs = jax.tree.map(lambda x: x[:, 0], jax.vmap(Inputs.of)(timestep))
     inputs = inputs._replace(obs=to_buffer_dtype(config, inputs.obs))
     carry = initial_carry(env, config, timestep.first.shape[1])
     _, values = make_networks(env, config).action_values(params, {"agent": params.agent}, inputs, carry)
+    if without_single_mixer(env, config).mixer == "none":
+        values = values / config.reward_scale
     return {"action_value": jnp.where(inputs.action_mask, values, jnp.nan)}
 
 

@@ -100,7 +100,7 @@ class Transition(NamedTuple):
     present: jax.Array  # [T, E, A] bool: alive in a running episode
     took: jax.Array  # [T, E, A] bool: an item
     reward: jax.Array  # [T, E, A] of the action
-    price: jax.Array  # [T, E, A] of the item, 0 for waiting
+    price: jax.Array  # [T, E, A] of the item, 0 for waiting and unless learn_from=marginal
     value: jax.Array  # [T, E, A] of the afterstate under the parameters of the rollout
 
 
@@ -199,9 +199,10 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     learner = Learner(new_params, opt_state, learner.updates + 1, key_next, learner.env_params)
     advantage = samples.target - rollout.value[:-1]
     metrics |= value_metrics(samples.target, advantage, samples.mask, steps.reward)
-    took = rollout.took & rollout.present
-    for name, value in (("price", rollout.price), ("priced", (rollout.price > 0).astype(rollout.price.dtype))):
-        metrics[name] = collectives.mean(collectives.masked_mean(value, took))
+    if config.learn_from == "marginal":
+        took = rollout.took & rollout.present
+        for name, value in (("price", rollout.price), ("priced", (rollout.price > 0).astype(rollout.price.dtype))):
+            metrics[name] = collectives.mean(collectives.masked_mean(value, took))
     return TrainState(learner, actors.replace(carry=PersistentState(buffer))), metrics | episodes
 
 
@@ -218,7 +219,9 @@ def choose(
     if key is not None:
         weights += config.noise * flat(jax.random.normal, key, weights.shape)
     action = match(weights, mask, 0.0, config.matching)
-    price = jnp.append(prices(weights, mask, action), 0.0)[action]
+    price = jnp.zeros(action.shape, weights.dtype)
+    if config.learn_from == "marginal":  # also of the noise, so exact only without
+        price = jnp.append(prices(weights, mask, action), 0.0)[action]
 
     def chosen(by_action: jax.Array) -> jax.Array:
         return jnp.take_along_axis(by_action, action.reshape(-1, *[1] * (by_action.ndim - 1)), axis=1)[:, 0]

@@ -136,7 +136,9 @@ PAGE = Page(
 
 At these settings ours differs in that it computes λ-returns once per rollout, and not again in every minibatch; that it trains on
 the last step of a rollout, too; that it bootstraps the value of a final observation (`limit="truncate"`), where the step limit is
-terminal to theirs, and to both on Overcooked; and in its initial weights, which are orthogonal. On Overcooked, besides, its
+terminal to theirs, and to both on Overcooked; in its initial weights, which are orthogonal; and in the first observations of
+episodes, which are zero in all of their rollouts but the first, where JaxMARL's wrapper blanks what agents observe after their
+end, while greedy policies are judged on real ones. So no difference below is due to one thing alone. On Overcooked, besides, its
 shaped reward is the mean over agents, theirs the sum. On SMAX its sequences start with the rollout, not {_SMAX.memory_window}
 steps before; it normalises layers, and observations by running statistics, where theirs normalises batches; and its learning rate
 falls per update.""",

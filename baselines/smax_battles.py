@@ -84,16 +84,16 @@ def battles_table(algo: str, large: bool, cache: ResultCache) -> str:
             row += [str(published.get(battle, "–")) for published in (MAVA[algo], JAXMARL)]
         rows.append(row)
         won.append(metrics["won"]["mean"])
-    return partial_table(header, rows, over_battles(algo, won))
+    return partial_table(header, rows, over_battles(won, AGGREGATE.get(algo) if len(won) == len(rows) else None))
 
 
-def over_battles(algo: str, won: Sequence[Sequence[float]]) -> str:
-    """The interquartile mean of rates [battles, seeds], with a stratified bootstrap interval."""
+def over_battles(won: Sequence[Sequence[float]], published: float | None) -> str:
+    """The interquartile mean of rates [battles, seeds], with a stratified bootstrap interval, and the published one."""
     if not won:
         return ""
     found = stats.iqm_interval(np.transpose(won), np.random.default_rng(0))
-    published = f"; published, all battles after 10 M steps: {AGGREGATE[algo]:g}" if algo in AGGREGATE else ""
-    return f"Interquartile mean over these {len(won)} battles: {found.value:.2f} [{found.low:.2f}, {found.high:.2f}]{published}."
+    text = f"Interquartile mean over these {len(won)} battles: {found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{text}; published, all battles after 10 M steps: {published:g}." if published else f"{text}."
 
 
 TABLES: Mapping[str, str] = {"ippo": "IPPO", "mappo": "MAPPO", "qmix": "QMIX", "pqn": "PQN with VDN"}

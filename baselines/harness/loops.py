@@ -26,8 +26,8 @@ from marljax.utils import stats
 KINDS = {"training": "end of training", "greedy": "greedy"}  # of the returns
 POINTS = 50  # of a learning curve
 STEADINESS_TEXT = f"""Learning curves in {POINTS} parts: means over seeds of the best part, of the lowest in the second half of
-training, and of the last. *Kept*: of the best part's gain over random actions, the share that is left in the lowest part of the
-second half, for the seed with the smallest."""
+training, and of the last. *Kept*: of the gain over random actions of the best part so far, the smallest share that is left in a
+part of the second half, for the seed with the smallest."""
 STEADINESS_COLUMNS = ("best", "lowest of the last half", "end", "kept by the worst seed")
 COMPARED_COLUMNS = tuple(f"{column}, {kind}" for kind in KINDS.values() for column in ("ours", "theirs", "ours − theirs"))
 RETURN_COLUMNS: Columns = {"return, end of training": interval("training"), "return, greedy": interval("greedy")}
@@ -185,12 +185,13 @@ def curve(episodes: np.ndarray, total: np.ndarray, points: int = POINTS) -> np.n
 
 def steadiness(curves: list[list[float]], random: float) -> list[str]:
     """Of learning curves [S, points]: means over seeds of the best point, of the lowest in the last half, and of the end; and of
-    the gain over random actions at best, the smallest share over seeds that was left at the lowest point of the last half."""
+    the gain over random actions at best so far, the smallest share over seeds that is left at a point of the last half."""
     values = np.asarray(curves)
-    best, end = np.nanmax(values, axis=1), values[:, -1]
-    lowest = np.nanmin(values[:, values.shape[1] // 2 :], axis=1)
-    gain = best - random
-    kept = "nothing gained" if (gain <= 0).any() else f"{((lowest - random) / gain).min():.0%}"
+    half = values.shape[1] // 2
+    so_far = np.fmax.accumulate(values, axis=1)
+    best, lowest, end = so_far[:, -1], np.nanmin(values[:, half:], axis=1), values[:, -1]
+    gain, left = so_far[:, half:] - random, values[:, half:] - random
+    kept = "nothing gained by half" if (gain <= 0).any() else f"{np.nanmin(left / gain):.0%}"
     places = 1 if np.abs(best).max() > 10 else 2
     return [*(f"{column.mean():.{places}f}" for column in (best, lowest, end)), kept]
 

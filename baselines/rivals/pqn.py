@@ -5,8 +5,9 @@ On Overcooked it takes the settings of JaxMARL's script for that game, ``pqn_vdn
 
 Unlike ``algos/pqn.py``, λ-returns are computed again in every minibatch and not for the last step of a rollout; sequences begin
 ``memory_window`` steps before the rollout, from the recurrent state of then; environments reset within the step that ends an
-episode, so the time limit is terminal; a team's reward is the sum over its agents, or the first one's on SMAX, where all earn
-the team's; initial weights are flax's; observations are dictionaries by agent.
+episode, so the time limit is terminal; JaxMARL's ``CTRolloutManager`` zeroes the observations, ids included, of agents that are
+done, so also the first ones after a reset; a team's reward is the sum over its agents, or the first one's on SMAX and Overcooked,
+where all earn the team's, and the sum of shaped rewards; initial weights are flax's; observations are dictionaries by agent.
 
 Axis letters: T time, E environments, B environments of a minibatch, A agents, O observation, H hidden, n actions.
 """
@@ -175,7 +176,7 @@ def rollout(
     length: int,
 ) -> tuple[tuple, Transition, dict[str, jax.Array]]:
     """Steps of all environments with ε-greedy actions, and JaxMARL's log of them; ``shaping`` weighs the shaped reward."""
-    # E environments with agent ids in their observations, and the sum over agents as the team's reward
+    # E environments with agent ids in their observations, and the team's reward as ``__all__``
     manager, agents = CTRolloutManager(env, batch_size=config.num_envs), env.agents
 
     def step(scanned: tuple, key: jax.Array) -> tuple:

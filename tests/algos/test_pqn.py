@@ -112,6 +112,7 @@ def test_targets_are_the_papers_lambda_returns(mixer):
     steps, rows, agents, td_lambda = 7, 5, 3, 0.6
     config, rng = pqn.Config(mixer=mixer, reward_scale=2.0), np.random.default_rng(0)
     alive = rng.random((steps + 1, rows, agents)) < 0.8
+    alive[3, 2] = False
     terminated, truncated, last = rng.random((3, steps, rows)) < 0.2
     reward = rng.normal(size=(steps, rows, agents)) * alive[:-1]
     value = rng.normal(size=(steps + 1, rows, agents if mixer == "none" else 1))
@@ -122,9 +123,8 @@ def test_targets_are_the_papers_lambda_returns(mixer):
     earned, lives = 2.0 * reward, alive[1:]
     if mixer == "vdn":
         earned, lives = earned.sum(-1, keepdims=True) / agents, np.ones((steps, rows, 1), bool)
-    np.testing.assert_array_equal(
-        mask, np.broadcast_to(~last[..., None] & (alive[:-1] if mixer == "none" else True), lives.shape)
-    )
+    present = alive[:-1] if mixer == "none" else alive[:-1].any(-1, keepdims=True)
+    np.testing.assert_array_equal(mask, ~last[..., None] & present)
     expected = np.zeros(earned.shape)
     for t, row, agent in reversed(list(np.ndindex(*earned.shape))):
         ahead = value[t + 1, row, agent]
@@ -147,6 +147,29 @@ def test_one_agent_is_mixed_with_nobody():
     configs = [pqn.Config(**SMALL, mixer=mixer, total_steps=200) for mixer in ("vdn", "none")]
     mixed, alone = (jax.jit(make_train(pqn, probes.Drift(), config))(KEY) for config in configs)
     chex.assert_trees_all_equal(mixed.state.learner.params, alone.state.learner.params)
+
+
+def test_greedy_actions_do_not_depend_on_the_key():
+    config = pqn.Config(**SMALL, core="mlp", epsilon_end=0.5)
+    state = on_one_device(lambda key: pqn.init(Corridor(), Corridor().default_params, config, key), KEY)
+    timestep = jax.tree.map(lambda leaf: leaf[0], state.actors.timestep)
+    act = functools.partial(pqn.act, Corridor(), config, state.learner.params, timestep, ())
+    greedy, explored = (jax.vmap(lambda key, greedy=greedy: act(key, greedy)[0])(jax.random.split(KEY, 50)) for greedy in (1, 0))
+    assert (greedy == greedy[0]).all()
+    assert (explored == greedy[0]).mean() < 1
+
+
+def test_the_first_rollout_only_initialises_the_statistics_of_observations():
+    config = pqn.Config(**SMALL, normalize_observations=True, total_steps=40)
+    trainer = Trainer(pqn, Corridor(), config, mesh.make_mesh())
+    replicas, params = trainer.init(jax.random.split(KEY, 1), Corridor().default_params), []
+    for _ in range(3):
+        params.append(jax.device_get(replicas.state.learner.params))
+        replicas, _ = trainer.run(replicas, 1)
+    fresh, first, second = params
+    chex.assert_trees_all_equal(first.agent, fresh.agent)
+    assert not np.allclose(first.obs_stats.mean, fresh.obs_stats.mean)
+    assert not all(np.array_equal(*leaves) for leaves in zip(*map(jax.tree.leaves, (second.agent, first.agent)), strict=True))
 
 
 @pytest.mark.parametrize(

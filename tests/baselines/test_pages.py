@@ -66,6 +66,28 @@ def test_a_page_has_a_row_for_every_scripted_policy(tmp_path, monkeypatch):
     assert "| coverage: nearest landmark | 1.50 ± 0.95 | 50.0 ± 127.1 | 1.50 ± 0.95 | 50.0 ± 127.1 | 0.0 ± 0.0 | – |" in text
 
 
+def test_battles_stand_by_size_beside_the_published_figures(monkeypatch):
+    """The published aggregate, of all battles, only where none of ours is missing."""
+    found = {"3m": 0.9, "2s3z": 0.8, "5m_vs_6m": 0.1, "8m": 0.6}
+
+    def won(cache, algo, battle):
+        return {"won": {"mean": [found[battle]] * 5, "std": [0.0] * 5, "count": 9}} if battle in found else None
+
+    monkeypatch.setattr(smax_battles, "battle_result", won)
+    rows, mean, missing = smax_battles.battles_table("ippo", False, None).split("\n\n")
+    assert rows.splitlines()[2:] == [
+        "| 3m | 90.0 ± 0.0 | – | – |",
+        "| 2s3z | 80.0 ± 0.0 | 89 | 99 |",
+        "| 5m_vs_6m | 10.0 ± 0.0 | 5 | 20 |",
+        "| 8m | 60.0 ± 0.0 | – | – |",
+    ]
+    assert mean == "Interquartile mean over these 4 battles: 0.70 [0.70, 0.70].", "of 0.6 and 0.8, the middle half"
+    assert missing == "Not computed yet: 3s_vs_5z; smacv2_5_units; 6h_vs_8z; 3s5z."
+    assert "published" not in smax_battles.battles_table("pqn", False, None)
+    found |= dict.fromkeys(smax_battles.UNITS, 0.5)
+    assert smax_battles.battles_table("pqn", False, None).endswith("published, all battles after 10 M steps: 0.95.")
+
+
 def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["swarm.py", "scriptedd"])
     with pytest.raises(SystemExit):
@@ -108,10 +130,11 @@ def test_the_curve_of_a_training_has_the_means_of_its_parts():
 
 def test_steadiness_shows_the_collapse_of_one_seed():
     """Though the mean hardly shows it and the end is well again."""
-    steady = [[-26.0, -22.0, -21.0, -20.0]] * 4
+    steady = [[-26.0, -20.0, -21.0, -19.0]] * 4
     assert loops.steadiness(steady, -26.0)[-1] == "83%"
+    assert loops.steadiness([[-26.0, -25.0, -24.0, -19.0]], -26.0)[-1] == "100%", "learning late is no collapse"
     assert loops.steadiness([*steady, [-26.0, -20.0, -47.0, -20.0]], -26.0)[-1] == "-350%"
-    assert loops.steadiness([[-26.0, -27.0, -68.0, -68.0]], -26.0)[-1] == "nothing gained"
+    assert loops.steadiness([[-26.0, -27.0, -68.0, -68.0]], -26.0)[-1] == "nothing gained by half"
 
 
 @pytest.mark.slow

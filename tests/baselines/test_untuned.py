@@ -88,9 +88,14 @@ def test_a_verdict_counts_what_is_not_clearly_below(monkeypatch):
         }
 
     monkeypatch.setattr(untuned, "result", found)
-    text = untuned.compared_table(("ppo", "ippo"), None, dataclasses.replace(untuned.PLAN, seeds=3))
+    plan = dataclasses.replace(untuned.PLAN, seeds=3)
+    text = untuned.compared_table(("ppo", "ippo"), None, plan)
     assert "4 of 5 on which defaults were chosen are within or above; below: Acrobot-v1." in text, "Pendulum is not compared"
     assert "6 of 6 held out are within or above." in text
     assert text.count("\n| ") == 13
     assert "| CartPole-v1 | 15.5 ± 1.2 | 10.5 ± 1.2 | +5.00 [+3.87, +6.13] |" in text
     assert "| Coin Game, shared rewards, held out | 10.5 ± 1.2 |" in text
+    text = untuned.compared_table(("pqn",), None, plan)
+    assert "8 of 9 on which defaults were chosen are within or above; below: Acrobot-v1." in text
+    assert "2 of 2 held out are within or above." in text
+    assert "| Overcooked asymm_advantages | " in text, "another layout was used"

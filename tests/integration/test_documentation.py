@@ -107,8 +107,6 @@ def small(command):
     algo, *settings = (Path(words[0]).stem, *words[1:]) if name == "python" else (words[1].removeprefix("algo="), *words[2:])
     env = next(word.partition("=")[2].partition("/")[0] for word in settings if word.startswith("env="))
     changes = RUN | LEARNER | LEARNERS.get(algo, {}) | ENVIRONMENTS.get(env, {})
-    if "algo.samples=0" in settings:  # all, as attention needs
-        changes["algo.samples"] = "0"
     if any(word.startswith("search.method=") for word in settings):
         changes["search.trials"] = "2"
     if any(word.startswith("seeds=") for word in settings):  # so that sweeps share a program of four runs

@@ -117,6 +117,22 @@ def test_a_recorded_episode_explains_the_actions_that_were_taken(algorithm):
         assert ("value" in episode.explanation) == (algorithm in (ppo, mappo))
 
 
+@pytest.mark.parametrize("algorithm", [qmix, pqn], ids=["qmix", "pqn"])
+@pytest.mark.parametrize("mixer", ["vdn", "none"])
+def test_explained_action_values_are_in_reward_units_unless_they_are_mixed(algorithm, mixer):
+    policy = untrained(algorithm, probes.Probe(), algorithm.Config(hidden=(16, 16), mixer=mixer))
+    params, (mean, std, scale) = policy.params, (0.0, 1.0, 0.5)
+    if algorithm is pqn:
+        mean, std = 4.0, 3.0
+        params = params._replace(value_stats=params.value_stats._replace(mean=jnp.float32(mean), var=jnp.float32(std**2)))
+    scaled = LearnedPolicy(algorithm, policy.env, policy.config.replace(reward_scale=scale), params)
+    plain, found = (
+        record(policy.env, MEMORY, each, each.initial_carry(), jax.random.key(0))[0].explanation["action_value"]
+        for each in (policy, scaled)
+    )
+    np.testing.assert_allclose(found, (plain * std + mean) / scale if mixer == "none" else plain, rtol=1e-4)
+
+
 def test_the_explained_value_is_in_reward_units_and_that_of_a_critic_that_remembers():
     env, config = probes.Probe(), mappo.Config(hidden=(16, 16), core="gru", reward_scale=0.5)
     params = untrained(mappo, env, config).params
