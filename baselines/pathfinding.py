@@ -174,8 +174,8 @@ def learned_result(
         return {f"throughput {agents}": on_the_benchmark(run, params, maps, agents) for agents in numbers}
 
     about = {"agents": numbers, "episodes": MAPS, "which": "last", **generated(maps)}
-    words = ["env=pathfinding", f"env.maps={maps}", "eval.every=0", *overrides]
-    return cache.trained_by_seed(f"{maps} {name}", algo, words, measure, seeds, about)
+    overrides = ["env=pathfinding", f"env.maps={maps}", "eval.every=0", *overrides]
+    return cache.trained_by_seed(f"{maps} {name}", algo, overrides, measure, seeds, about)
 
 
 def on_the_benchmark(run: Settings, params: Any, maps: str, agents: int) -> dict[str, Any]:
@@ -268,8 +268,8 @@ def algorithms_table(cache: ResultCache) -> str:
     methods = {name: [THROUGHPUT["random"][name][column] for column in columns] for name in ("QMIX", "VDN", "IQL")}
     rows = published_rows(methods)
     for name, (algo, overrides) in ALGORITHMS.items():
-        words = (f"env.agents={max(ALGORITHM_AGENTS)}", f"algo.total_steps={ALGORITHM_STEPS}", *overrides)
-        learned = learned_result(cache, "random", f"few {name}", algo, words, ALGORITHM_AGENTS, ALGORITHM_SEEDS)
+        settings = (f"env.agents={max(ALGORITHM_AGENTS)}", f"algo.total_steps={ALGORITHM_STEPS}", *overrides)
+        learned = learned_result(cache, "random", f"few {name}", algo, settings, ALGORITHM_AGENTS, ALGORITHM_SEEDS)
         rows.append(learned_row(name, learned, ALGORITHM_AGENTS, name))
     return partial_table(["goals per step, random, N =", *map(str, ALGORITHM_AGENTS)], rows)
 
@@ -367,8 +367,8 @@ QMIX learns from the sum of rewards, at a learning rate of 1e-3, by four gradien
 of 20,000 steps. Actions are sampled as at the end of training: Q-learners take one in twenty at random.""",
             {"algorithms": algorithms_table},
             """Tried as well, with one seed each in runs that were not kept: from the mean of rewards, at its default learning
-rate, QMIX learns to stay, and so did PQN with VDN, whose values diverged; since they start near 0
-it was not tried again.""",
+rate, QMIX learns to stay. So did PQN with VDN, whose values diverged, before its values started near 0; since then it was not
+tried.""",
         ),
         Section(
             "All at their goals at once",

@@ -94,6 +94,12 @@ def check_consistency(env_params: MergeParams) -> None:
     low, high, noise = env_params.reward_speed_low, env_params.reward_speed_high, env_params.position_noise
     if not low < high:
         raise UserError(f"reward_speed_low={low:g} must be less than reward_speed_high={high:g}")
+    levels, lowest, interval = env_params.speed_levels, env_params.speed_lowest, env_params.speed_interval
+    if lowest + (levels - 1) * interval > MAX_SPEED:
+        raise UserError(
+            f"the highest of speed_levels={levels:g} target speeds is above {MAX_SPEED:g} m/s; take at most "
+            f"{max((MAX_SPEED - lowest) // interval + 1, 1):g}, or less of speed_lowest and speed_interval"
+        )
     slots = [(*lane, x) if env_params.linear_pair else lane for lane, x in zip((RAMP_SLOTS, MAIN_SLOTS), PAIR_X, strict=True)]
     room = (min(np.diff(np.sort(lane)).min() for lane in slots) - road.VEHICLE_LENGTH) / 2
     if noise > room:

@@ -157,7 +157,7 @@ class EpisodeStats(struct.PyTreeNode):
     intervened: jax.Array  # CAV decisions that the supervisor replaced
     min_ttc: jax.Array  # s
     skipped: jax.Array  # sub-steps left out of the last decision
-    mean_return: jax.Array  # sum over decisions of the mean local reward of the CAVs, with a crash penalty of 200
+    mean_return: jax.Array  # sum over decisions of the CAVs' mean published reward before sharing, with a crash penalty of 200
 
 
 def update_stats(
@@ -191,7 +191,7 @@ def update_stats(
 
 
 MEANINGS = {
-    "return": "sum over decisions of the CAVs' mean reward before sharing, with the published crash penalty of 200 (MARL_CAVs)",
+    "return": "sum over decisions of the CAVs' mean published reward before sharing, a crash penalty of 200 included (MARL_CAVs)",
     "crash": "episodes in which a CAV crashed",
     "crashed_cavs": "CAVs that crashed",
     "speed": "mean over CAVs and decisions",

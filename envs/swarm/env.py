@@ -46,7 +46,7 @@ class SwarmState(struct.PyTreeNode):
     goals: Goals  # of the whole episode
     obstacles: Obstacles | None
     sensed: jax.Array  # [9, N] standard normal noise of the sensors
-    actions: jax.Array | None  # [H · (4 or D), N] the last H, newest first
+    actions: jax.Array | None  # [H · (4 or D), N] the last H, newest first; 0 before the first
     stats: EpisodeStats
     step: jax.Array  # int32
 
@@ -98,7 +98,7 @@ class Swarm(Environment):
     motors: str = option(
         "hidden",
         choices=MOTOR_STATES,
-        help="who observes the state of a quadrotor's motors: nobody, critics of the global state (mappo), or drones as well",
+        help="who observes the state of a quadrotor's motors: nobody, mappo's critic in the global state, or drones as well",
     )
     integrator: str = option("euler", choices=quadrotor.INTEGRATORS, help="of a quadrotor's attitude and spin")
 
@@ -154,7 +154,8 @@ class Swarm(Environment):
         own = (*offset, *velocity, *(views.ATTITUDE if self.dynamics == "quadrotor" else ()))
         own += views.MOTORS if self.motors == "observed" else ()
         actions = views.MOTORS if self.dynamics == "quadrotor" else axes
-        own += tuple(f"{action}, {age} steps ago" for age in range(1, self.history + 1) for action in actions)
+        ages = tuple(f"{age} step{'s' * (age > 1)} ago" for age in range(1, self.history + 1))
+        own += tuple(f"{action}, {age}" for age in ages for action in actions)
         parts = [Part("own", 1, len(own), columns=own)]
         if self.task == "landmarks":
             parts.append(Part("landmarks", self.neighbours + 1, len(offset) + 1, columns=(*offset, "others' distance")))

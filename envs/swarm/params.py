@@ -148,6 +148,10 @@ def check_consistency(env_params: SwarmParams, obstacles: int, dynamics: str, ta
     if not room.height >= least:
         raise UserError(f"room.height={room.height:g} is too low for the goals; give at least {least:g}")
 
+    if task == "landmarks" and max(float(env_params.start_near), float(env_params.near_share)) > 0:
+        raise UserError(
+            "where landmarks are to be covered drones that start near their goals have; set start_near and near_share to 0"
+        )
     if among and not obstacles and task == "goals":
         raise UserError(f"mix includes {' or '.join(AMONG_OBSTACLES)}, but there are no obstacles; give obstacles=16")
     if not obstacles:

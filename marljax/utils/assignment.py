@@ -22,12 +22,13 @@ FORBIDDEN = 1e6  # cost of a forbidden pair, in multiples of the largest weight
 def match(weights: jax.Array, mask: jax.Array, decline: jax.Array | float | None = 0.0, method: str = "exact") -> jax.Array:
     """[R] int32 column of each row, C for none: pairs of largest total weight, each column at most once.
 
-    With the default ``decline`` of 0 no pair of negative weight is made.
+    With the default ``decline`` of 0 no pair of negative weight is made, nor of weight 0.
 
     Args:
         weights: [R, C] finite.
         mask: [R, C] bool, allowed pairs.
-        decline: [R] or a scalar, the value of a row without a column; None: as many pairs as possible are made.
+        decline: [R] or a scalar, the value of a row without a column; None: as many pairs as possible are made (by ``greedy``
+            at least half as many).
         method: ``exact`` (``optax.assignment``), ``auction`` (Bertsekas and Castañon 1992, forward and reverse, ε-scaled; each
             match within 1e-3 of the largest gain, or of the weights' range where as many pairs as possible are made) or
             ``greedy`` (repeatedly the pairs that are each other's best; at least half of the largest total).

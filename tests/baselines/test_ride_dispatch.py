@@ -36,6 +36,25 @@ def test_matchings_earn_what_scipys_do(sizes):
         assert rule.busy < 0 or len(matched) == len(rows)
 
 
+def test_seven_prices_of_empty_vehicles():
+    """In the first minute no route, no seat and no passenger counts: by hand, matched by SciPy."""
+    env, price = RideDispatch("demo", vehicles=12, orders=24, view="pairs"), baselines.Prices(to_demand=0.0, from_demand=0.0)
+    params = env.default_params
+    state, timestep = env.reset(KEY, params)
+    free, opened = np.asarray(state.vehicles.free), np.asarray(state.orders.open)
+    assert not np.asarray(state.vehicles.seated).any()
+    pairs = jax.tree.map(lambda part: np.asarray(part)[np.ix_(free, opened)], env.pairs(state, params))
+    until = np.minimum(pairs.pickup + pairs.ride, params.duration)
+    gains = pairs.reward + price.pickup * np.minimum(pairs.pickup, params.duration) + (price.route + price.ride) * until
+    action, _ = jax.jit(baselines.PricedMatcher(env))((params, price), KEY, state, timestep, ())
+    chosen = np.asarray(action)[free]
+    matched = chosen < env.orders
+    earned = gains[np.flatnonzero(matched), (np.cumsum(opened) - 1)[chosen[matched]]].sum()
+    rows, columns = linear_sum_assignment(np.maximum(gains, 0.0), maximize=True)
+    assert 0 < matched.sum() < free.sum()
+    np.testing.assert_allclose(earned, np.maximum(gains, 0.0)[rows, columns].sum(), rtol=1e-4)
+
+
 def test_every_rule_plays_whatever_the_agents_observe():
     env = RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3)
     known = baselines.scripted_policies(env, env.default_params)

@@ -157,6 +157,20 @@ def test_actions_set_targets():
     np.testing.assert_allclose(ignored.vehicles.target_speed, state.vehicles.target_speed)
 
 
+def test_a_cav_stops_where_its_target_speed_may_be_0_and_drives_on():
+    params = PARAMS.replace(speed_lowest=0.0, speed_levels=7)
+    state, speeds, slower = scene([(50, 0, 12.0)]), [], []
+    for action in [SLOWER] * 25 + [IDLE] * 5 + [FASTER] * 10:
+        state, timestep = step(KEY, state, jnp.full(6, action), params)
+        speeds.append(float(state.vehicles.speed[0]))
+        slower.append(bool(timestep.action_mask[0, SLOWER]))
+    assert min(speeds) >= 0.0
+    np.testing.assert_allclose(speeds[24:30], 0.0, atol=0.1)
+    assert slower[0]
+    assert not any(slower[24:30])
+    assert speeds[-1] > 5.0
+
+
 def test_a_cav_crash_ends_the_episode_and_a_crash_of_others_does_not():
     """Two human drivers collide; then a CAV runs into the end of the ramp."""
     state = scene([(100, 0, 25)], [(300, 0, 25), (303, 0, 5)])
@@ -440,6 +454,7 @@ def test_open_inflow():
         ({"reward_speed_low": 30}, "reward_speed_low"),
         ({"driver_shares": np.zeros(6)}, "driver_shares"),
         ({"drivers": PARAMS.drivers.replace(delay=np.zeros(6))}, "drivers.delay"),
+        ({"speed_levels": 8}, "speed_levels=8.*at most 7"),
         ({"position_noise": 3.0, "linear_pair": True, "hdvs_max": 4}, "position_noise=3.*at most 2.5"),
     ],
 )
