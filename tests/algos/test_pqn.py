@@ -149,16 +149,6 @@ def test_one_agent_is_mixed_with_nobody():
     chex.assert_trees_all_equal(mixed.state.learner.params, alone.state.learner.params)
 
 
-def test_greedy_actions_do_not_depend_on_the_key():
-    config = pqn.Config(**SMALL, core="mlp", epsilon_end=0.5)
-    state = on_one_device(lambda key: pqn.init(Corridor(), Corridor().default_params, config, key), KEY)
-    timestep = jax.tree.map(lambda leaf: leaf[0], state.actors.timestep)
-    act = functools.partial(pqn.act, Corridor(), config, state.learner.params, timestep, ())
-    greedy, explored = (jax.vmap(lambda key, greedy=greedy: act(key, greedy)[0])(jax.random.split(KEY, 50)) for greedy in (1, 0))
-    assert (greedy == greedy[0]).all()
-    assert (explored == greedy[0]).mean() < 1
-
-
 def test_the_first_rollout_only_initialises_the_statistics_of_observations():
     config = pqn.Config(**SMALL, normalize_observations=True, total_steps=40)
     trainer = Trainer(pqn, Corridor(), config, mesh.make_mesh())

@@ -16,7 +16,7 @@ from toys import Corridor, Points
 
 import marljax
 from marljax import nn
-from marljax.algos import qmix
+from marljax.algos import pqn, qmix
 from marljax.baselines import games
 from marljax.config import compose
 from marljax.core.spaces import Discrete
@@ -344,11 +344,12 @@ def test_several_teams_train_without_a_mixer():
     assert {"sum_return_0", "sum_return_1"} <= set(result.metrics)
 
 
-def test_greedy_actions_do_not_depend_on_the_key():
-    config = qmix.Config(**SMALL, core="mlp", epsilon_end=0.5)
-    state = on_one_device(lambda key: qmix.init(Corridor(), Corridor().default_params, config, key), KEY)
+@pytest.mark.parametrize("algorithm", [qmix, pqn], ids=["qmix", "pqn"])
+def test_greedy_actions_do_not_depend_on_the_key(algorithm):
+    config = algorithm.Config(hidden=(16, 16), core="mlp", epsilon_end=0.5)
+    state = on_one_device(lambda key: algorithm.init(Corridor(), Corridor().default_params, config, key), KEY)
     timestep = jax.tree.map(lambda leaf: leaf[0], state.actors.timestep)
-    act = functools.partial(qmix.act, Corridor(), config, state.learner.params, timestep, ())
+    act = functools.partial(algorithm.act, Corridor(), config, state.learner.params, timestep, ())
     greedy, explored = (jax.vmap(lambda key, greedy=greedy: act(key, greedy)[0])(jax.random.split(KEY, 50)) for greedy in (1, 0))
     assert (greedy == greedy[0]).all()
     assert (explored == greedy[0]).mean() < 1
