@@ -83,7 +83,7 @@ class Config(RolloutConfig):
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
     normalize_values: bool = static(True, help="networks predict returns standardised by running mean and standard deviation")
-    value_horizon: int = static(0, low=0, help="updates that this mean and deviation cover; 0: all")
+    value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
     # Gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(16, low=1, help="gradient steps per pass")
@@ -271,7 +271,7 @@ def team_rewards(config: Config, rollout: Transition, steps: Step) -> tuple[Step
     """What λ-returns are computed from, and the samples that enter the loss: per agent without a mixer, else of the team.
 
     A team's reward is the mean over all its agents, also dead ones, whose reward is 0: so one agent's reward has the same weight
-    however many others are alive.
+    however many others are alive. Rows in which nobody is alive are not in a team's loss: nothing follows from them.
     """
     alive, reward, mask = rollout.inputs.alive, steps.reward * config.reward_scale, ~rollout.last[..., None]
     if config.mixer == "none":

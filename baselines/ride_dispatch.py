@@ -336,8 +336,8 @@ nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy
 learned.""",
             {"values": valued_table},
             """In the small city own values earn a little more than marginal ones: where all vehicles are busy, what one earns and
-what it adds differ little. With 300 and 400 vehicles marginal values earn far more than the tuned price per minute, which so is
-not near the optimum; how near to it the values are, is not known: no bound was computed.""",
+what it adds differ little. With 300 and 400 vehicles marginal values earn far more than the tuned price per minute, so that
+price is not near the optimum. How near the values are is not known: no bound was computed.""",
         ),
         Section(
             "A few orders for each vehicle",

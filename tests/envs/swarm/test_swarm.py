@@ -372,6 +372,13 @@ def test_invalid_options_are_one_clear_line(options, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["start_near", "near_share"])
+def test_drones_start_near_goals_but_not_near_landmarks_to_cover(name):
+    env = Swarm(preset="coverage", drones=2)
+    with pytest.raises(UserError, match="set start_near and near_share to 0"):
+        env.check_params(env.default_params.replace(**{name: 0.5}))
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
