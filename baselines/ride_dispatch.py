@@ -55,7 +55,7 @@ WEIGHTS = ("logit", "probability")
 VALUED_PRESETS = (*SCARCE, "demo", PLENTY)
 VALUED = {
     "marginal values": ((), VALUED_PRESETS),
-    "own values": (("algo.learn_from=own",), ("demo", "manhattan-300")),
+    "own values": (("algo.learn_from=own",), ("demo", "manhattan-300", "manhattan-1000")),
 }
 SMALL = ("env.preset=demo", "eval.episodes=32")  # the small city
 # Learners of vehicles that are offered a few orders each, on the small city
@@ -335,9 +335,10 @@ In italics scripted policies: *seven prices* are those of the pickup, the detour
 nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search. ±: 95 % t interval, over seeds where
 learned.""",
             {"values": valued_table},
-            """In the small city own values earn a little more than marginal ones: where all vehicles are busy, what one earns and
-what it adds differ little. With 300 and 400 vehicles marginal values earn far more than the tuned price per minute, so that
-price is not near the optimum. How near the values are is not known: no bound was computed.""",
+            """In the small city own values earn a little more than marginal ones, and with 300 vehicles as much: where all
+vehicles are busy, what one earns and what it adds differ little. Either earns far more than the tuned price per minute, as
+marginal values do with 400 vehicles, so that price is not near the optimum. How near the values are is not
+known: no bound was computed.""",
         ),
         Section(
             "A few orders for each vehicle",
