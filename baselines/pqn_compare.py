@@ -32,10 +32,10 @@ class Problem(NamedTuple):
     total_steps: int = PLAN.total_steps  # at most
 
 
-def smax(scenario: str, **options: Any) -> Problem:
+def smax(scenario: str, total_steps: int = PLAN.total_steps) -> Problem:
     """A battle of SMAX."""
     env, theirs = lambda: marljax.make("smax", scenario=scenario), lambda: smax_env(scenario)
-    return Problem(env, theirs, jaxmarl_pqn.SMAX, metric="won", **options)
+    return Problem(env, theirs, jaxmarl_pqn.SMAX, metric="won", total_steps=total_steps)
 
 
 PROBLEMS = {

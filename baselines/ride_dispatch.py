@@ -340,8 +340,8 @@ cross-entropy search. ±: 95 % t interval, over seeds where learned.""",
             {"values": valued_table},
             """In the small city own values earn a little more than marginal ones, and with 300 vehicles as much: where all
 vehicles are busy, what one earns and what it adds differ little. Either earns far more than the tuned price per minute, as
-marginal values do with 400 vehicles, so that price is not near the optimum. How near the values are is not
-known: no bound was computed.""",
+marginal values do with 400 vehicles, so that price is not near the optimum. How near the values are is not known: no bound was
+computed.""",
         ),
         Section(
             "A few orders for each vehicle",
