@@ -81,9 +81,9 @@ def test_blotto_is_solved():
     """Colonel Blotto with five soldiers: the value is 0, and the population's equilibrium earns it against every division."""
     game = blotto()
     np.testing.assert_allclose(nash_average(np.array(game.payoff)).values.max(), 0.0, atol=1e-6)
-    first = league.first_policies(plan(game, 1))
-    assert grown(game, first, "nash", 10)[1][0, -1] < 0.1
-    assert grown(game, first, "last", 10)[1][0, -1] > 0.5
+    first = league.first_policies(plan(game, 5))  # the mean of five: where a single league ends hangs on rounding
+    assert grown(game, first, "nash", 12)[1][:, -1].mean() < 0.1
+    assert grown(game, first, "last", 12)[1][:, -1].mean() > 0.5
 
 
 def test_one_program_trains_a_population(cycle):
