@@ -56,10 +56,9 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(64, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(64, low=1, help="steps of every environment per update")
-    stagger: bool = static(False, help="truncate first episodes at random, so that fixed-length episodes are out of phase")
-    epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
-    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
-    epsilon_decay: float = traced(0.5, low=0.0, high=1.0, help="share of the training over which random actions become fewer")
+    epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions at first")
+    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the end")
+    epsilon_decay: float = traced(0.5, low=0.0, high=1.0, help="share of the training after which it is epsilon_end")
     # Networks
     core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
     hidden: tuple[int, ...] = static((128, 128), low=1, help="widths of the agents' hidden layers")
@@ -74,8 +73,6 @@ class Config(RolloutConfig):
     normalize_observations: bool = static(False, help="by running mean and variance, saved with the policy")
     mixer: str = static("vdn", choices=("qmix", "vdn", "none"), help="none: every agent learns from its own rewards")
     mixer_width: int = static(32, low=1, help="width of the mixing network's hidden layer")
-    hypernet_width: int = static(64, low=1, help="width of the hidden layers of the hypernetworks")
-    mixer_scale: float = static(0.01, help="scale of the hypernetworks' initial weights")
     mixer_slope: float = static(0.05, low=0.0, high=1.0, help="least slope of the mixing network's hidden layer; 0: ELU")
     # Targets
     gamma: float = traced(0.99, low=0.0, high=1.0, help="discount per step")
@@ -83,7 +80,6 @@ class Config(RolloutConfig):
     reward_scale: float = traced(1.0, low=0.0, help="multiplies all rewards before learning")
     bootstrap_limit: bool = static(True, help="false: an episode that reaches the step limit counts as terminated")
     normalize_values: bool = static(True, help="networks predict returns standardised by running mean and standard deviation")
-    value_horizon: int = static(0, low=0, help="updates that this running mean and deviation cover; 0: all")
     # Gradient steps
     num_epochs: int = static(4, low=1, help="passes over each rollout")
     num_minibatches: int = static(16, low=1, help="gradient steps per pass")
@@ -140,7 +136,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     sizes = nn.Sizes(config.core, config.hidden, (), config.activation, dtype=config.network_dtype, layer_norm=config.layer_norm)
     network = nn.Actor(env.action_space.n, sizes, config.output_scale)
     agent = nn.PerAgent(network, env.num_agents, config.share_parameters)
-    mixer = nn.Mixer(config.mixer_width, config.hypernet_width, config.mixer_scale, config.mixer_slope, config.activation)
+    mixer = nn.Mixer(config.mixer_width, slope=config.mixer_slope, activation=config.activation)
 
     def action_values(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
         return agent(params.agent, carry, encoder(params.obs_stats, inputs.obs), inputs.first, inputs.alive)
@@ -182,7 +178,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     key_agent, key_mixer, key_reset, key_learner = jax.random.split(key, 4)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     carry = initial_carry(env, config, vec.num_envs)
-    actors = start(vec, env_params, collectives.fold_data(key_reset), carry, config.stagger)
+    actors = start(vec, env_params, collectives.fold_data(key_reset), carry)
     inputs = get_inputs(env, config, env_params, actors.env_state, actors.timestep)
     params = make_networks(env, config).init(key_agent, key_mixer, inputs)
     updates = jnp.zeros((), jnp.int32)
@@ -206,8 +202,6 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def greedy_team_value(inputs, values):
         value = networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
-        if not config.normalize_values:
-            return value
         included = inputs.alive if config.mixer == "none" else jnp.any(inputs.alive, axis=-1, keepdims=True)
         return jnp.where(included, params.value_stats.denormalize(value), 0.0)  # where nobody is alive nothing follows
 
@@ -232,8 +226,8 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     team_steps, mask = team_rewards(config, rollout, steps)
     _, target = gae(team_steps, rollout.team_value, last_value, config.gamma, config.td_lambda, config.bootstrap_limit)
     loss_params = params
-    if config.normalize_values:
-        loss_params = params._replace(value_stats=params.value_stats.updated(target, mask, config.value_horizon))
+    if config.normalize_values:  # else mean and deviation remain 0 and 1
+        loss_params = params._replace(value_stats=params.value_stats.updated(target, mask))
     batch = Batch(rollout, mask, target)
 
     # 3. Optimise. An MLP shuffles over time and environments; a GRU shuffles environments and keeps sequences whole.
@@ -303,7 +297,7 @@ def td_loss(
     chosen = jax.nn.one_hot(rollout.action, values.shape[-1], dtype=bool)  # cheaper to differentiate than an index
     team_value = networks.mix(params, jnp.sum(jnp.where(chosen, values, 0.0), axis=-1), rollout.inputs)
     # In the networks' own scale, so that one learning rate suits all rewards.
-    stats = params.value_stats if config.normalize_values else nn.RunningStats.create(())
+    stats = params.value_stats
     error = team_value - (batch.target - stats.mean) / stats.std
     team_value = stats.denormalize(team_value)
     loss = collectives.masked_mean(jnp.square(error), batch.mask)
@@ -358,5 +352,5 @@ def explain(
     carry = initial_carry(env, config, timestep.first.shape[1])
     _, values = make_networks(env, config).action_values(params, inputs, carry)
     if without_single_mixer(env, config).mixer == "none":
-        values = (params.value_stats.denormalize(values) if config.normalize_values else values) / config.reward_scale
+        values = params.value_stats.denormalize(values) / config.reward_scale
     return {"action_value": jnp.where(inputs.action_mask, values, jnp.nan)}

@@ -61,9 +61,9 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(32, low=1, help="steps of every environment per update, and of a replayed rollout")
-    epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions in the first update")
-    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the last update")
-    epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training over which random actions become fewer")
+    epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions at first")
+    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the end")
+    epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training after which it is epsilon_end")
     # Replay buffer
     buffer_size: int = static(100_000, low=1, help="capacity in environment steps, rounded down to whole rollouts")
     # Policies act on inputs of this type, too; values are clipped to its range.

@@ -141,7 +141,7 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     if not env.afterstates:
         raise UserError(
             f"values needs the afterstates of all actions, which {type(env).__name__} does not provide; "
-            "use env=ride_dispatch env.view=afterstates, or an environment of your own that does"
+            "on ride_dispatch set env.view=afterstates, elsewhere use ippo or mappo"
         )
     key_value, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))

@@ -329,7 +329,7 @@ and waiting is an action. ±: 95 % t interval over seeds.""",
         Section(
             "Learned vehicle values",
             f"""`python algos/values.py env=ride_dispatch env.preset=<preset>`, {SEEDS} runs each (seeds 0–{SEEDS - 1}) of 144
-half hours, the best of four evaluations, on the same half hours; with 1,000 vehicles the final parameters, because the best
+half hours, the best of five evaluations, on the same half hours; with 1,000 vehicles the final parameters, because the best
 are those of the untrained network, which matches by the reward of the step. A network values a vehicle after the decision by
 its place, its passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by
 the reward plus the change of that value. *Marginal values* are learnt from rewards less the orders' prices, which the
@@ -361,7 +361,7 @@ interval over seeds.""",
             """Independent learners earn more at every size, and the more vehicles there are, the further QMIX is behind: from an
 eighth with four vehicles to a quarter with 32, rewards summed. The sum is a little better than the mean, and learns no more from
 larger fleets either. Where every agent has a reward of its own, learn from that (`algo.mixer=none`), and keep QMIX for rewards
-that only a team has. Difference rewards were not tried with it; the marginal values above are made of them.""",
+that only a team has. Difference rewards were not tried with it; the marginal values above are learnt from such rewards.""",
         ),
         Section("When one step is enough", "", {"verdict": verdict}),
         Section(

@@ -24,7 +24,6 @@ from marljax.baselines.harness.tables import (
     partial_table,
     policy_table,
     rate_interval,
-    rate_spread,
     with_missing,
 )
 from marljax.baselines.policies.smax import scripted_policies
@@ -215,7 +214,8 @@ def values_table(cache: ResultCache) -> str:
         overrides = ["env=smax", f"env.scenario={scenario}", f"algo.mixer={mixer}"]
         metrics = cache.learned_by_seed(f"{name} {scenario}", "qmix", overrides, VALUED_EPISODES, BATCH, VALUED_SEEDS, "last")
         results.append((f"{name}, {scenario}", metrics))
-    return policy_table("", {"won": lambda metrics: rate_spread(metrics["won"]), "return": interval("return", places=2)}, results)
+    columns = {"won": lambda metrics: rate_interval(metrics["won"]), "return": interval("return", places=2)}
+    return policy_table("", columns, results)
 
 
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -292,8 +292,8 @@ over the published 10 M steps, ours over 3 M, where a race of ours ends.""",
         Section(
             "Values instead of policies",
             f"""QMIX and VDN with `configs/tuned/qmix_smax.yaml`, 2 M steps, {VALUED_SEEDS} seeds (0–{VALUED_SEEDS - 1}): the
-greedy policies of the last parameters, not the best, in {VALUED_EPISODES:,} battles each. Won: Wilson's 95 % interval over the
-pooled battles of all seeds, then the lowest and the highest of the seeds' rates. Return: ± 95 % t interval over seeds.""",
+greedy policies of the last parameters, not the best, in {VALUED_EPISODES:,} battles each. ± 95 % t interval over seeds;
+then the lowest and the highest of the rates.""",
             {"values": values_table},
         ),
         Section(

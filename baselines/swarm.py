@@ -204,15 +204,16 @@ tried.""",
         Section(
             "Learning among pillars",
             f"""Two quadrotors with goals of their own among pillars in a tenth of the cells, with `tuned=pillars`:
-{PILLARS_STEPS / 1e6:g} M steps, {SEEDS} seeds each, ± a 95 % t interval. Rows differ in what the paper's ablation drops:
-attention over neighbours and pillars (else `algo.encoder=flat`, an MLP), and collision replay (`failure_replay.failures`).
-Success of the greedy policy over training, the mean of four evaluations before each quarter, and the last policy on {EPISODES}
-frozen scenarios.""",
+{PILLARS_STEPS / 1e6:g} M environment steps, twice as many of agents, {SEEDS} seeds each, ± a 95 % t interval. Rows differ in
+what the paper's ablation drops: attention over neighbours and pillars (else `algo.encoder=flat`, an MLP), and collision replay
+(`failure_replay.failures`). Success of the greedy policy over training, the mean of four evaluations before each quarter, and
+the last policy on {EPISODES} frozen scenarios.""",
             {"pillars": pillars_table},
-            """With attention over neighbours and pillars two drones reach their goals three times as often as without. With it
-replay makes learning faster: at half of the training they succeed twice as often. At the end the intervals overlap, and without
-attention replay adds nothing. The paper's eight drones among twice as many pillars succeed in 95 %, without replay in 88 % and
-without attention as well in 79 %, after 10⁹ steps. Larger teams and denser pillars were not trained.""",
+            """With attention over neighbours and pillars two drones reach their goals three times as often as without.
+Attention with replay learns faster: after half of the training the drones succeed twice as often. At the end the intervals
+overlap, and without attention replay adds nothing. The paper's eight drones among twice as many pillars succeed in 95 %,
+without replay in 88 % and without attention as well in 79 %, after 10⁹ agent steps. Larger teams and denser pillars were not
+trained.""",
         ),
     ),
 )

@@ -102,16 +102,13 @@ def mean_interval(metric: Mapping[str, Any], places: int = 1, scale: float = 1.0
 
 
 def rate_interval(metric: Mapping[str, Any]) -> str:
-    """A rate in per cent with Wilson's 95 % interval over all episodes, those of all seeds pooled."""
-    count = metric["count"] * len(metric["mean"])
-    estimate = stats.wilson(round(float(np.mean(metric["mean"])) * count), count)
+    """A rate in per cent: of one policy with Wilson's 95 % interval over its episodes; of several seeds with a t interval over
+    them and the lowest and highest of their rates."""
+    rates = 100 * np.asarray(metric["mean"])
+    if len(rates) > 1:
+        return f"{mean_interval(metric, scale=100)} %; {rates.min():.1f}–{rates.max():.1f}"
+    estimate = stats.wilson(round(float(metric["mean"][0]) * metric["count"]), metric["count"])
     return f"{100 * estimate.value:.1f} % [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
-
-
-def rate_spread(metric: Mapping[str, Any]) -> str:
-    """``rate_interval`` and, where there are several seeds, the lowest and highest of their rates."""
-    rates = [f"{100 * rate:.1f}" for rate in (min(metric["mean"]), max(metric["mean"]))]
-    return f"{rate_interval(metric)}; {rates[0]}–{rates[1]}" if len(metric["mean"]) > 1 else rate_interval(metric)
 
 
 def partial_table(header: Sequence[str], rows: Sequence[Sequence[str] | str], *paragraphs: str) -> str:

@@ -170,6 +170,8 @@ def tuned_name(algo: str, env_name: str, cls: type[Environment], variant: Any) -
         return name
     if variant not in (STANDARD, UNTUNED):
         known = [path.stem.removeprefix(f"{pair}_") for path in _tuned_folder().glob(f"{pair}_*.yaml")]
+        if not known and not (_tuned_folder() / f"{pair}.yaml").is_file():
+            raise UserError(f"there are no tuned values of {algo} on {env_name}; omit tuned={variant}")
         raise unknown(f"tuned values of {algo} on {env_name}", str(variant), [STANDARD, UNTUNED, *known])
     return None
 
