@@ -1,6 +1,6 @@
 """PPO on gymnax's CartPole, compared with PureJaxRL's loop at the same settings."""
 
-import dataclasses
+from importlib.metadata import version
 
 import gymnax
 import numpy as np
@@ -15,7 +15,7 @@ from marljax.baselines.rivals import ppo as purejaxrl
 from marljax.core.environment import Environment
 
 NAME = "CartPole-v1"
-OURS, THEIRS = "marljax", "PureJaxRL's loop"
+LOOPS = {"ours": "marljax", "theirs": "PureJaxRL's loop"}
 PLAN = Plan(total_steps=500_000, seeds=10, updates=100)
 SOLVED = 475.0  # of 500
 
@@ -31,15 +31,15 @@ def our_env() -> Environment:
 
 
 def comparison(plan: Plan) -> Comparison:
-    """Both loops by title, at the same settings."""
+    """Both loops at the same settings."""
     ours, theirs = configs(plan)
-    configured = {"config": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
     return Comparison(
         plan,
-        {"env": NAME, "plan": dataclasses.asdict(plan), **configured},
+        {"env": NAME, "env_version": our_env().version, "gymnax": version("gymnax")},
+        {"ours": ours, "theirs": theirs},
         {
-            OURS: lambda: loops.our_loop(ppo, our_env(), ours),
-            THEIRS: lambda: loops.their_loop(purejaxrl, gymnax.make(NAME)[0], theirs),
+            "ours": lambda: loops.our_loop(ppo, our_env(), ours),
+            "theirs": lambda: loops.their_loop(purejaxrl, gymnax.make(NAME)[0], theirs),
         },
         our_env,
     )
@@ -52,13 +52,13 @@ def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
         f"seeds ≥ {SOLVED:g}": lambda metrics: f"{np.sum(np.array(metrics['greedy']['mean']) >= SOLVED)} of {plan.seeds}",
     }
     compared = comparison(plan)
-    results = [(title, compared.returns(cache, f"returns {title}", title)) for title in compared.loops]
+    results = [(title, compared.returns(cache, "returns", loop)) for loop, title in LOOPS.items()]
     return policy_table("training", columns, results)
 
 
 def speed_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     """Training steps per second of both loops."""
-    return comparison(plan).speed_table(cache, "speed", {OURS: OURS, THEIRS: THEIRS})
+    return comparison(plan).speed_table(cache, "speed", LOOPS)
 
 
 _, _THEIRS = configs(PLAN)

@@ -77,7 +77,7 @@ def describe(plan: Plan, env: str, algo: str, loop: str) -> dict[str, Any]:
     pair = PAIRS[algo]
     config = pair.config(plan.total_steps) if loop == "ours" else pair.their_config(plan.total_steps)
     about: dict[str, Any] = {"env": ENVS[env], "jaxmarl": version("jaxmarl"), "config": dataclasses.asdict(config)}
-    about |= {"tail": plan.tail, "episodes": plan.episodes, "points": loops.POINTS}
+    about |= plan.about_returns
     if env == "simple_tag":
         about["prey"] = {"ahead": simple_tag.AHEAD, "random": simple_tag.RANDOM}
     return about | ({"adapter": f"{our_env(env)}, version {our_env(env).version}"} if loop == "ours" else {})

@@ -10,7 +10,7 @@ import marljax
 from marljax.algos import pqn
 from marljax.baselines.harness import loops
 from marljax.baselines.harness.loops import Comparison, Plan
-from marljax.baselines.harness.result_cache import Metrics, ResultCache
+from marljax.baselines.harness.result_cache import ResultCache
 from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.baselines.jaxmarl_compare import AGENTS, our_env, their_env
 from marljax.baselines.rivals import pqn as jaxmarl_pqn
@@ -84,8 +84,8 @@ def comparison(name: str, plan: Plan) -> Comparison:
     own = {loop: lambda loop=loop: loops.our_loop(pqn, problem.make(), found[loop]) for loop in ("defaults", "ours")}
     return Comparison(
         plan,
-        {"env": name, "env_version": problem.make().version, "jaxmarl": version("jaxmarl"), "plan": dataclasses.asdict(plan)}
-        | {loop: dataclasses.asdict(config) for loop, config in found.items()},
+        {"env": name, "env_version": problem.make().version, "jaxmarl": version("jaxmarl")},
+        found,
         {**own, "theirs": lambda: loops.their_loop(jaxmarl_pqn, problem.make_theirs(), found["theirs"])},
         problem.make,
     )
@@ -96,11 +96,7 @@ def returns_table(name: str, cache: ResultCache, plan: Plan = PLAN) -> str:
     problem = PROBLEMS[name]
     plan = dataclasses.replace(plan, total_steps=min(plan.total_steps, problem.total_steps))
     compared, metric = comparison(name, plan), problem.metric
-    results: dict[str, Metrics | None] = {}
-    for loop, make in compared.loops.items():
-        # Not the settings of the other loops
-        about = {key: value for key, value in compared.about.items() if key == loop or key not in LOOPS}
-        results[loop] = loops.train_seeds(cache, plan, f"{name} {loop}", about, make, compared.make_env(), metric)
+    results = {loop: compared.returns(cache, name, loop, metric) for loop in LOOPS}
     theirs, percent = results["theirs"], ("greedy",) if metric == "won" else ()
     rows: list[list[str] | str] = []
     for loop in ("defaults", "ours"):

@@ -1,6 +1,6 @@
 """QMIX and VDN on MPE simple_spread, compared with JaxMARL's recurrent loops at JaxMARL's settings."""
 
-import dataclasses
+from importlib.metadata import version
 
 from marljax.algos import qmix
 from marljax.baselines.harness import loops
@@ -51,10 +51,10 @@ def configs(plan: Plan, mixer: str) -> tuple[qmix.Config, jaxmarl_qmix.Config]:
 def comparison(plan: Plan, mixer: str) -> Comparison:
     """Both loops at the same settings; our environment bootstraps the value of a final observation."""
     ours, theirs = configs(plan, mixer)
-    configured = {"theirs": dataclasses.asdict(theirs), "ours": dataclasses.asdict(ours)}
     return Comparison(
         plan,
-        {"env": NAME, "plan": dataclasses.asdict(plan), **configured},
+        {"env": NAME, "env_version": our_env().version, "jaxmarl": version("jaxmarl")},
+        {"ours": ours, "theirs": theirs},
         {
             "ours": lambda: loops.our_loop(qmix, our_env(), ours),
             "theirs": lambda: loops.their_loop(jaxmarl_qmix, their_env(), theirs),
@@ -68,7 +68,7 @@ def returns_table(cache: ResultCache, plan: Plan = PLAN) -> str:
     results, lines = [], []
     for mixer, algorithm in MIXERS.items():
         compared = comparison(plan, mixer)
-        ours, theirs = (compared.returns(cache, f"returns {mixer} {name}", name) for name in LOOPS)
+        ours, theirs = (compared.returns(cache, f"returns {mixer}", name) for name in LOOPS)
         results += [(f"{algorithm}, {title}", metrics) for title, metrics in zip(LOOPS.values(), (ours, theirs), strict=True)]
         if ours and theirs:
             lines.append(loops.difference_line(f"{algorithm}, ours − theirs", ours, theirs))

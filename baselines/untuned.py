@@ -168,7 +168,7 @@ def describe(plan: Plan, name: str, trained: str) -> dict[str, Any]:
     """Everything that a training depends on."""
     problem = PROBLEMS[name]
     about: dict[str, Any] = {"env": f"{problem.make()}, version {problem.make().version}", "metric": problem.metric}
-    about |= {"tail": plan.tail, "episodes": plan.episodes, "points": loops.POINTS}
+    about |= plan.about_returns
     about |= {package: version(package) for package in ("jaxmarl", "gymnax")}
     if trained == RIVAL:
         return about | {"rival": problem.rival_about(plan)}

@@ -51,6 +51,11 @@ class Plan:
         """[seeds]"""
         return jax.vmap(jax.random.key)(np.arange(self.seeds, dtype=np.uint32))
 
+    @property
+    def about_returns(self) -> dict[str, Any]:
+        """What the result of a seed depends on, besides the configuration."""
+        return {"tail": self.tail, "episodes": self.episodes, "points": POINTS}
+
     def returns_text(self, policy: str) -> str:
         """How the returns were measured; ``policy`` is what trains."""
         return f"""{self.seeds} seeds (0–{self.seeds - 1}). *End of training*: the {policy} policy's
@@ -264,22 +269,15 @@ class Comparison:
     """Trainings by name that are measured alike; the greedy policies of all play in ``make_env()``."""
 
     plan: Plan
-    about: Mapping[str, Any]  # everything that the results depend on
+    about: Mapping[str, Any]  # what all results depend on, besides the plan and configurations
+    configs: Mapping[str, Any]
     loops: Mapping[str, Callable[[], Loop]]
     make_env: Callable[[], Environment]
 
-    def returns(self, cache: ResultCache, name: str, loop: str) -> Metrics | None:
-        """Per seed: the mean return of the episodes at the end of training, and of the greedy policy's frozen episodes."""
-
-        def measure() -> Metrics:
-            plan, trained = self.plan, self.loops[loop]()
-            metrics, greedy = train_and_play(plan, trained, self.make_env(), plan.keys)
-            tail = max(round(plan.tail * trained.config.num_updates), 1)
-            episodes, total = (metrics[key][:, -tail:].sum(-1) for key in ("episodes", "sum_return"))
-            training = {"mean": (total / episodes).tolist(), "std": [0.0] * plan.seeds, "count": int(episodes.min())}
-            return {"training": training, "greedy": greedy}
-
-        return cache.get(name, self.about, measure)
+    def returns(self, cache: ResultCache, name: str, loop: str, metric: str = "return") -> Metrics | None:
+        """``train_seeds`` of one training, whose results depend neither on the others nor on how speed is measured."""
+        about = {**self.about, **self.plan.about_returns, "config": dataclasses.asdict(self.configs[loop])}
+        return train_seeds(cache, self.plan, f"{name} {loop}", about, self.loops[loop], self.make_env(), metric)
 
     def speed_table(self, cache: ResultCache, name: str, titles: Mapping[str, str]) -> str:
         """Training steps per second of the loops in ``titles``, and their ratio to the last one's."""
@@ -287,7 +285,8 @@ class Comparison:
         def measure() -> Metrics:
             return measure_speed(self.plan, {loop: self.loops[loop]() for loop in titles})
 
-        metrics = cache.get(name, self.about, measure)
+        about = {**self.about, "repetitions": self.plan.repetitions, "updates": self.plan.updates}
+        metrics = cache.get(name, about | {loop: dataclasses.asdict(self.configs[loop]) for loop in titles}, measure)
         if metrics is None:
             return "Not computed yet."
         theirs = metrics[[*titles][-1]]["steps_per_s"]

@@ -44,7 +44,7 @@ class Trained(NamedTuple):
 
 
 OFTEN = [("ppo", "mlp"), ("mappo", "gru")]
-SELDOM = [("mappo", "mlp"), ("ippo", "gru", "share_body"), ("ppo", "gru"), ("ippo", "mlp"), ("ippo", "gru")]
+SELDOM = [("mappo", "mlp"), ("ippo", "gru", "share_body")]
 SLOW = [pytest.param(network, marks=pytest.mark.slow) for network in SELDOM]
 
 

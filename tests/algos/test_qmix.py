@@ -40,11 +40,10 @@ def make_config(mixer, core, **changes):
     return qmix.Config(**(usual | changes))
 
 
-NETWORKS = [("qmix", "mlp"), ("vdn", "gru"), ("none", "gru"), ("qmix", "gru"), ("vdn", "mlp"), ("none", "mlp")]
-MARKED = [network if number < 2 else pytest.param(network, marks=pytest.mark.slow) for number, network in enumerate(NETWORKS)]
+NETWORKS = [("qmix", "mlp"), ("vdn", "gru"), pytest.param(("none", "mlp"), marks=pytest.mark.slow)]
 
 
-@pytest.fixture(scope="module", params=MARKED, ids="-".join)
+@pytest.fixture(scope="module", params=NETWORKS, ids="-".join)
 def trained(request):
     """Every probe trained in one vmapped program: the variant is an env param."""
     mixer, core = request.param
