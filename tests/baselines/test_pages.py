@@ -67,7 +67,7 @@ def test_a_page_has_a_row_for_every_scripted_policy(tmp_path, monkeypatch):
 
 
 def test_battles_stand_by_size_beside_the_published_figures(monkeypatch):
-    """The published aggregate, of all battles, only where none of ours is missing."""
+    """The published aggregate only where none of ours is missing."""
     found = {"3m": 0.9, "2s3z": 0.8, "5m_vs_6m": 0.1, "8m": 0.6}
 
     def won(cache, algo, battle):
@@ -85,7 +85,7 @@ def test_battles_stand_by_size_beside_the_published_figures(monkeypatch):
     assert missing == "Not computed yet: 3s_vs_5z; smacv2_5_units; 6h_vs_8z; 3s5z."
     assert "published" not in smax_battles.battles_table("pqn", False, None)
     found |= dict.fromkeys(smax_battles.UNITS, 0.5)
-    assert smax_battles.battles_table("pqn", False, None).endswith("published, all battles after 10 M steps: 0.95.")
+    assert smax_battles.battles_table("pqn", False, None).endswith("over other battles, also large ones: 0.95.")
 
 
 def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
