@@ -38,8 +38,8 @@ def comparison(plan: Plan) -> Comparison:
         {"env": NAME, "env_version": our_env().version, "gymnax": version("gymnax")},
         {"ours": ours, "theirs": theirs},
         {
-            "ours": lambda: loops.our_loop(ppo, our_env(), ours),
-            "theirs": lambda: loops.their_loop(purejaxrl, gymnax.make(NAME)[0], theirs),
+            "ours": lambda config: loops.our_loop(ppo, our_env(), config),
+            "theirs": lambda config: loops.their_loop(purejaxrl, gymnax.make(NAME)[0], config),
         },
         our_env,
     )

@@ -45,18 +45,16 @@ def our_env(limit: str = "truncate") -> Environment:
 
 
 def comparison(plan: Plan) -> Comparison:
-    """All trainings by the keys of ``LOOPS``, at the same settings."""
+    """All trainings by the keys of ``LOOPS``; at the same settings but for the critic's view of the time."""
     ours, theirs = configs(plan)
-    without_time = ours.replace(time_for_critic=False)
     return Comparison(
         plan,
         {"env": NAME, "env_version": our_env().version, "jaxmarl": version("jaxmarl")},
-        {"ours": ours, "ours limit ends": without_time, "ours time": ours, "theirs": theirs},
+        {"ours": ours, "ours limit ends": ours.replace(time_for_critic=False), "ours time": ours, "theirs": theirs},
         {
-            "ours": lambda: loops.our_loop(ippo, our_env(), ours),
-            "ours limit ends": lambda: loops.our_loop(ippo, our_env("end"), without_time),
-            "ours time": lambda: loops.our_loop(ippo, our_env("end"), ours),
-            "theirs": lambda: loops.their_loop(jaxmarl_ippo, their_env(), theirs),
+            "ours": lambda config: loops.our_loop(ippo, our_env(), config),
+            **dict.fromkeys(("ours limit ends", "ours time"), lambda config: loops.our_loop(ippo, our_env("end"), config)),
+            "theirs": lambda config: loops.their_loop(jaxmarl_ippo, their_env(), config),
         },
         our_env,
     )

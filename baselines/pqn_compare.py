@@ -80,13 +80,14 @@ def configs(problem: Problem, plan: Plan) -> dict[str, Any]:
 def comparison(name: str, plan: Plan) -> Comparison:
     """All trainings on a problem."""
     problem = PROBLEMS[name]
-    found = configs(problem, plan)
-    own = {loop: lambda loop=loop: loops.our_loop(pqn, problem.make(), found[loop]) for loop in ("defaults", "ours")}
     return Comparison(
         plan,
         {"env": name, "env_version": problem.make().version, "jaxmarl": version("jaxmarl")},
-        found,
-        {**own, "theirs": lambda: loops.their_loop(jaxmarl_pqn, problem.make_theirs(), found["theirs"])},
+        configs(problem, plan),
+        {
+            **dict.fromkeys(("defaults", "ours"), lambda config: loops.our_loop(pqn, problem.make(), config)),
+            "theirs": lambda config: loops.their_loop(jaxmarl_pqn, problem.make_theirs(), config),
+        },
         problem.make,
     )
 

@@ -56,8 +56,8 @@ def comparison(plan: Plan, mixer: str) -> Comparison:
         {"env": NAME, "env_version": our_env().version, "jaxmarl": version("jaxmarl")},
         {"ours": ours, "theirs": theirs},
         {
-            "ours": lambda: loops.our_loop(qmix, our_env(), ours),
-            "theirs": lambda: loops.their_loop(jaxmarl_qmix, their_env(), theirs),
+            "ours": lambda config: loops.our_loop(qmix, our_env(), config),
+            "theirs": lambda config: loops.their_loop(jaxmarl_qmix, their_env(), config),
         },
         our_env,
     )

@@ -271,19 +271,20 @@ class Comparison:
     plan: Plan
     about: Mapping[str, Any]  # what all results depend on, besides the plan and configurations
     configs: Mapping[str, Any]
-    loops: Mapping[str, Callable[[], Loop]]
+    loops: Mapping[str, Callable[[Any], Loop]]  # from these configurations
     make_env: Callable[[], Environment]
 
     def returns(self, cache: ResultCache, name: str, loop: str, metric: str = "return") -> Metrics | None:
         """``train_seeds`` of one training, whose results depend neither on the others nor on how speed is measured."""
         about = {**self.about, **self.plan.about_returns, "config": dataclasses.asdict(self.configs[loop])}
-        return train_seeds(cache, self.plan, f"{name} {loop}", about, self.loops[loop], self.make_env(), metric)
+        make = functools.partial(self.loops[loop], self.configs[loop])
+        return train_seeds(cache, self.plan, f"{name} {loop}", about, make, self.make_env(), metric)
 
     def speed_table(self, cache: ResultCache, name: str, titles: Mapping[str, str]) -> str:
         """Training steps per second of the loops in ``titles``, and their ratio to the last one's."""
 
         def measure() -> Metrics:
-            return measure_speed(self.plan, {loop: self.loops[loop]() for loop in titles})
+            return measure_speed(self.plan, {loop: self.loops[loop](self.configs[loop]) for loop in titles})
 
         about = {**self.about, "repetitions": self.plan.repetitions, "updates": self.plan.updates}
         metrics = cache.get(name, about | {loop: dataclasses.asdict(self.configs[loop]) for loop in titles}, measure)

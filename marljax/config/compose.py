@@ -165,12 +165,12 @@ def tuned_name(algo: str, env_name: str, cls: type[Environment], variant: Any) -
     """
     env_name = registry.name_of(cls) or env_name  # env.target may name a registered class, such as Smax with new scenarios
     pair = re.sub(r"\W", "_", f"{algo}_{env_name}")
-    name = pair if variant == STANDARD else f"{pair}_{variant}"
-    if (_tuned_folder() / f"{name}.yaml").is_file():
+    name, folder = pair if variant == STANDARD else f"{pair}_{variant}", _tuned_folder()
+    if (folder / f"{name}.yaml").is_file():
         return name
     if variant not in (STANDARD, UNTUNED):
-        known = [path.stem.removeprefix(f"{pair}_") for path in _tuned_folder().glob(f"{pair}_*.yaml")]
-        if not known and not (_tuned_folder() / f"{pair}.yaml").is_file():
+        known = [path.stem.removeprefix(f"{pair}_") for path in folder.glob(f"{pair}_*.yaml")]
+        if not known and not (folder / f"{pair}.yaml").is_file():
             raise UserError(f"there are no tuned values of {algo} on {env_name}; omit tuned={variant}")
         raise unknown(f"tuned values of {algo} on {env_name}", str(variant), [STANDARD, UNTUNED, *known])
     return None

@@ -44,7 +44,7 @@ class Trained(NamedTuple):
 
 
 OFTEN = [("ppo", "mlp"), ("mappo", "gru")]
-SELDOM = [("mappo", "mlp"), ("ippo", "gru", "share_body")]
+SELDOM = [("mappo", "mlp"), ("ippo", "gru", "share_body"), ("ppo", "gru")]
 SLOW = [pytest.param(network, marks=pytest.mark.slow) for network in SELDOM]
 
 

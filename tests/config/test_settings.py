@@ -98,6 +98,8 @@ def test_tuned_files_change_defaults_and_yield_to_the_command_line(tmp_path, mon
     assert (untuned.config, untuned.env_params) == (type(untuned.config)(), untuned.env.default_params)
     with pytest.raises(UserError, match=r"tuned.*'sur'.*\bsure\b"):
         compose("tiny", ["env=corridor", "tuned=sur"])
+    with pytest.raises(UserError, match="no tuned values of tiny on merge; omit tuned=sure"):
+        compose("tiny", ["env=merge", "tuned=sure"])
     tuned.write_text("algo:\n  num_env: 8\n")
     with pytest.raises(UserError, match=r"algo.num_env'.*algo.num_envs"):
         compose("tiny", ["env=corridor"])
