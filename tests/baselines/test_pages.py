@@ -119,7 +119,7 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
         rows = [line.split("|") for line in jaxmarl_compare.returns_table(again, TINY).splitlines() if "±" in line]
         assert all(-200 < float(row[2].split("±")[0]) < -5 for row in rows)  # untrained policies get about -25 per agent
         with pytest.raises(ValueError, match="other settings"):
-            jaxmarl_compare.returns_table(again, dataclasses.replace(TINY, seeds=1))
+            jaxmarl_compare.returns_table(again, dataclasses.replace(TINY, episodes=TINY.episodes + 1))
 
 
 def test_the_curve_of_a_training_has_the_means_of_its_parts():

@@ -119,6 +119,16 @@ def small(command):
     return (name, *kept, *(f"{key}={value}" for key, value in changes.items()))
 
 
+# Of the commands that only train an algorithm under changed settings, one per algorithm is run and the others are traced:
+# compilation takes most of the time, and test_every_pair trains every algorithm in every environment.
+TRAINING = {
+    command: found[1]
+    for command in COMMANDS
+    if (found := re.fullmatch(r"python algos/(\w+)\.py( (env|algo|tuned)[.=]\S+)+", " ".join(command)))
+}
+TRACED = {*TRAINING} - {*{algo: command for command, algo in reversed(TRAINING.items())}.values()}
+
+
 @pytest.fixture(scope="module")
 def process():
     """A process with virtual devices, which imports and compiles once for many examples."""
@@ -164,7 +174,7 @@ def test_command(command, process, folder):
         trips = pandas.read_csv(folder / "trips.csv", parse_dates=["tpep_pickup_datetime"])
         trips.to_parquet(folder / next(word for word in command if "parquet" in word).partition("=")[2])
     words = tuple(with_runs(word) for word in command if not word.startswith("JAX_NUM_CPU_DEVICES="))
-    status, shown = process(run_command, small(words), folder, False)
+    status, shown = process(run_command, small(words), folder, False, command not in TRACED)
     assert status == 0, shown
 
 

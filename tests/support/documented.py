@@ -13,6 +13,7 @@ from programs import free_if_many
 
 from marljax.core.environment import ScriptedPolicy
 from marljax.reporting import episodes, report
+from marljax.training import runner
 from marljax.training.evaluation import RandomPolicy
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +35,31 @@ def quick(evaluate=True):
     free_if_many()
 
 
-def run_command(command, folder, evaluate=True):
-    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder."""
+class TracedError(Exception):
+    """Ends a command where training would begin."""
+
+
+def trace(settings, console, watcher):
+    """In place of ``runner.train``: all that precedes compilation."""
+    runner.check_sizes(runner.make_trainer(settings), settings)
+    raise TracedError
+
+
+def run_command(command, folder, evaluate=True, train=True):
+    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder; without ``train``, only traces what
+    trains."""
     from marljax.cli import console
 
     os.chdir(folder)
     name, *words = command
     shown = io.StringIO()
-    with quick(evaluate), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(quick(evaluate))
+        stack.enter_context(contextlib.redirect_stdout(shown))
+        stack.enter_context(contextlib.redirect_stderr(shown))
+        if not train:
+            stack.enter_context(mock.patch.object(runner, "train", trace))
+            stack.enter_context(contextlib.suppress(TracedError))
         try:
             if name == "marljax":
                 sys.argv = [name, *words]
