@@ -192,14 +192,15 @@ CAV drives with enough headway, instead of the published sum of terms; the large
 ahead*: the supervisor predicts 10 decisions instead of 5, and replaces no action by one that collides as well,
 unless all do (`env.collision_room`), which the published one may.""",
             {"safer": safer_table},
-            """CAVs that may stop crash in fewer than 1 % of episodes if the supervisor looks two seconds ahead, nine of ten
-seeds in at most 1 %; if it looks one second ahead, as published, in about as few, but only seven seeds, and the interval
-includes 1 %. They still return more than 60, which no policy of the published task did: at the same cost of a crash those
-without brakes return as much and crash three times as often. The last column shows what it costs: fewer of those from the ramp
-have merged when the episode ends.
+            """CAVs that are allowed to stop crash in fewer than 1 % of episodes if the supervisor looks two seconds ahead, nine
+of ten seeds in at most 1 %. One second ahead, as published, they crash about as seldom, but the interval includes 1 %, and three
+seeds are above it. They return more than 60. No policy of the published task is both as safe and above 60: at the same cost of a
+crash those without brakes return as much, and crash two to three times as often. The last column shows what it costs: fewer of
+those from the ramp have merged when the episode ends.
 
-Progress alone makes no safe driver: a crash takes back nothing of what a CAV has driven before. These policies crash in a third
-of the episodes, those of the larger batch in an eighth, and the published supervisor prevents few of them. One that looks two
+Progress alone makes no safe driver: a crash takes back next to nothing of what a CAV has driven before. These policies crash in
+a third of the episodes, those of the larger batch in an eighth, and the published supervisor prevents a tenth to a quarter of
+them. One that looks two
 seconds ahead and prefers actions that do not collide leaves 5 to 6 %; which of the two matters was not separated. Nor was the
 published reward trained with the larger batch, whose updates are a quarter as many.
 

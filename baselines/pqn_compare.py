@@ -131,8 +131,8 @@ PAGE = Page(
   layers of {_OVERCOOKED.hidden}, γ {_OVERCOOKED.gamma:g}, λ {_OVERCOOKED.td_lambda:g}. These are settings of an earlier
   version of `pqn_vdn_cnn_overcooked` (JaxMARL's commit 2890c8b; now it has layers of 512, 4 epochs and λ 0.5); the algorithm is
   the recurrent one, where that script has convolutions and shuffles single steps, so nobody has tuned this pair;
-- SMAX: {_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, γ {_SMAX.gamma:g},
-  λ {_SMAX.td_lambda:g}.
+- SMAX: {_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, RAdam at {_SMAX.lr:g},
+  rewards × {_SMAX.reward_scale:g}, ε down to {_SMAX.eps_finish:g}, γ {_SMAX.gamma:g}, λ {_SMAX.td_lambda:g}.
 
 At these settings ours differs in that it computes λ-returns once per rollout, and not again in every minibatch; that it trains
 on the last step of a rollout, too; that it bootstraps the value of a final observation (`limit="truncate"`), where the step

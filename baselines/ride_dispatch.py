@@ -267,7 +267,7 @@ def price_table(cache: ResultCache) -> str:
 
 VERDICT = """In per cent of what one-step matching earns on the same half hours, learners matched by logits:
 
-- **1000 vehicles: it is.** Whoever looks at the reward of the step serves everybody, so that nothing taken now is missed later.
+- **1000 vehicles: it is.** Every policy that follows the reward of the step serves all orders, so that nothing taken now is missed later.
   A price for a vehicle's time changes nothing ({price 1000} %). OSPO learns the matching from rewards alone ({OSPO 1000} %);
   GRPO, which adds up later rewards as well, learns it less well ({GRPO 1000} %), as do the papers' choices
   ({OSPO, the papers' choices 1000} %). Nothing that was learned beats a matching that nobody trained.
@@ -275,11 +275,11 @@ VERDICT = """In per cent of what one-step matching earns on the same half hours,
   meanwhile. OSPO, for which only the step counts, earns {OSPO 400} % and {OSPO 300} %; its pickups are shorter than those of
   one-step matching, which keeps vehicles free. With rewards until the end and the right to decline it earns
   {looking ahead 400} % and {looking ahead 300} %: what a price per minute earns ({price 400} % and {price 300} %), which is one
-  number, found on eight half hours. Learned vehicle values earn {marginal values 400} % and {marginal values 300} %: what a
-  minute costs depends on who is aboard, how long the way still is, and when a seat will be free.
+  number, found on eight half hours. Learned vehicle values earn {marginal values 400} % and {marginal values 300} %: they
+  know who is aboard, how long the way still is, and when a seat will be free, which a price per minute does not.
 
-So count what a fleet turns away. Where that is nothing, one step is enough, and a matching by the reward needs no learning.
-Where it is much, learn what a vehicle is worth after each order; a price per minute is a first step."""
+So check how many orders a fleet leaves unserved. Where there are none, one step is enough, and a matching by the reward needs no learning.
+Where there are many, learn what a vehicle is worth after each order; a price per minute is a first step."""
 
 
 def verdict(cache: ResultCache) -> str:
@@ -335,13 +335,13 @@ its place, its passengers and the time that is left, and knows nothing of other 
 the reward plus the change of that value. *Marginal values* are learnt from rewards less the orders' prices, which the
 matching's dual problem yields, so that a vehicle is credited with what the fleet would lose without it; *own values*
 (`algo.learn_from=own`) from whole rewards. In italics scripted policies: *seven prices* are those of the pickup, the detour
-of those aboard, the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a
-cross-entropy search. ±: 95 % t interval, over seeds where learned.""",
+of those aboard, the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search
+that was not kept. ±: 95 % t interval, over seeds where learned.""",
             {"values": valued_table},
             """In the small city own values earn a little more than marginal ones, and with 300 vehicles as much: where all
 vehicles are busy, what one earns and what it adds differ little. Either earns far more than the tuned price per minute, as
 marginal values do with 400 vehicles, so that price is not near the optimum. How near the values are is not known: no bound was
-computed.""",
+computed. The other candidate, attention among vehicles and orders in OSPO's scorer, gained nothing (*What matters*, below).""",
         ),
         Section(
             "A few orders for each vehicle",
@@ -360,8 +360,8 @@ interval over seeds.""",
             {"fleets": fleets_table},
             """Independent learners earn more at every size, and the more vehicles there are, the further QMIX is behind: from an
 eighth with four vehicles to a quarter with 32, rewards summed. The sum is a little better than the mean, and learns no more from
-larger fleets either. Where every agent has a reward of its own, learn from that (`algo.mixer=none`), and keep QMIX for rewards
-that only a team has. Difference rewards were not tried with it; the marginal values above are learnt from such rewards.""",
+larger fleets either. All take settings that were searched for with independent learners and 32 vehicles. On tasks like this one, where
+every agent has a reward of its own, learn from that (`algo.mixer=none`), and keep QMIX for rewards that only a team has. Difference rewards were not tried with it; the marginal values above are learnt from such rewards.""",
         ),
         Section("When one step is enough", "", {"verdict": verdict}),
         Section(
@@ -377,8 +377,8 @@ that only a team has. Difference rewards were not tried with it; the marginal va
 - **Looking ahead** pays only together with waiting as an action; either by itself changes nothing.
 - **The scorer**: an MLP of every pair learns what a product of two embeddings does not (*two towers*). Attention among
   vehicles and orders before it, as in Triple-BERT, earns less after as many steps, also where the learner looks ahead: one layer
-  of width 16 before the MLP of pairs, or three of width 64 before the product, whose learning rate of 2e-3 is a tenth of that
-  without (*attention*).
+  of width 16 before the MLP of pairs (*attention*), or three of width 64 before the product at a tenth of its learning rate (*two
+  towers, attention*).
 - **Staying near the best snapshot** holds policies back: a snapshot that is best by chance early on remains the model.
 - Baseline, group, equity penalty and entropy bonus matter little. GRPO's logits are worse than its probabilities.""",
             {"matters": change_table},

@@ -160,7 +160,7 @@ def success_picture(folder: Path, results: Mapping[str, Metrics]) -> str:
 PAGE = Page(
     name="swarm",
     title="`swarm`: results",
-    intro="""Eight quadrotors (coverage: five point masses), 15 s (coverage: 5 s). Means over drones, ± a 95 % t interval (over
+    intro="""Unless a section says otherwise eight quadrotors (coverage: five point masses), 15 s (coverage: 5 s). Means over drones, ± a 95 % t interval (over
 episodes for scripted policies, over seeds for learned ones). *Success*: reached the goal (mean distance over some five steps
 below 0.5 m, or 1 m where it is the goal of all) and hit no drone and no obstacle after the first 1.5 s; coverage: landmarks
 with a drone within 0.5 m at the end. *m to the goal*: mean over the last second; coverage: from each landmark to the nearest
@@ -187,8 +187,7 @@ obstacle, 10⁹ agent steps, K = 2): success 95 %, without collision replay 88 %
             f"""One quadrotor, which starts within 2 m of its goal along each axis, with `tuned=alone`: 2 M steps, {SEEDS}
 seeds each. Millions of steps until the greedy policy's mean distance over the last second of 32 frozen episodes, which are
 played after every 25th of training, is small. The other rows change something: more environments in parallel, hence fewer
-gradient steps (256 is what `tuned=standard` has for eight drones); observations that tell more of the current thrust, which
-lags 0.15 s behind the actions; half of the starts within 0.2 m of the goal; a critic of the state without noise, and of the
+gradient steps (256 is what `tuned=standard` has for eight drones); observations that tell more of the current thrust, which settles 0.15 s after an action; half of the starts within 0.2 m of the goal; a critic of the state without noise, and of the
 motors.""",
             {"hovering": hovering_table},
             """Fewer environments, and so more gradient steps for as many environment steps, bring a drone within 0.3 m in a
@@ -209,7 +208,7 @@ what the paper's ablation drops: attention over neighbours and pillars (else `al
 (`failure_replay.failures`). Success of the greedy policy over training, the mean of four evaluations before each quarter, and
 the last policy on {EPISODES} frozen scenarios.""",
             {"pillars": pillars_table},
-            """With attention over neighbours and pillars two drones reach their goals three times as often as without.
+            """With attention over neighbours and pillars two drones succeed three times as often as without.
 Attention with replay learns faster: after half of the training the drones succeed twice as often. At the end the intervals
 overlap, and without attention replay adds nothing. The paper's eight drones among twice as many pillars succeed in 95 %,
 without replay in 88 % and without attention as well in 79 %, after 10⁹ agent steps. Larger teams and denser pillars were not
