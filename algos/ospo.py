@@ -201,7 +201,10 @@ def init(env: Environment, env_params: EnvParams, config: Config, key: jax.Array
     if env.num_agents == 1 and config.normalize == "step":
         raise UserError(f"ospo compares the agents of a step, and {type(env).__name__} has one; use ppo, or normalize=buffer")
     if env.afterstates:
-        raise UserError(f"ospo scores items, and {type(env).__name__} as set observes afterstates; choose env.view=pairs")
+        raise UserError(
+            f"ospo scores items, and {type(env).__name__} observes afterstates; on ride_dispatch set env.view=pairs, "
+            "elsewhere use values"
+        )
     key_actor, key_reset, key_learner = jax.random.split(key, 3)
     vec = vectorize(env, divide(config.num_envs, collectives.data_size(), "environments", "devices"))
     actors = start(vec, env_params, collectives.fold_data(key_reset), ())
@@ -399,7 +402,8 @@ def subsample_agents(env: Environment, config: Config, batch: Batch, key: jax.Ar
 def get_inputs(env: Environment, timestep: TimeStep) -> Inputs:
     """Inputs of the policy from the current timestep, T = 1."""
     if env.items:
-        shared, free = timestep.obs["shared"], jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True)
+        shared = timestep.obs["shared"]
+        free = jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True) & timestep.alive[..., None]
         inputs = Inputs(timestep.obs["own"], shared[env.items], shared["open"] > 0, free)
     else:
         inputs = Inputs(flat_observation(timestep.obs, timestep.alive.shape), (), (), timestep.action_mask)

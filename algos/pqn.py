@@ -136,7 +136,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
     sizes = nn.Sizes(config.core, config.hidden, (), config.activation, dtype=config.network_dtype, layer_norm=config.layer_norm)
     network = nn.Actor(env.action_space.n, sizes, config.output_scale)
     agent = nn.PerAgent(network, env.num_agents, config.share_parameters)
-    mixer = nn.Mixer(config.mixer_width, slope=config.mixer_slope, activation=config.activation)
+    mixer = nn.Mixer(config.mixer_width, hypernet_width=64, scale=0.01, slope=config.mixer_slope, activation=config.activation)
 
     def action_values(params: Params, inputs: Inputs, carry: Any) -> tuple[Any, jax.Array]:
         return agent(params.agent, carry, encoder(params.obs_stats, inputs.obs), inputs.first, inputs.alive)
@@ -203,7 +203,8 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     def greedy_team_value(inputs, values):
         value = networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
         included = inputs.alive if config.mixer == "none" else jnp.any(inputs.alive, axis=-1, keepdims=True)
-        return jnp.where(included, params.value_stats.denormalize(value), 0.0)  # where nobody is alive nothing follows
+        # Nobody of the team is alive: worth 0. What agents that enter later earn reaches earlier steps through λ only.
+        return jnp.where(included, params.value_stats.denormalize(value), 0.0)
 
     # 1. Collect a rollout with ε-greedy actions.
     epsilon = exploration_rate(config, learner.updates)
@@ -265,7 +266,7 @@ def team_rewards(config: Config, rollout: Transition, steps: Step) -> tuple[Step
     """What λ-returns are computed from, and the samples that enter the loss: per agent without a mixer, else of the team.
 
     A team's reward is the mean over all its agents, also dead ones, whose reward is 0: so one agent's reward has the same weight
-    however many others are alive. Rows in which nobody is alive are not in a team's loss: nothing follows from them.
+    however many others are alive. Rows in which nobody is alive are not in a team's loss: there is no action to value.
     """
     alive, reward, mask = rollout.inputs.alive, steps.reward * config.reward_scale, ~rollout.last[..., None]
     if config.mixer == "none":

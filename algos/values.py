@@ -201,7 +201,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     metrics |= value_metrics(samples.target, advantage, samples.mask, steps.reward)
     if config.learn_from == "marginal":
         took = rollout.took & rollout.present
-        for name, value in (("price", rollout.price), ("priced", (rollout.price > 0).astype(rollout.price.dtype))):
+        for name, value in (("item_price", rollout.price), ("priced_share", (rollout.price > 0).astype(rollout.price.dtype))):
             metrics[name] = collectives.mean(collectives.masked_mean(value, took))
     return TrainState(learner, actors.replace(carry=PersistentState(buffer))), metrics | episodes
 
@@ -210,7 +210,7 @@ def choose(
     config: Config, networks: Networks, params: Params, timestep: TimeStep, key: jax.Array | None
 ) -> tuple[jax.Array, Transition]:
     """Actions [A] by matching for one timestep of one environment, and what a rollout keeps; noise on weights with a key."""
-    obs, mask = timestep.obs, timestep.action_mask[:, :-1]
+    obs, mask = timestep.obs, timestep.action_mask[:, :-1] & timestep.alive[:, None]
     value = functools.partial(networks.value, params)
     value_waiting = value(obs["features"][:, -1], obs["decisions"][:, -1])[:, None]  # [A, 1]
     value_taking = value_items(value, obs, jnp.any(mask, axis=1))  # [A, n − 1]
@@ -274,7 +274,7 @@ def value_loss(params: Params, networks: Networks, batch: Samples) -> tuple[jax.
     """(V(x) − y)²."""
     value = networks.value(params, batch.features, batch.decisions)
     loss = collectives.masked_mean(jnp.square(value - batch.target), batch.mask)
-    return loss, {"value_loss": loss, "value": collectives.masked_mean(value, batch.mask)}
+    return loss, {"value_loss": loss, "afterstate_value": collectives.masked_mean(value, batch.mask)}
 
 
 def initial_carry(env: Environment, config: Config) -> Any:

@@ -105,8 +105,9 @@ the adapter's default: nothing is bootstrapped there, as in JaxMARL's loop, and 
             f"""Sum of an agent's rewards over an episode, mean over agents; JaxMARL's log shows {AGENTS} times that.
 {PLAN.returns_text("sampled")}""",
             {"returns": returns_table},
-            """At equal settings no difference between the loops was found. A critic that knows how much time is left brings the return a third
-nearer to 0: where the limit is terminal, returns depend on the time, and the agents' observations do not contain it.""",
+            """At equal settings no difference between the loops was found. A critic that knows how much time is left brings the
+return a third nearer to 0: where the limit is terminal, returns depend on the time, and the agents' observations do not contain
+it.""",
         ),
         Section("Speed", loops.SPEED_TEXT, {"speed": speed_table}),
     ),

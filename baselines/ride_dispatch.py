@@ -267,9 +267,9 @@ def price_table(cache: ResultCache) -> str:
 
 VERDICT = """In per cent of what one-step matching earns on the same half hours, learners matched by logits:
 
-- **1000 vehicles: it is.** Every policy that follows the reward of the step serves all orders, so that nothing taken now is missed later.
-  A price for a vehicle's time changes nothing ({price 1000} %). OSPO learns the matching from rewards alone ({OSPO 1000} %);
-  GRPO, which adds up later rewards as well, learns it less well ({GRPO 1000} %), as do the papers' choices
+- **1000 vehicles: it is.** Every policy that follows the reward of the step serves all orders, so that nothing taken now is
+  missed later. A price for a vehicle's time changes nothing ({price 1000} %). OSPO learns the matching from rewards alone
+  ({OSPO 1000} %); GRPO, which adds up later rewards as well, learns it less well ({GRPO 1000} %), as do the papers' choices
   ({OSPO, the papers' choices 1000} %). Nothing that was learned beats a matching that nobody trained.
 - **400 and 300 vehicles: it is not.** Orders outnumber vehicles, and a long way now is paid for with the orders that come
   meanwhile. OSPO, for which only the step counts, earns {OSPO 400} % and {OSPO 300} %; its pickups are shorter than those of
@@ -278,8 +278,8 @@ VERDICT = """In per cent of what one-step matching earns on the same half hours,
   number, found on eight half hours. Learned vehicle values earn {marginal values 400} % and {marginal values 300} %: they
   know who is aboard, how long the way still is, and when a seat will be free, which a price per minute does not.
 
-So check how many orders a fleet leaves unserved. Where there are none, one step is enough, and a matching by the reward needs no learning.
-Where there are many, learn what a vehicle is worth after each order; a price per minute is a first step."""
+So check how many orders a fleet leaves unserved. Where there are none, one step is enough, and a matching by the reward needs no
+learning. Where there are many, learn what a vehicle is worth after each order; a price per minute is a first step."""
 
 
 def verdict(cache: ResultCache) -> str:
@@ -335,8 +335,8 @@ its place, its passengers and the time that is left, and knows nothing of other 
 the reward plus the change of that value. *Marginal values* are learnt from rewards less the orders' prices, which the
 matching's dual problem yields, so that a vehicle is credited with what the fleet would lose without it; *own values*
 (`algo.learn_from=own`) from whole rewards. In italics scripted policies: *seven prices* are those of the pickup, the detour
-of those aboard, the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search
-that was not kept. ±: 95 % t interval, over seeds where learned.""",
+of those aboard, the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy
+search that was not kept. ±: 95 % t interval, over seeds where learned.""",
             {"values": valued_table},
             """In the small city own values earn a little more than marginal ones, and with 300 vehicles as much: where all
 vehicles are busy, what one earns and what it adds differ little. Either earns far more than the tuned price per minute, as
@@ -360,8 +360,9 @@ interval over seeds.""",
             {"fleets": fleets_table},
             """Independent learners earn more at every size, and the more vehicles there are, the further QMIX is behind: from an
 eighth with four vehicles to a quarter with 32, rewards summed. The sum is a little better than the mean, and learns no more from
-larger fleets either. All take settings that were searched for with independent learners and 32 vehicles. On tasks like this one, where
-every agent has a reward of its own, learn from that (`algo.mixer=none`), and keep QMIX for rewards that only a team has. Difference rewards were not tried with it; the marginal values above are learnt from such rewards.""",
+larger fleets either. All take settings that were searched for with independent learners and 32 vehicles. On tasks like this one,
+where every agent has a reward of its own, learn from that (`algo.mixer=none`), and keep QMIX for rewards that only a team has.
+Difference rewards were not tried with it; the marginal values above are learnt from such rewards.""",
         ),
         Section("When one step is enough", "", {"verdict": verdict}),
         Section(

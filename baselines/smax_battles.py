@@ -106,7 +106,8 @@ NOTES = {
 million steps won 30 of 32 battles with `algo.output_scale=0.01`, and 11 with 1, in single runs of seed 10 that were not kept.""",
     "pqn": """On 5m_vs_6m three of five seeds win 72 to 79 % and two 6 and 7 %; of the same training's five other runs among the
 [twelve problems](untuned.md), judged by their final parameters, one wins 65 % and the others 0 to 13 %. So four of ten runs
-learn this battle. None of IPPO's does, but the interval of the difference includes 0. 3m is won a little more often than by IPPO with its tuned values, smacv2_5_units less often, the others about as often.
+learn this battle. None of IPPO's does, but the interval of the difference includes 0. 3m is won a little more often than by IPPO
+with its tuned values, smacv2_5_units less often, the others about as often.
 
 In an earlier version whose default was `algo.output_scale=1`, and whose results are no longer kept, the same command gave 0 % in
 three seeds on 3s5z, 53 ± 31 % on 2s3z and 32 ± 24 % on 3s_vs_5z. The likely cause: at first the values of eight agents add up to
@@ -115,13 +116,15 @@ more than a victory is worth, and the standard deviation by which returns are di
 PAGE = Page(
     name="smax_battles",
     title="Every battle of `smax`: results",
-    intro=f"""One setting per algorithm for all battles: IPPO and MAPPO with `tuned=gru`, QMIX with its tuned values (`configs/tuned/`) and `algo.output_scale=0.01`, PQN with its defaults. `output_scale` of both was
-chosen on 3s5z, the tuned values on 3m and 2s3z. {STEPS:,} steps, a tenth of what is published, so that two cores can compute the page; {SEEDS} seeds;
-greedy policies of the best evaluation on {EPISODES:,} frozen scenarios; ±: 95 % t interval over seeds. The published figures are for orientation: they are after ten times the steps, in JaxMARL's environment before its corrections of
-2024. Mava, another JAX library, tuned for each battle (2s3z: 1 M steps); JaxMARL used one setting; the aggregates are from PQN's
-paper, where VDN has 0.63. Nothing was tuned for a single battle here; the tuned values after more steps on 3m and 2s3z are on
-[`smax`'s page](smax.md). Battles of more than {SMALL}
-units are tables of their own (`python baselines/smax_battles.py ippo_large`), for an accelerator.""",
+    intro=f"""One setting per algorithm for all battles: IPPO and MAPPO with `tuned=gru`, QMIX with its tuned values
+(`configs/tuned/`) and `algo.output_scale=0.01`, PQN with its defaults. `output_scale` of both was chosen on 3s5z, the tuned
+values on 3m and 2s3z. {STEPS:,} steps, a tenth of what is published, so that two cores can compute the page; {SEEDS} seeds;
+greedy policies of the best evaluation on {EPISODES:,} frozen scenarios; ±: 95 % t interval over seeds. The published figures are
+for orientation: they are after ten times the steps, in JaxMARL's environment before its corrections of 2024. Mava, another JAX
+library, tuned for each battle (2s3z: 1 M steps); JaxMARL used one setting; the aggregates are from PQN's paper, where VDN has
+0.63. Nothing was tuned for a single battle here; the tuned values after more steps on 3m and 2s3z are on [`smax`'s
+page](smax.md). Battles of more than {SMALL} units are tables of their own (`python baselines/smax_battles.py ippo_large`), for an
+accelerator.""",
     sections=tuple(
         Section(
             title,

@@ -46,7 +46,8 @@ HOVERING: dict[str, tuple[str, tuple[str, ...]]] = {
     "MAPPO, motors in the global state": ("mappo", ("env.motors=critic",)),
 }
 # Two drones among pillars, with and without what the paper's ablation drops
-PILLARS = ("env=swarm", "tuned=pillars", "eval.every=0.05", "eval.episodes=128")
+PILLARS_STEPS = 3_000_000
+PILLARS = ("env=swarm", "tuned=pillars", f"algo.total_steps={PILLARS_STEPS}", "eval.every=0.05", "eval.episodes=128")
 NO_REPLAY = ("failure_replay.failures=[]",)
 MLP = ("algo.encoder=flat",)
 AMONG: dict[str, tuple[str, ...]] = {
@@ -55,8 +56,7 @@ AMONG: dict[str, tuple[str, ...]] = {
     "replay": MLP,
     "neither": (*MLP, *NO_REPLAY),
 }
-PILLARS_STEPS = 3_000_000
-QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of the training at which success is shown
+QUARTERS = (0.25, 0.5, 0.75, 1.0)  # ends of the parts of training over which success is shown
 COLUMNS = {
     "return": interval("return", places=2),
     "success, %": interval("success", scale=100),
@@ -121,13 +121,13 @@ def hovering_table(cache: ResultCache) -> str:
 
 
 def success_over_training(run: Settings, folder: Path) -> Metrics:
-    """Of a run of one seed: the greedy policy's success before each of ``QUARTERS``, a mean of four evaluations, and the last
-    policy's metrics on the frozen scenarios."""
+    """Of a run of one seed: the greedy policy's success before each of ``QUARTERS``, a mean of four evaluations (5, 10, 15 and 20
+    % of training for the first), and the last policy's metrics on the frozen scenarios."""
     rows = [row for row in read_rows(folder) if "eval_success" in row]
     found = {}
     for share in QUARTERS:
-        until = [row["eval_success"] for row in rows if row["env_steps"] <= share * run.config.total_steps]
-        found[f"success {share}"] = float(np.mean(until[-4:]))
+        before = [row["eval_success"] for row in rows if row["env_steps"] < share * run.config.total_steps]
+        found[f"success {share}"] = float(np.mean(before[-4:]))
     return of_one_seed(found) | result_cache.play_learned(run, folder, EPISODES, BATCH, "last")
 
 
@@ -137,7 +137,9 @@ def pillars_table(cache: ResultCache) -> str:
     for title, overrides in AMONG.items():
         metrics = cache.trained_by_seed(f"pillars {title}", ALGORITHM, [*PILLARS, *overrides], success_over_training, SEEDS)
         results.append((title, metrics))
-    columns = {f"success up to {share:.0%}, %": interval(f"success {share}", scale=100) for share in QUARTERS}
+    columns = {
+        f"success at {share - 0.2:.0%} to {share - 0.05:.0%}, %": interval(f"success {share}", scale=100) for share in QUARTERS
+    }
     final = {f"at the end: {name}": column for name, column in COLUMNS.items() if name not in ("return", "deadlock, %")}
     table = policy_table("", columns | final, results)
     done = {title: metrics for title, metrics in results if metrics}
@@ -147,7 +149,7 @@ def pillars_table(cache: ResultCache) -> str:
 def success_picture(folder: Path, results: Mapping[str, Metrics]) -> str:
     """Draws success over training beside the results, and links it."""
     rows = [
-        {"setting": title, "seed": seed, "env_steps": share * PILLARS_STEPS, "eval_success": success}
+        {"setting": title, "seed": seed, "env_steps": (share - 0.125) * PILLARS_STEPS, "eval_success": success}
         for title, metrics in results.items()
         for share in QUARTERS
         for seed, success in enumerate(metrics[f"success {share}"]["mean"])
@@ -160,11 +162,11 @@ def success_picture(folder: Path, results: Mapping[str, Metrics]) -> str:
 PAGE = Page(
     name="swarm",
     title="`swarm`: results",
-    intro="""Unless a section says otherwise eight quadrotors (coverage: five point masses), 15 s (coverage: 5 s). Means over drones, ± a 95 % t interval (over
-episodes for scripted policies, over seeds for learned ones). *Success*: reached the goal (mean distance over some five steps
-below 0.5 m, or 1 m where it is the goal of all) and hit no drone and no obstacle after the first 1.5 s; coverage: landmarks
-with a drone within 0.5 m at the end. *m to the goal*: mean over the last second; coverage: from each landmark to the nearest
-drone. *Deadlock*: hit nothing and did not arrive.""",
+    intro="""Eight quadrotors unless a section says otherwise (coverage: five point masses), 15 s (coverage: 5 s). Means over
+drones, ± a 95 % t interval (over episodes for scripted policies, over seeds for learned ones). *Success*: reached the goal (mean
+distance over some five steps below 0.5 m, or 1 m where it is the goal of all) and hit no drone and no obstacle after the first
+1.5 s; coverage: landmarks with a drone within 0.5 m at the end. *m to the goal*: mean over the last second; coverage: from each
+landmark to the nearest drone. *Deadlock*: hit nothing and did not arrive.""",
     sections=(
         Section(
             "Scripted policies",
@@ -187,7 +189,8 @@ obstacle, 10⁹ agent steps, K = 2): success 95 %, without collision replay 88 %
             f"""One quadrotor, which starts within 2 m of its goal along each axis, with `tuned=alone`: 2 M steps, {SEEDS}
 seeds each. Millions of steps until the greedy policy's mean distance over the last second of 32 frozen episodes, which are
 played after every 25th of training, is small. The other rows change something: more environments in parallel, hence fewer
-gradient steps (256 is what `tuned=standard` has for eight drones); observations that tell more of the current thrust, which settles 0.15 s after an action; half of the starts within 0.2 m of the goal; a critic of the state without noise, and of the
+gradient steps (256 is what `tuned=standard` has for eight drones); observations that tell more of the current thrust, which
+settles 0.15 s after an action; half of the starts within 0.2 m of the goal; a critic of the state without noise, and of the
 motors.""",
             {"hovering": hovering_table},
             """Fewer environments, and so more gradient steps for as many environment steps, bring a drone within 0.3 m in a
@@ -205,11 +208,11 @@ tried.""",
             f"""Two quadrotors with goals of their own among pillars in a tenth of the cells, with `tuned=pillars`:
 {PILLARS_STEPS / 1e6:g} M environment steps, twice as many of agents, {SEEDS} seeds each, ± a 95 % t interval. Rows differ in
 what the paper's ablation drops: attention over neighbours and pillars (else `algo.encoder=flat`, an MLP), and collision replay
-(`failure_replay.failures`). Success of the greedy policy over training, the mean of four evaluations before each quarter, and
-the last policy on {EPISODES} frozen scenarios.""",
+(`failure_replay.failures`). Success of the greedy policy in each quarter of training, the mean of four evaluations before its
+end, and of the last policy on {EPISODES} frozen scenarios.""",
             {"pillars": pillars_table},
             """With attention over neighbours and pillars two drones succeed three times as often as without.
-Attention with replay learns faster: after half of the training the drones succeed twice as often. At the end the intervals
+Attention with replay learns faster: in the second quarter of training the drones succeed twice as often. At the end the intervals
 overlap, and without attention replay adds nothing. The paper's eight drones among twice as many pillars succeed in 95 %,
 without replay in 88 % and without attention as well in 79 %, after 10⁹ agent steps. Larger teams and denser pillars were not
 trained.""",

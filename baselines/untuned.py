@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import gymnax
+import jax
 from gymnax.wrappers import FlattenObservationWrapper
 
 import marljax
 from marljax.algos import ippo, mappo, ppo, pqn, qmix
 from marljax.baselines.harness import loops
-from marljax.baselines.harness.loops import Loop, Plan
+from marljax.baselines.harness.loops import Comparison, Loop, Plan
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
 from marljax.baselines.harness.tables import Page, Section, partial_table
 from marljax.baselines.rivals import ippo as jaxmarl_ippo
@@ -30,13 +31,13 @@ RIVAL = "theirs"
 
 
 class Problem(NamedTuple):
-    """An environment in both libraries, and the settings of a rival's loop."""
+    """An environment in both libraries, and a rival's settings and loop."""
 
     title: str
     chosen_on: bool  # whether defaults were chosen by results on it
     make: Callable[[], Environment]
-    rival: Callable[[Plan], Loop]
-    rival_about: Callable[[Plan], Any]  # its settings
+    rival_config: Callable[[Plan], Any]
+    rival: Callable[[Any], Loop]  # with that configuration
     algorithms: Sequence[str]
     metric: str = "return"  # of the greedy policy
     has_rival: bool = True  # otherwise another library's settings in our own loop, which are shown but not judged by
@@ -48,40 +49,40 @@ ALSO_CHOSEN_ON = {"pqn": ("cramped_room", "asymm_advantages", "5m_vs_6m", "smacv
 MODULES: dict[str, ModuleType] = {"ppo": ppo, "ippo": ippo, "mappo": mappo, "qmix": qmix, "pqn": pqn}
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class JaxMARLConfig(jaxmarl_ippo.Config):
+    """The settings of JaxMARL's feed-forward IPPO, with or without a shaped reward in the first half of training."""
+
+    shaped: bool = False
+
+
 def jaxmarl_problem(title: str, name: str, chosen_on: bool, lr: float, shaped: bool = False, **options: Any) -> Problem:
     """One of JaxMARL's environments through our adapter; its feed-forward IPPO is the rival."""
 
-    def config(plan: Plan) -> jaxmarl_ippo.Config:
-        return jaxmarl_ippo.Config(total_timesteps=plan.total_steps, lr=lr)
-
-    def rival(plan: Plan) -> Loop:
-        settings = config(plan)
-        shaped_steps = settings.num_updates * settings.num_steps // 2 if shaped else 0
+    def rival(config: JaxMARLConfig) -> Loop:
+        shaped_steps = config.num_updates * config.num_steps // 2 if config.shaped else 0
         env = wrapped_env(name, tuple(sorted(options.items()))).env
-        return loops.their_loop(jaxmarl_ippo, FlatEnv(env, shaped_steps), settings)
+        return loops.their_loop(jaxmarl_ippo, FlatEnv(env, shaped_steps), config)
 
     return Problem(
         title,
         chosen_on,
         functools.cache(lambda: marljax.make(f"jaxmarl/{name}", **options)),
+        lambda plan: JaxMARLConfig(total_timesteps=plan.total_steps, lr=lr, shaped=shaped),
         rival,
-        lambda plan: {"shaped": shaped, **dataclasses.asdict(config(plan))},
         SEVERAL,
     )
 
 
 def smax_problem(scenario: str, chosen_on: bool) -> Problem:
     """A battle of our SMAX; JaxMARL's recurrent IPPO is the rival."""
-
-    def settings(plan: Plan) -> rnn_ppo.Settings:
-        return rnn_ppo.Settings(scenario, total_steps=plan.total_steps)
-
     return Problem(
         f"smax {scenario}",
         chosen_on,
         functools.cache(lambda: marljax.make("smax", scenario=scenario)),
-        lambda plan: loops.their_loop(rnn_ppo, rnn_ppo.smax_env(scenario), settings(plan)),
-        lambda plan: dataclasses.asdict(settings(plan)),
+        lambda plan: rnn_ppo.Settings(scenario, total_steps=plan.total_steps),
+        lambda config: loops.their_loop(rnn_ppo, rnn_ppo.smax_env(scenario), config),
         SEVERAL,
         "won",
     )
@@ -89,16 +90,12 @@ def smax_problem(scenario: str, chosen_on: bool) -> Problem:
 
 def gymnax_problem(name: str, chosen_on: bool, **settings: Any) -> Problem:
     """One of gymnax's environments with discrete actions; PureJaxRL's PPO is the rival."""
-
-    def config(plan: Plan) -> purejaxrl_ppo.Config:
-        return purejaxrl_ppo.Config(total_timesteps=plan.total_steps, **settings)
-
     return Problem(
         name,
         chosen_on,
         functools.cache(lambda: marljax.make(f"gymnax/{name}")),
-        lambda plan: loops.their_loop(purejaxrl_ppo, FlattenObservationWrapper(gymnax.make(name)[0]), config(plan)),
-        lambda plan: dataclasses.asdict(config(plan)),
+        lambda plan: purejaxrl_ppo.Config(total_timesteps=plan.total_steps, **settings),
+        lambda config: loops.their_loop(purejaxrl_ppo, FlattenObservationWrapper(gymnax.make(name)[0]), config),
         ONE,
     )
 
@@ -141,8 +138,8 @@ PROBLEMS = {
         "Pendulum-v1",
         True,
         pendulum,
-        lambda plan: loops.our_loop(ppo, pendulum(), continuous_config(plan)),
-        lambda plan: dataclasses.asdict(continuous_config(plan)),
+        continuous_config,
+        lambda config: loops.our_loop(ppo, pendulum(), config),
         ("ppo",),
         has_rival=False,
     ),
@@ -157,30 +154,16 @@ PROBLEMS = {
 }
 
 
-def make_loop(plan: Plan, name: str, trained: str) -> Loop:
-    problem = PROBLEMS[name]
-    if trained == RIVAL:
-        return problem.rival(plan)
-    return loops.our_loop(MODULES[trained], problem.make(), MODULES[trained].Config(total_steps=plan.total_steps))
-
-
-def describe(plan: Plan, name: str, trained: str) -> dict[str, Any]:
-    """Everything that a training depends on."""
-    problem = PROBLEMS[name]
-    about: dict[str, Any] = {"env": f"{problem.make()}, version {problem.make().version}", "metric": problem.metric}
-    about |= plan.about_returns
-    about |= {package: version(package) for package in ("jaxmarl", "gymnax")}
-    if trained == RIVAL:
-        return about | {"rival": problem.rival_about(plan)}
-    return about | {"config": dataclasses.asdict(MODULES[trained].Config(total_steps=plan.total_steps))}
-
-
 def result(cache: ResultCache, plan: Plan, name: str, trained: str) -> Metrics | None:
     """All seeds of an algorithm of ours or of the rival on one problem; None while any is missing."""
-    make, problem = functools.partial(make_loop, plan, name, trained), PROBLEMS[name]
-    return loops.train_seeds(
-        cache, plan, f"{name} {trained}", describe(plan, name, trained), make, problem.make(), problem.metric
-    )
+    problem = PROBLEMS[name]
+    env = problem.make()
+    about = {"env": str(env), "env_version": env.version, "metric": problem.metric}
+    about |= {package: version(package) for package in ("jaxmarl", "gymnax")}
+    configs = {algo: MODULES[algo].Config(total_steps=plan.total_steps) for algo in problem.algorithms}
+    own = {algo: functools.partial(loops.our_loop, MODULES[algo], env) for algo in problem.algorithms}
+    configs, trainings = configs | {RIVAL: problem.rival_config(plan)}, {**own, RIVAL: problem.rival}
+    return Comparison(plan, about, configs, trainings, problem.make).returns(cache, name, trained, problem.metric)
 
 
 def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = PLAN) -> str:
@@ -205,7 +188,7 @@ def compared_table(algorithms: Sequence[str], cache: ResultCache, plan: Plan = P
     found = [
         f"{count[chosen] - len(below[chosen])} of {count[chosen]} {text} are within or above"
         + (f"; below: {', '.join(below[chosen])}." if below[chosen] else ".")
-        for chosen, text in ((True, "on which, or on others of their kind, defaults were chosen"), (False, "held out"))
+        for chosen, text in ((True, "not held out"), (False, "held out"))
         if count[chosen]
     ]
     return partial_table(["", *loops.COMPARED_COLUMNS], rows, " ".join(found))
@@ -271,23 +254,23 @@ where IPPO returned 48.9 ± 10.7 and MAPPO 29.4 ± 21.3 before. The results of t
             "QMIX",
             "",
             {"qmix": functools.partial(compared_table, TABLES["qmix"])},
-            """On Overcooked QMIX depends on the seed: three of five learn cramped_room, and one learns asymm_advantages; the others end
-near 0. So "within" says little there: the interval is wide, and JaxMARL's IPPO is a weak baseline on Overcooked after so few
-steps. JaxMARL's PQN earns more than either on cramped_room in half as many ([page](pqn.md)).""",
+            """On Overcooked QMIX depends on the seed: three of five learn cramped_room, and one learns asymm_advantages; the
+others end near 0. So "within" says little there: the interval is wide, and JaxMARL's IPPO is a weak baseline on Overcooked after
+so few steps. JaxMARL's PQN earns more than either on cramped_room in half as many ([page](pqn.md)).""",
         ),
         Section(
             "PQN",
             "With VDN for several agents.",
             {"pqn": functools.partial(compared_table, TABLES["pqn"])},
-            """The defaults before (128 environments × 16 steps, learning rate 2e-3, λ 0.65, ε falling over a tenth of training; their
-results are no longer kept) were below on six of eleven, and on Overcooked one run of ten earned anything worth mention: there
-rewards are shaped in the first half of training, and exploration was over long before. Tried in single runs of half as many steps, which were
-not kept: with the short ε no learning rate from 5e-4 to 2e-3 and no λ from 0.65 to 0.95 learnt cramped_room;
+            """The defaults before (128 environments × 16 steps, learning rate 2e-3, λ 0.65, ε falling over a tenth of training;
+their results are no longer kept) were below on six of eleven, and on Overcooked one run of ten earned anything worth mention:
+there rewards are shaped in the first half of training, and exploration was over long before. Tried in single runs of half as many
+steps, which were not kept: with the short ε no learning rate from 5e-4 to 2e-3 and no λ from 0.65 to 0.95 learnt cramped_room;
 with the long one rates of 5e-4 and 1e-3 and λ from 0.65 to 0.85 did, and 2e-3 or 0.95 did not. Normalised
-observations help there, and ruin Breakout (a return of 12). Values that do not start near 0 (`algo.output_scale=1`, the default of a later version, whose results are no longer kept, either)
-gave, by this command, 2.6 ± 0.8 % on 5m_vs_6m, 40.0 ± 2.7 % on smacv2_5_units, 260 ± 148 on asymm_advantages and
-41 ± 10 on Breakout, greedy. Returns on Overcooked rise and fall during training (see below). In the tasks that need
-communication (simple_reference, simple_speaker_listener) PQN stays below.""",
+observations help there, and ruin Breakout (a return of 12). Values that do not start near 0 (`algo.output_scale=1`, the default
+of a later version, whose results are no longer kept, either) gave, by this command, 2.6 ± 0.8 % on 5m_vs_6m, 40.0 ± 2.7 % on
+smacv2_5_units, 260 ± 148 on asymm_advantages and 41 ± 10 on Breakout, greedy. Returns on Overcooked rise and fall during training
+(see below). In the tasks that need communication (simple_reference, simple_speaker_listener) PQN stays below.""",
         ),
         Section(
             "Steadiness",

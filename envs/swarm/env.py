@@ -147,10 +147,8 @@ class Swarm(Environment):
     @property
     def obs_layout(self) -> tuple[Part, ...]:
         axes = "xyz"[: self.dimensions]
-        offset, velocity = (
-            tuple(axes),
-            tuple(f"v{axis}" for axis in axes),
-        )  # of a drone's own offset: from its goal, but for landmarks
+        # Of the drone itself: from its goal; where landmarks are to be covered, its place in the room
+        offset, velocity = tuple(axes), tuple(f"v{axis}" for axis in axes)
         own = (*offset, *velocity, *(views.ATTITUDE if self.dynamics == "quadrotor" else ()))
         own += views.MOTORS if self.motors == "observed" else ()
         actions = views.MOTORS if self.dynamics == "quadrotor" else axes

@@ -150,7 +150,7 @@ def check_consistency(env_params: SwarmParams, obstacles: int, dynamics: str, ta
 
     if task == "landmarks" and max(float(env_params.start_near), float(env_params.near_share)) > 0:
         raise UserError(
-            "where landmarks are to be covered drones that start near their goals have; set start_near and near_share to 0"
+            "drones that start near landmarks have covered them already; with task=landmarks set start_near and near_share to 0"
         )
     if among and not obstacles and task == "goals":
         raise UserError(f"mix includes {' or '.join(AMONG_OBSTACLES)}, but there are no obstacles; give obstacles=16")

@@ -148,7 +148,7 @@ class Draws(NamedTuple):
     position: jax.Array  # [3, N]
     yaw: jax.Array  # [N]
     sensed: jax.Array  # [sensors, N] normal
-    near: jax.Array  # [N] share of starts near the goal
+    near: jax.Array  # [N] a drone starts near its goal where this is below ``near_share``
 
 
 def draw(key: jax.Array, drones: int, sensors: int) -> Draws:

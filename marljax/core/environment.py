@@ -227,7 +227,8 @@ class Environment(abc.ABC):
         """Whether agents observe their afterstates (Sutton & Barto 2018, section 6.8), which an algorithm can value.
 
         The observation is then ``{"reward", "decisions", "features"}``: by action [A, n] what the agent earns by it and how many
-        decisions it still has afterwards, and [A, n, F] its state then, before time moves. Each of the actions 0 … n − 2 takes
+        decisions it still has afterwards, and [A, n, F] its state then, before time moves. The reward of the step is the observed
+        one, unless another agent gets the item. Each of the actions 0 … n − 2 takes
         an item, which serves one agent only; n − 1 is the noop, to wait. False where observations are anything else.
         """
         return False

@@ -31,10 +31,10 @@ class Mixer(nn.Module):
     """
 
     width: int
-    hypernet_width: int = 64
-    scale: float = 0.01
-    slope: float = 0.05
-    activation: str = "relu"
+    hypernet_width: int
+    scale: float
+    slope: float
+    activation: str
 
     @nn.compact
     def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:

@@ -23,12 +23,12 @@ def check_no_items(env: Environment) -> None:
     if env.items:
         raise UserError(
             f"agents of {type(env).__name__} choose among shared {env.items}, which only ospo scores one by one; "
-            "choose another view, such as env.view=candidates"
+            "on ride_dispatch set env.view=candidates, elsewhere use ospo"
         )
     if env.afterstates:
         raise UserError(
             f"agents of {type(env).__name__} observe the afterstates of all actions, which only values compares; "
-            "choose another view, such as env.view=candidates"
+            "on ride_dispatch set env.view=candidates, elsewhere use values"
         )
 
 

@@ -181,8 +181,20 @@ def _check_steps(programs: Programs, env_params: EnvParams, num_steps: int, key:
             of_alive = jnp.where(alive.reshape(-1, *[1] * (allowed.ndim - 1)), allowed, idle)
             unlike = first_unlike(after, programs.step(key_step, now.state, of_alive, env_params))
             check(not unlike, f"the action of an agent that is not alive matters: {unlike} differs")
+        if env.afterstates:
+            _check_announced(env, now.timestep, np.asarray(allowed), np.asarray(after.timestep.reward))
         programs.check_traces()
         now = programs.reset(key_reset, env_params) if bool(after.timestep.last) else after
+
+
+def _check_announced(env: Environment, timestep: TimeStep, action: np.ndarray, reward: np.ndarray) -> None:
+    """Agents that wait, or take an item that nobody else takes, earn what their observation says."""
+    alive, announced = np.asarray(timestep.alive), np.asarray(timestep.obs["reward"])  # type: ignore[index]
+    action = np.where(alive, action, env.noop)
+    alone = alive & ((action == env.noop) | (np.bincount(action, minlength=env.noop + 1)[action] == 1))
+    announced = np.take_along_axis(announced, action[:, None], axis=1)[:, 0]
+    unlike = not np.allclose(reward[alone], announced[alone], rtol=TOLERANCE, atol=TOLERANCE)
+    require(env, not unlike, "with afterstates an agent earned another reward than it observed for its action")
 
 
 def _check_values(env: Environment, snapshot: Snapshot) -> None:

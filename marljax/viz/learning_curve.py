@@ -26,12 +26,13 @@ FORMATS = (".png", ".svg", ".pdf")
 # columns that are no metrics of the environment, and get no panel by default
 POSITION = {"seed", "setting", "update", "env_steps", "time", "episodes"}
 LOSSES = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "max_value",
-          "max_reward", "td_loss", "td_error", "chosen_value", "epsilon", "kl_to_best", "kl_coef", "cut_returns"}  # fmt: skip
+          "max_reward", "td_loss", "td_error", "chosen_value", "epsilon", "kl_to_best", "kl_coef", "cut_returns", "item_price",
+          "priced_share", "afterstate_value"}  # fmt: skip
 EVALUATED = "eval_"  # prefix of an evaluation's metrics
 
 BAND_SEEDS = 5  # from which the interval of the mean is drawn; with fewer it is too wide to be of use
 MOST_SETTINGS = 8  # of a sweep in colour, the best ones; others are grey
-ROOM = 0.05  # of a panel's height above and below its lines
+ROOM = 0.05  # of a panel's height above and below what it shows
 
 
 def learning_curve(
@@ -217,8 +218,9 @@ def _panel(
         if name in metrics:
             colour = REFERENCES[index % len(REFERENCES)]
             axes.axhline(scale * metrics[name], color=colour, linewidth=1.2, linestyle=(0, (4, 2)), label=policy)
-    # The lines set the height, not the band; of a rate it stays near 0 to 1.
+    # The lines set the height, not the band, unless it stands for the seeds; of a rate it stays near 0 to 1.
     heights = [float(height) for line in axes.get_lines() for height in np.asarray(line.get_ydata(), float)]
+    heights += [float(height) for height in axes.dataLim.intervaly] if colours and heights else []
     low, high = min(heights, default=0.0), max(heights, default=0.0)
     if room := ROOM * (high - low):
         lowest, highest = (-0.02 * scale, 1.02 * scale) if low >= 0 and high <= scale else (-np.inf, np.inf)

@@ -46,6 +46,18 @@ def test_afterstates_of_other_names_are_reported():
         check_env(Mislabelled())
 
 
+@dataclasses.dataclass(frozen=True)
+class Underpaid(probes.Depot):
+    def transition(self, key, state, action, env_params):
+        state, outcome = super().transition(key, state, action, env_params)
+        return state, outcome._replace(reward=0.5 * outcome.reward)
+
+
+def test_rewards_other_than_announced_are_reported():
+    with pytest.raises(AssertionError, match="earned another reward than it observed"):
+        check_env(Underpaid(agents=2, orders=3))
+
+
 def test_other_algorithms_refuse_afterstates():
     env = marljax.make("ride_dispatch", preset="demo", view="afterstates")
     for algorithm, says in ((ippo, "env.view=candidates"), (qmix, "env.view=candidates"), (ospo, "env.view=pairs")):
@@ -133,6 +145,19 @@ def test_an_untrained_network_matches_by_the_reward_of_the_step(city):
     assert (np.asarray(action) < env.noop).any()
     noisy, _ = values.act(env, config.replace(noise=50.0), params, timestep, (), jax.random.key(1), False)
     assert (np.asarray(noisy) != np.asarray(action)).any()
+
+
+def test_absent_agents_get_no_items(city):
+    """Whatever their masks say, which the contract leaves open."""
+    env, _, _, timestep = city
+    params = values.make_networks(values.Config()).init(jax.random.key(0), timestep.obs["features"][:, 0])
+    alive, mask = jnp.arange(12) % 3 != 0, jnp.ones_like(timestep.action_mask)
+    obs = timestep.obs | {"reward": jnp.ones_like(timestep.obs["reward"]).at[:, -1].set(0.0)}
+    action, _ = values.act(
+        env, values.Config(), params, timestep.replace(obs=obs, alive=alive, action_mask=mask), (), jax.random.key(1), True
+    )
+    assert (np.asarray(action)[~alive] == env.noop).all()
+    assert (np.asarray(action)[alive] < env.noop).all(), "there are enough orders"
 
 
 def test_values_of_pairs_are_those_of_the_network(city, monkeypatch):

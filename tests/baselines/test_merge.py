@@ -1,10 +1,12 @@
 """The scripted policies behave as measured in highway-env on this road (30 episodes there: ± is its interval)."""
 
 import jax
+import numpy as np
 import pytest
 
-from marljax.baselines.merge import ALGORITHMS, DENSITIES, over_densities
+from marljax.baselines.merge import ALGORITHMS, DENSITIES, SUPERVISORS, learned_results, over_densities
 from marljax.baselines.policies.merge import scripted_policies
+from marljax.config.compose import compose
 from marljax.envs.merge import Merge
 from marljax.training.evaluation import Evaluator
 
@@ -56,3 +58,20 @@ def test_learners_are_compared_relative_to_human_drivers():
     assert "| ippo | 1.25 [1.25, 1.25] |" in text
     assert "has a higher return than one of ippo: 1.00 [1.00, 1.00]." in text
     assert "not all results" in over_densities(learned | {"easy: ippo": None}, human)
+
+
+def test_learners_are_judged_by_the_standard_rewards_under_each_supervisor():
+    """Whatever the training changed, but for the speeds that vehicles can choose."""
+    adapted = []
+
+    class Cache:
+        def learned(self, name, algo, overrides, episodes, adapt, about, run_name):
+            adapted.append(adapt(compose(algo, overrides)))
+
+    learned_results(Cache(), "row", "name", "ippo", ("tuned=braking", "env.density=hard"), 1, [*SUPERVISORS])
+    standard = Merge(density="hard").default_params
+    for run, (safety, horizon, room) in zip(adapted, [(False, 5, 0.0), (True, 5, 0.0), (True, 10, 1_000.0)], strict=True):
+        assert (run.env.density, run.env.safety, run.env.horizon) == ("hard", safety, horizon)
+        speeds = {"speed_lowest": 0.0, "speed_levels": run.env_params.speed_levels}
+        jax.tree.map(np.testing.assert_array_equal, run.env_params, standard.replace(**speeds, collision_room=room))
+        assert run.env_params.speed_levels > standard.speed_levels

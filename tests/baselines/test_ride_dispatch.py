@@ -55,6 +55,49 @@ def test_seven_prices_of_empty_vehicles():
     np.testing.assert_allclose(earned, np.maximum(gains, 0.0)[rows, columns].sum(), rtol=1e-4)
 
 
+def test_seven_prices_over_an_episode():
+    """Worths of all pairs in eight minutes, by NumPy from the vehicles' plans, matched by SciPy."""
+    env, price = RideDispatch("demo", vehicles=12, orders=24, view="pairs"), baselines.Prices()
+    params = env.default_params.replace(demand_scale=0.1, capacity=2)
+    policy, step, plan = (jax.jit(function) for function in (baselines.PricedMatcher(env), env.step, env.plan))
+
+    def density(up, cross):
+        km = np.abs(np.asarray(up)[:, None] - params.demand.up) + np.abs(np.asarray(cross)[:, None] - params.demand.cross)
+        return 20 * (np.diff(params.demand.origin, prepend=0.0) * np.exp(-km / 0.8)).sum(axis=1)
+
+    def worths(state):
+        trip, seated = state.orders.trip, np.asarray(state.vehicles.seated)
+        pickup, dropoff = density(trip.up, trip.cross), density(trip.to_up, trip.to_cross)
+        load, left = seated.sum(axis=0), params.duration - int(state.minute)
+        route = np.where(seated, state.vehicles.remaining, 0.0).max(axis=0)
+        worth = np.zeros((12, 24))
+        for order in np.flatnonzero(state.orders.open):
+            planned = jax.tree.map(np.asarray, plan(state, np.full(12, order), params))
+            for car in range(12):
+                start, aboard = planned.pickup[car], planned.vehicles.seated[:, car]
+                ends = start + planned.vehicles.remaining[aboard, car]
+                until = np.minimum([start, ends.max(), route[car], start + planned.ride[car], ends.min()], left)
+                worth[car, order] = planned.reward[car] + 0.06 * until[0] - 0.20 * (until[1] - until[2]) - 0.34 * until[3]
+                worth[car, order] -= 0.24 * until[4] * (load[car] == 1)
+                worth[car, order] += (0.20 * dropoff[order] + 0.21 * pickup[order] - 0.23 * load[car]) * left / params.duration
+        return worth, load
+
+    state, timestep = env.reset(KEY, params)
+    matched_loads = []
+    for minute in range(8):
+        worth, load = worths(state)
+        gains = np.where(timestep.action_mask[:, :-1], np.maximum(worth, 0.0), 0.0)
+        action, _ = policy((params, price), KEY, state, timestep, ())
+        matched = np.flatnonzero(np.asarray(action) < 24)
+        rows, columns = linear_sum_assignment(gains, maximize=True)
+        earned = gains[matched, np.asarray(action)[matched]].sum()
+        np.testing.assert_allclose(earned, gains[rows, columns].sum(), rtol=1e-4, atol=1e-4)
+        matched_loads += load[matched].tolist()
+        state, timestep = step(jax.random.key(minute), state, action, params)
+    assert matched_loads.count(0) > 4
+    assert matched_loads.count(1) > 4
+
+
 def test_every_rule_plays_whatever_the_agents_observe():
     env = RideDispatch("demo", vehicles=6, orders=8, view="candidates", candidates=3)
     known = baselines.scripted_policies(env, env.default_params)

@@ -1,10 +1,15 @@
 """Scripted pilots of ``swarm``: correct motor commands, drones that arrive, and keep their distance with repulsion."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from marljax.baselines import swarm
+from marljax.baselines.harness import result_cache
 from marljax.baselines.policies.swarm import motor_commands, scripted_policies
 from marljax.envs.swarm import Swarm
 from marljax.envs.swarm import quadrotor as bodies
@@ -63,3 +68,19 @@ def test_the_nearest_landmark_leaves_others_alone(played):
     assert 0.4 < alone["success"] < 0.9
     assert apart["collision"] == 0 < alone["collision"]
     assert apart["return"] > alone["return"]
+
+
+def test_learning_is_read_from_the_evaluations_of_a_run(monkeypatch):
+    """Evaluations come shortly after every twentieth of training, and not in every row."""
+    rows = [{"env_steps": 50 * part + 2, "eval_success": part, "eval_distance": 1.0 / (1 + part)} for part in range(21)]
+    monkeypatch.setattr(swarm, "read_rows", lambda folder: [*rows, {"env_steps": 1_004}])
+    monkeypatch.setattr(result_cache, "play_learned", lambda *given: {})
+    found = swarm.success_over_training(SimpleNamespace(config=SimpleNamespace(total_steps=1_000)), Path())
+    assert [metric["mean"] for metric in found.values()] == [[2.5], [7.5], [12.5], [17.5]]
+    found = swarm.steps_until_near(None, Path())
+    assert found["distance"]["mean"] == [pytest.approx(1 / 21)]
+    assert found["until 0.3"]["mean"] == [pytest.approx(152e-6)]
+    monkeypatch.setattr(swarm, "NEAR", (0.01,))
+    never = swarm.steps_until_near(None, Path())["until 0.01"]
+    seeds = {"until 0.01": {"mean": [0.5, *never["mean"], 0.7, *never["mean"], 0.6], "std": [0.0] * 5, "count": 1}}
+    assert swarm.steps_interval("until 0.01")(seeds) == "2 of 5 seeds never"
