@@ -113,6 +113,15 @@ def test_a_sweep_has_a_line_per_setting_and_the_best_have_a_colour(tmp_path):
     np.testing.assert_allclose(heights, 40.5 + np.arange(10))
 
 
+def test_the_bands_of_a_sweep_are_inside_the_picture(tmp_path):
+    """They stand for the seeds, which are not drawn."""
+    swept = [row | {"setting": "only", "return": row["return"] + 100 * row["seed"]} for row in rows(evaluated=False)]
+    axes = learning_curve(swept, tmp_path / "curve.png").axes[0]
+    band = axes.collections[0].get_datalim(axes.transData)
+    low, high = axes.get_ylim()
+    assert low < band.y0 < 0 < 400 < band.y1 < high
+
+
 def test_swept_values_have_ticks_that_do_not_touch(tmp_path):
     ranks = []
     for trial, (rate, coef) in enumerate(itertools.product([1e-4, 1.1e-4, 1e-3, 1e-2], [0.0, 0.01])):
