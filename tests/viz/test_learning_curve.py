@@ -119,7 +119,7 @@ def test_the_bands_of_a_sweep_are_inside_the_picture(tmp_path):
     axes = learning_curve(swept, tmp_path / "curve.png").axes[0]
     band = axes.collections[0].get_datalim(axes.transData)
     low, high = axes.get_ylim()
-    assert low < band.y0 < 0 < 400 < band.y1 < high
+    assert low < band.y0 < 100 < 300 < band.y1 < high
 
 
 def test_swept_values_have_ticks_that_do_not_touch(tmp_path):
