@@ -160,9 +160,10 @@ def result(cache: ResultCache, plan: Plan, name: str, trained: str) -> Metrics |
     env = problem.make()
     about = {"env": str(env), "env_version": env.version, "metric": problem.metric}
     about |= {package: version(package) for package in ("jaxmarl", "gymnax")}
-    configs = {algo: MODULES[algo].Config(total_steps=plan.total_steps) for algo in problem.algorithms}
-    own = {algo: functools.partial(loops.our_loop, MODULES[algo], env) for algo in problem.algorithms}
-    configs, trainings = configs | {RIVAL: problem.rival_config(plan)}, {**own, RIVAL: problem.rival}
+    configs, trainings = {RIVAL: problem.rival_config(plan)}, {RIVAL: problem.rival}
+    for algo in problem.algorithms:
+        configs[algo] = MODULES[algo].Config(total_steps=plan.total_steps)
+        trainings[algo] = functools.partial(loops.our_loop, MODULES[algo], env)
     return Comparison(plan, about, configs, trainings, problem.make).returns(cache, name, trained, problem.metric)
 
 

@@ -45,11 +45,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
-    """Replaces the markers of a page."""
+    """Replaces the markers of a page; their links that begin with / are from the documentation's root."""
+    root = "../" * page.file.src_uri.count("/")
 
     def replacement(marker: re.Match) -> str:
         try:
-            return marked(marker[1])
+            return marked(marker[1]).replace("](/", f"]({root}")
         except (UserError, LookupError, SyntaxError, TypeError, ValueError) as error:
             raise PluginError(f"{page.file.src_uri}: {marker[0]}: {error}") from error
 
@@ -153,12 +154,14 @@ def source(path: str) -> str:
 
 
 def results(page: str, heading: str) -> str:
-    """The section under a heading of a page of results, without its pictures, whose links are the page's."""
+    """The section under a heading of a page of results, without its pictures, whose links are the page's; those to other pages
+    of results remain."""
     text = (RESULTS / f"{page}.md").read_text(encoding="utf-8")
     section = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,6}} |\Z)", text, re.MULTILINE | re.DOTALL)
     if section is None:
         raise LookupError(f"baselines/results/{page}.md has no section '{heading}'")
-    return re.sub(r"^!\[.*\)\n*", "", section[2], flags=re.MULTILINE).strip()
+    text = re.sub(r"^!\[.*\)\n*", "", section[2], flags=re.MULTILINE).strip()
+    return re.sub(r"\]\((?=\w+\.md)", "](/tables/", text)
 
 
 MARKERS: dict[str, Callable[..., str]] = {

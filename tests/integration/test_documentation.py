@@ -8,6 +8,7 @@ import multiprocessing
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from documented import run_code, run_command
@@ -204,12 +205,12 @@ def test_tables_are_those_of_the_code(hooks):
     assert "| `algo.gamma` | `0.99` | from 0 to 1 | discount per step | ✓ |" in hooks.marked(' config("mappo") ')
     assert "| 1–4 | vehicles within 180 m, in order of \\|Δx\\|, in front or behind | 1," in hooks.marked(' about("merge") ')
     assert hooks.marked(' results("speed_merge", "Random actions") ').startswith("All outputs computed")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="algorithms/pqn.md"))
+    assert "[twelve problems](../tables/untuned.md)" in hooks.on_page_markdown('{{ results("pqn", "Returns") }}', page)
 
 
 @pytest.mark.parametrize("marker", ["param('merge')", 'params("mrge")', 'results("merge", "Absent")', "params(", "facts()"])
 def test_a_marker_without_meaning_ends_the_build(hooks, marker):
-    from types import SimpleNamespace
-
     from mkdocs.exceptions import PluginError
 
     page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
