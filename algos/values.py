@@ -30,7 +30,7 @@ import optax
 
 from marljax import nn
 from marljax.config import static, traced
-from marljax.core.environment import Environment
+from marljax.core.environment import Environment, allowed_actions
 from marljax.core.types import EnvParams, PersistentState, TimeStep
 from marljax.core.vector import vectorize
 from marljax.errors import UserError
@@ -166,7 +166,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     # 1. Collect a rollout: match agents and items by the values of what they would become.
     def policy_step(key, env_state, timestep, carry):
         keys = jax.random.split(key, vec.num_envs)
-        action, transition = jax.vmap(lambda key, timestep: choose(config, networks, params, timestep, key))(keys, timestep)
+        action, transition = jax.vmap(lambda key, timestep: choose(env, config, networks, params, timestep, key))(keys, timestep)
         return action, carry, transition
 
     buffer = actors.carry.value
@@ -207,10 +207,10 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
 
 def choose(
-    config: Config, networks: Networks, params: Params, timestep: TimeStep, key: jax.Array | None
+    env: Environment, config: Config, networks: Networks, params: Params, timestep: TimeStep, key: jax.Array | None
 ) -> tuple[jax.Array, Transition]:
     """Actions [A] by matching for one timestep of one environment, and what a rollout keeps; noise on weights with a key."""
-    obs, mask = timestep.obs, timestep.action_mask[:, :-1] & timestep.alive[:, None]
+    obs, mask = timestep.obs, allowed_actions(env, timestep)[:, :-1]
     value = functools.partial(networks.value, params)
     value_waiting = value(obs["features"][:, -1], obs["decisions"][:, -1])[:, None]  # [A, 1]
     value_taking = value_items(value, obs, jnp.any(mask, axis=1))  # [A, n − 1]
@@ -286,7 +286,7 @@ def act(
     env: Environment, config: Config, params: Params, timestep: TimeStep, carry: Any, key: jax.Array, greedy: bool
 ) -> tuple[jax.Array, Any]:
     """Actions [A] for one timestep of one environment; not greedy: with the noise of rollouts."""
-    action, _ = choose(config, make_networks(config), params, timestep, None if greedy else key)
+    action, _ = choose(env, config, make_networks(config), params, timestep, None if greedy else key)
     return action, carry
 
 

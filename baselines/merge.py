@@ -200,9 +200,8 @@ those from the ramp have merged when the episode ends.
 
 Progress alone makes no safe driver: a crash takes back next to nothing of what a CAV has driven before. These policies crash in
 a third of the episodes, those of the larger batch in an eighth, and the published supervisor prevents a tenth to a quarter of
-them. One that looks two
-seconds ahead and prefers actions that do not collide leaves 5 to 6 %; which of the two matters was not separated. Nor was the
-published reward trained with the larger batch, whose updates are a quarter as many.
+them. One that looks two seconds ahead and prefers actions that do not collide leaves 5 to 6 %; which of the two matters was not
+separated. Nor was the published reward trained with the larger batch, whose updates are a quarter as many.
 
 Tried before, in shorter runs that were not kept: the cheaper a crash, the more of them and the higher the return, with braking,
 too. A discount of 0.99 instead of 0.97 acts like a higher cost of a crash. To policies of the tuned reward and the published

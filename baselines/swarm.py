@@ -47,7 +47,8 @@ HOVERING: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Two drones among pillars, with and without what the paper's ablation drops
 PILLARS_STEPS = 3_000_000
-PILLARS = ("env=swarm", "tuned=pillars", f"algo.total_steps={PILLARS_STEPS}", "eval.every=0.05", "eval.episodes=128")
+EVERY = 0.05  # of the training, between two evaluations
+PILLARS = ("env=swarm", "tuned=pillars", f"algo.total_steps={PILLARS_STEPS}", f"eval.every={EVERY}", "eval.episodes=128")
 NO_REPLAY = ("failure_replay.failures=[]",)
 MLP = ("algo.encoder=flat",)
 AMONG: dict[str, tuple[str, ...]] = {
@@ -138,7 +139,8 @@ def pillars_table(cache: ResultCache) -> str:
         metrics = cache.trained_by_seed(f"pillars {title}", ALGORITHM, [*PILLARS, *overrides], success_over_training, SEEDS)
         results.append((title, metrics))
     columns = {
-        f"success at {share - 0.2:.0%} to {share - 0.05:.0%}, %": interval(f"success {share}", scale=100) for share in QUARTERS
+        f"success at {share - 4 * EVERY:.0%} to {share - EVERY:.0%}, %": interval(f"success {share}", scale=100)
+        for share in QUARTERS
     }
     final = {f"at the end: {name}": column for name, column in COLUMNS.items() if name not in ("return", "deadlock, %")}
     table = policy_table("", columns | final, results)
@@ -149,7 +151,7 @@ def pillars_table(cache: ResultCache) -> str:
 def success_picture(folder: Path, results: Mapping[str, Metrics]) -> str:
     """Draws success over training beside the results, and links it."""
     rows = [
-        {"setting": title, "seed": seed, "env_steps": (share - 0.125) * PILLARS_STEPS, "eval_success": success}
+        {"setting": title, "seed": seed, "env_steps": (share - 2.5 * EVERY) * PILLARS_STEPS, "eval_success": success}
         for title, metrics in results.items()
         for share in QUARTERS
         for seed, success in enumerate(metrics[f"success {share}"]["mean"])

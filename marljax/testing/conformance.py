@@ -190,8 +190,7 @@ def _check_steps(programs: Programs, env_params: EnvParams, num_steps: int, key:
 def _check_announced(env: Environment, timestep: TimeStep, action: np.ndarray, reward: np.ndarray) -> None:
     """Agents that wait, or take an item that nobody else takes, earn what their observation says."""
     alive, announced = np.asarray(timestep.alive), np.asarray(timestep.obs["reward"])  # type: ignore[index]
-    action = np.where(alive, action, env.noop)
-    alone = alive & ((action == env.noop) | (np.bincount(action, minlength=env.noop + 1)[action] == 1))
+    alone = alive & ((action == env.noop) | (np.bincount(action[alive], minlength=env.noop + 1)[action] == 1))
     announced = np.take_along_axis(announced, action[:, None], axis=1)[:, 0]
     unlike = not np.allclose(reward[alone], announced[alone], rtol=TOLERANCE, atol=TOLERANCE)
     require(env, not unlike, "with afterstates an agent earned another reward than it observed for its action")

@@ -17,6 +17,11 @@ with quiet():
     import jaxmarl
 
 
+def test_twelve_problems_half_of_them_held_out():
+    assert len(untuned.PROBLEMS) == 12
+    assert sum(problem.chosen_on for problem in untuned.PROBLEMS.values()) == 6
+
+
 @pytest.mark.parametrize("name", ["simple_speaker_listener", "cramped_room", "coin_game"])
 def test_both_libraries_observe_the_same(name):
     """The rival's environment, flat and padded, and ours through the adapter."""

@@ -24,42 +24,34 @@ def only_random(env, env_params):
     return {episodes.RANDOM: ScriptedPolicy(env, env_params, RandomPolicy(env))}
 
 
+def trace(settings, console, watcher):
+    """In place of ``runner.train``: all that precedes compilation; then the command ends."""
+    runner.check_sizes(runner.make_trainer(settings), settings)
+    sys.exit(0)
+
+
 @contextlib.contextmanager
-def quick(evaluate=True):
-    """Final comparisons are with random actions only; trainings end without one unless ``evaluate``."""
+def quick(evaluate=True, train=True):
+    """Final comparisons are with random actions only; trainings end without one unless ``evaluate``, and are only traced unless
+    ``train``."""
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(report, "scripted_policies", only_random))
         if not evaluate:
             patches.enter_context(mock.patch.object(report, "finish", return_value=None))
+        if not train:
+            patches.enter_context(mock.patch.object(runner, "train", trace))
         yield
     free_if_many()
 
 
-class TracedError(Exception):
-    """Ends a command where training would begin."""
-
-
-def trace(settings, console, watcher):
-    """In place of ``runner.train``: all that precedes compilation."""
-    runner.check_sizes(runner.make_trainer(settings), settings)
-    raise TracedError
-
-
 def run_command(command, folder, evaluate=True, train=True):
-    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder; without ``train``, only traces what
-    trains."""
+    """Exit status and output of ``marljax …`` or ``python <script> …`` in that folder; see ``quick``."""
     from marljax.cli import console
 
     os.chdir(folder)
     name, *words = command
     shown = io.StringIO()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(quick(evaluate))
-        stack.enter_context(contextlib.redirect_stdout(shown))
-        stack.enter_context(contextlib.redirect_stderr(shown))
-        if not train:
-            stack.enter_context(mock.patch.object(runner, "train", trace))
-            stack.enter_context(contextlib.suppress(TracedError))
+    with quick(evaluate, train), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:
             if name == "marljax":
                 sys.argv = [name, *words]
