@@ -28,7 +28,7 @@ import optax
 
 from marljax import nn
 from marljax.config import Scalar, static, traced
-from marljax.core.environment import Environment, allowed_actions
+from marljax.core.environment import Environment
 from marljax.core.spaces import Discrete
 from marljax.core.types import EnvParams, TimeStep, flat_observation
 from marljax.core.vector import vectorize
@@ -402,7 +402,7 @@ def subsample_agents(env: Environment, config: Config, batch: Batch, key: jax.Ar
 def get_inputs(env: Environment, timestep: TimeStep) -> Inputs:
     """Inputs of the policy from the current timestep, T = 1."""
     if env.items:
-        shared, free = timestep.obs["shared"], jnp.any(allowed_actions(env, timestep)[..., :-1], axis=-1, keepdims=True)
+        shared, free = timestep.obs["shared"], jnp.any(timestep.action_mask[..., :-1], axis=-1, keepdims=True)
         inputs = Inputs(timestep.obs["own"], shared[env.items], shared["open"] > 0, free)
     else:
         inputs = Inputs(flat_observation(timestep.obs, timestep.alive.shape), (), (), timestep.action_mask)

@@ -299,10 +299,10 @@ def without_padding(space: Box, mask: jax.Array, action: jax.Array) -> jax.Array
 
 
 def allowed_actions(env: Environment, view: View | TimeStep) -> jax.Array:
-    """[…, A, n] bool: the action mask, only the noop for agents that are not alive; as it is for continuous actions."""
+    """[A, n] bool: the action mask, only the noop for agents that are not alive; the view's own mask for continuous actions."""
     space = env.action_space
     if isinstance(space, Box):
         return view.action_mask
     sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
     noop = jnp.concatenate([jnp.arange(size) == env.noop for size in sizes])
-    return jnp.where(view.alive[..., None], view.action_mask, noop)
+    return jnp.where(view.alive[:, None], view.action_mask, noop)
