@@ -350,7 +350,10 @@ def test_the_penalty_keeps_a_policy_near_the_best(dispatched):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scorer", "width", "layers"), [("two_tower", 64, 0), ("pair_mlp", 16, 0), ("pair_mlp", 16, 1)])
+@pytest.mark.parametrize(
+    ("scorer", "width", "layers"),
+    [("two_tower", 64, 0), *(pytest.param("pair_mlp", 16, layers, marks=pytest.mark.exhaustive) for layers in (0, 1))],
+)
 def test_ospo_learns_to_dispatch(scorer, width, layers):
     """It ends well above the untrained policy, and near one-step matching's 800 or so."""
     env = marljax.make("ride_dispatch", preset="demo")

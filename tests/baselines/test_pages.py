@@ -96,7 +96,13 @@ def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [cartpole, jaxmarl_compare, qmix_compare, pqn_compare, untuned, *mpe.PAIRS], ids=str)
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(pytest.param(module, id=module.__name__) for module in (cartpole, jaxmarl_compare, qmix_compare, pqn_compare, untuned)),
+        *(pytest.param(name, marks=() if name == "mappo" else pytest.mark.exhaustive) for name in mpe.PAIRS),
+    ],
+)
 def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monkeypatch):
     if isinstance(module, str):
         monkeypatch.setattr(mpe, "PAIRS", {module: mpe.PAIRS[module]})
@@ -105,7 +111,9 @@ def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monk
     monkeypatch.setattr(untuned, "PROBLEMS", {name: untuned.PROBLEMS[name] for name in ("simple_speaker_listener", "CartPole")})
     monkeypatch.setattr(qmix_compare, "MIXERS", {"qmix": "QMIX"})
     left_out = set(pqn_compare.PROBLEMS) - {"simple_spread"}
-    monkeypatch.setattr(pqn_compare, "PROBLEMS", {"simple_spread": pqn_compare.PROBLEMS["simple_spread"]})
+    settings = {"num_envs": 16, "hidden": 16, "num_epochs": 1, "num_minibatches": 2}
+    small = pqn_compare.PROBLEMS["simple_spread"]._replace(settings=settings)
+    monkeypatch.setattr(pqn_compare, "PROBLEMS", {"simple_spread": small})
     again = ResultCache(tmp_path, QUIET, compute_missing=False)
     for name, table in module.PAGE.tables.items():
         if module is pqn_compare and name in left_out:

@@ -269,7 +269,9 @@ def test_polarisation_of_a_flock_with_noise():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("agents", "box"), REFERENCE)
+@pytest.mark.parametrize(
+    ("agents", "box"), [pytest.param(*case, marks=[pytest.mark.exhaustive] * (case[0] == 400)) for case in REFERENCE]
+)
 def test_polarisation_against_noise(agents, box):
     assert Collective(agents=agents).default_params.box == box
     for eta, expected in zip(ETAS, REFERENCE[agents, box], strict=True):

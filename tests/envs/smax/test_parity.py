@@ -277,7 +277,7 @@ def shows_unit_0(theirs: dict) -> np.ndarray:
     return np.concatenate([hidden, np.zeros((*hidden.shape[:-1], 10), bool)], axis=-1)
 
 
-QUICK = "smacv2_5_units"
+QUICK, LARGE = "smacv2_5_units", ("10m_vs_11m", "25m", "27m_vs_30m", "smacv2_10_units", "smacv2_20_units")
 HARMLESS = PARAMS.replace(walls_kill=False, see_opponents_actions=False)
 CONTINUOUS = {"action_type": "continuous"}
 PAIRS = {  # id → options of the pair, options of the comparison
@@ -293,7 +293,13 @@ PAIRS = {  # id → options of the pair, options of the comparison
 }
 
 
-@pytest.mark.parametrize("case", [case if case == QUICK else pytest.param(case, marks=pytest.mark.slow) for case in PAIRS])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] * (case != QUICK) + [pytest.mark.exhaustive] * (case in LARGE))
+        for case in PAIRS
+    ],
+)
 def test_battles_run_alike(case):
     (name, options), comparison = PAIRS[case]
     assert_alike(Pair(name, **options), **comparison)
