@@ -150,11 +150,11 @@ shaped reward falls to 0 over the first half, a twentieth on 3m, and {PROBLEMS["
 Sum of an agent's rewards over an episode, mean over agents, without shaped rewards; greedy policies are judged by the battles won
 on SMAX. {PLAN.returns_text("exploring")}""",
             {name: functools.partial(returns_table, name) for name in PROBLEMS},
-            """At equal settings ours returns more on simple_spread, and no difference was found on cramped_room, where one of
-its five seeds earns 57, greedy, nor on 3m and 2s3z. On 2s3z a fortieth of JaxMARL's steps is too few for its settings: either
-loop hardly wins. The defaults return more than JaxMARL's loop on simple_spread and 2s3z and, greedy, on 3m, where they explore
-more at the end of training (ε 0.05, JaxMARL's 0.01). How the defaults were found and what failed is on the
-page of [twelve problems](untuned.md).""",
+            """At equal settings ours returns more on simple_spread, and no difference was found on 3m, on 2s3z and on
+cramped_room, where one of its five seeds earns 57, greedy. On 2s3z either loop hardly wins: a fortieth of JaxMARL's steps is too
+few for its settings. The defaults return more than JaxMARL's loop on simple_spread and 2s3z and, greedy, on 3m, where they
+explore more at the end of training (ε 0.05, JaxMARL's 0.01). How the defaults were found and what failed is on the page of
+[twelve problems](untuned.md).""",
         ),
         Section(
             "Speed",

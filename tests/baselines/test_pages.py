@@ -99,9 +99,10 @@ def test_a_command_rejects_unknown_tables(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "module",
     [
-        *(pytest.param(module, id=module.__name__) for module in (cartpole, jaxmarl_compare, qmix_compare, pqn_compare, untuned)),
-        *(pytest.param(name, marks=() if name == "mappo" else pytest.mark.exhaustive) for name in mpe.PAIRS),
+        *(cartpole, jaxmarl_compare, qmix_compare, pqn_compare, untuned, "mappo"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in mpe.PAIRS if name != "mappo"),
     ],
+    ids=str,
 )
 def test_trainings_fill_their_results_and_are_found_again(tmp_path, module, monkeypatch):
     if isinstance(module, str):
