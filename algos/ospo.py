@@ -62,7 +62,7 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(31, low=1, help="steps of every environment per update; whole episodes take one step more")
-    samples: int = static(256, low=0, help="actions per step and environment in the loss, at random; 0: all, as with attention")
+    samples: int = static(256, low=0, help="actions per step and environment in the loss, drawn at random; 0, or attention: all")
     # Policy
     scorer: str = static("two_tower", choices=("two_tower", "pair_mlp"), help="of items: product of embeddings, MLP of pairs")
     hidden: tuple[int, ...] = static((64, 64), low=1, help="widths of the hidden layers")
@@ -121,11 +121,11 @@ class OptState(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs of the policy. Leading [T, E]; T = 1 in a rollout. Without items ``items`` and ``opened`` are ()."""
+    """Inputs of the policy. Leading [T, E]; T = 1 in a rollout. Without items ``items`` and ``is_open`` are ()."""
 
     own: jax.Array  # [T, E, A, O]
     items: Any  # [T, E, M, F]
-    opened: Any  # [T, E, M] bool: may be taken
+    is_open: Any  # [T, E, M] bool: may be taken
     mask: jax.Array  # [T, E, A, n] available actions; with items [T, E, A, 1]: the agent may take one
 
 
@@ -137,7 +137,7 @@ class Transition(NamedTuple):
     log_prob: jax.Array  # [T, E, A] of the sample under the policy of the rollout
     in_group: jax.Array  # [T, E, A] bool: in the mean of its group
     in_loss: jax.Array  # [T, E, A] bool
-    present: jax.Array  # [T, E, A] bool: alive in a running episode
+    acting: jax.Array  # [T, E, A] bool: alive in a running episode
     returns: jax.Array  # [T, E, A] sum of the episode's rewards before this step
 
 
@@ -175,7 +175,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
             own, items = params.own_stats.normalize(own), params.item_stats.normalize(items) if env.items else ()
         if not env.items:
             return (), own, (), ()  # an ``Actor`` takes carry, observations, first and alive
-        return (own, items, inputs.mask[..., 0], inputs.opened) if config.attention_layers else (own, items)
+        return (own, items, inputs.mask[..., 0], inputs.is_open) if config.attention_layers else (own, items)
 
     def init(key: jax.Array, inputs: Inputs) -> Params:
         sizes = inputs.own.shape[-1], inputs.items.shape[-1] if env.items else 0
@@ -190,7 +190,7 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return nn.distribution(env.action_space, outputs[1], mask)
 
     def update_stats(params: Params, inputs: Inputs, mask: jax.Array) -> Params:
-        item_stats = params.item_stats.updated(inputs.items, inputs.opened) if env.items else params.item_stats
+        item_stats = params.item_stats.updated(inputs.items, inputs.is_open) if env.items else params.item_stats
         return params._replace(own_stats=params.own_stats.updated(inputs.own, mask), item_stats=item_stats)
 
     return Networks(init, policy, update_stats)
@@ -233,17 +233,16 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         pi = networks.policy(params, inputs)
         sample = choose_actions(env, config, pi, key, greedy=False)
         in_group, in_loss = masks(env, config, timestep, inputs, sample)
-        present = timestep.alive & ~timestep.last[:, None]
         row = (inputs, sample, pi.log_prob(sample), in_group, in_loss), pi.action(sample)
         recorded, action = jax.tree.map(lambda x: x[0], row)
-        return action, carry, Transition(*recorded, present, env_state.returns)
+        return action, carry, Transition(*recorded, timestep.acting, env_state.returns)
 
     key_rollout = collectives.fold_data(key_rollout)
     actors, rollout, steps, episodes = collect(vec, env_params, policy_step, actors, key_rollout, config.rollout_length)
 
     # 2. Compare each reward with those of its group.
     advantage, informative = estimate_advantages(config, steps, rollout.in_group)
-    advantage -= config.equity_coef * equity_penalty(steps.reward, rollout.returns, rollout.present)
+    advantage -= config.equity_coef * equity_penalty(steps.reward, rollout.returns, rollout.acting)
     batch = Batch(rollout.inputs, rollout.sample, rollout.log_prob, rollout.in_loss & informative, advantage)
     batch = subsample_agents(env, config, batch, collectives.fold_data(key_agents))
     opt_state = track_best(config, params, learner.opt_state, steps)
@@ -271,11 +270,13 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
         # The first rollout, of unnormalised observations, only initialises the statistics: its gradient steps are dropped. They
         # change after the gradient steps, which need the inputs of the rollout.
         after = jax.tree.map(lambda new, old: jnp.where(learner.updates > 0, new, old), after, before)
-        params = networks.update_stats(params, rollout.inputs, rollout.present)
+        params = networks.update_stats(params, rollout.inputs, rollout.acting)
     actor, adam, kl_coef = after
     opt_state = opt_state._replace(adam=adam, kl_coef=kl_coef)
     learner = Learner(params._replace(actor=actor), opt_state, learner.updates + 1, key_next, learner.env_params)
-    metrics |= {"kl_coef": kl_coef} | truncated_share(config, steps, rollout.in_group)
+    metrics |= truncated_share(config, steps, rollout.in_group)
+    if config.stay_near_best:
+        metrics["kl_coef"] = kl_coef
     return TrainState(learner, actors), metrics | episodes
 
 
@@ -292,20 +293,19 @@ def ospo_loss(
     clipped = jnp.clip(ratio, 1.0 - config.clip_low, 1.0 + config.clip_high)
     policy_loss = -collectives.masked_mean(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage), batch.mask)
     entropy = collectives.masked_mean(pi.entropy(key), batch.mask)
-    loss, kl = policy_loss - config.entropy_coef * entropy, jnp.zeros(())
-
-    if config.stay_near_best:
-        kl = collectives.masked_mean(pi.kl(networks.policy(best, batch.inputs)), batch.mask)
-        far = (collectives.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
-        kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, MAX_KL_COEF), kl_coef)
-        loss = jnp.where(far, 0.0, loss) + kl_coef * kl
+    loss = policy_loss - config.entropy_coef * entropy
     metrics = {
         "policy_loss": policy_loss,
         "entropy": entropy,
         "approx_kl": collectives.masked_mean(ratio - 1.0 - log_ratio, batch.mask),  # "k3" (Schulman 2020)
         "clip_fraction": collectives.masked_mean((clipped != ratio).astype(ratio.dtype), batch.mask),
-        "kl_to_best": kl,
     }
+    if config.stay_near_best:
+        kl = collectives.masked_mean(pi.kl(networks.policy(best, batch.inputs)), batch.mask)
+        far = (collectives.mean(jax.lax.stop_gradient(kl)) > config.kl_limit) & (kl_coef > 0)
+        kl_coef = jnp.where(far, jnp.minimum(2 * kl_coef, MAX_KL_COEF), kl_coef)
+        loss = jnp.where(far, 0.0, loss) + kl_coef * kl
+        metrics["kl_to_best"] = kl
     return loss, (kl_coef, metrics)
 
 
@@ -374,12 +374,12 @@ def standardize(config: Config, value: jax.Array, in_group: jax.Array) -> tuple[
     return centred / (mean(jnp.abs(centred)) + 1e-3), in_group & (centred != 0)
 
 
-def equity_penalty(reward: jax.Array, returns: jax.Array, present: jax.Array) -> jax.Array:
-    """[T, E, 1] increase of the standard deviation of the present agents' ``returns`` [T, E, A] by a step's rewards."""
+def equity_penalty(reward: jax.Array, returns: jax.Array, acting: jax.Array) -> jax.Array:
+    """[T, E, 1] increase of the standard deviation of the acting agents' ``returns`` [T, E, A] by a step's rewards."""
 
     def spread(returns: jax.Array) -> jax.Array:
-        mean = jnp.mean(returns, axis=-1, keepdims=True, where=present)
-        return jnp.nan_to_num(jnp.sqrt(jnp.mean(jnp.square(returns - mean), axis=-1, keepdims=True, where=present)))
+        mean = jnp.mean(returns, axis=-1, keepdims=True, where=acting)
+        return jnp.nan_to_num(jnp.sqrt(jnp.mean(jnp.square(returns - mean), axis=-1, keepdims=True, where=acting)))
 
     return spread(returns + reward) - spread(returns)
 
@@ -413,7 +413,7 @@ def available_actions(env: Environment, config: Config, inputs: Inputs) -> jax.A
     """Mask [T, E, A, n]; with items the last action is to wait."""
     if not env.items:
         return inputs.mask
-    takes = inputs.mask & inputs.opened[..., None, :]
+    takes = inputs.mask & inputs.is_open[..., None, :]
     waits = ~jnp.any(takes, axis=-1, keepdims=True) if config.waiting == "never" else jnp.ones_like(inputs.mask)
     return jnp.concatenate([takes, waits], axis=-1)
 

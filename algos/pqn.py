@@ -2,9 +2,9 @@
 buffer and target network.
 
 Many parallel environments replace the replay buffer, and layer normalisation the target network: gradient steps regress values
-on the λ-returns of the rollout (Peng's Q(λ)), in shuffled minibatches. A team's value is the sum of its agents' values
-(``mixer=vdn``, Sunehag et al. 2018) or a monotonic function of them (``qmix``, Rashid et al. 2018); with ``none`` each agent
-learns from its own rewards. Unlike in the paper, networks predict standardised returns, and their values start near 0.
+on the λ-returns of the rollout (Peng's Q(λ), Peng and Williams 1994), in shuffled minibatches. A team's value is the sum of its
+agents' values (``mixer=vdn``, Sunehag et al. 2018) or a monotonic function of them (``qmix``, Rashid et al. 2018); with ``none``
+each agent learns from its own rewards. Unlike in the paper, networks predict standardised returns, and their values start near 0.
 ``python algos/pqn.py env=smax env.scenario=3m`` trains it.
 
 Axis letters: T time, E environments, A agents, O observation, G global state, n actions.
@@ -57,7 +57,7 @@ class Config(RolloutConfig):
     num_envs: int = static(64, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(64, low=1, help="steps of every environment per update")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions at first")
-    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the end")
+    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions at the end")
     epsilon_decay: float = traced(0.5, low=0.0, high=1.0, help="share of the training after which it is epsilon_end")
     # Networks
     core: str = static("gru", choices=("mlp", "gru"), help="gru: the last hidden layer is a GRU")
@@ -142,9 +142,9 @@ def make_networks(env: Environment, config: Config) -> Networks:
         return agent(params.agent, carry, encoder(params.obs_stats, inputs.obs), inputs.first, inputs.alive)
 
     def mix(params: Params, values: jax.Array, inputs: Inputs) -> jax.Array:
-        values = values * inputs.alive
         if config.mixer == "none":
             return values
+        values = values * inputs.alive
         if config.mixer == "vdn":
             return jnp.sum(values, axis=-1, keepdims=True)
         state = params.state_stats.normalize(inputs.state) if config.normalize_observations else inputs.state
@@ -202,9 +202,11 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     def greedy_team_value(inputs, values):
         value = networks.mix(params, jnp.max(jnp.where(inputs.action_mask, values, nn.MASKED), axis=-1), inputs)
-        included = inputs.alive if config.mixer == "none" else jnp.any(inputs.alive, axis=-1, keepdims=True)
+        value = params.value_stats.denormalize(value)
+        if config.mixer == "none":
+            return value
         # Nobody of the team is alive: worth 0. What agents that enter later earn reaches earlier steps through λ only.
-        return jnp.where(included, params.value_stats.denormalize(value), 0.0)
+        return jnp.where(jnp.any(inputs.alive, axis=-1, keepdims=True), value, 0.0)
 
     # 1. Collect a rollout with ε-greedy actions.
     epsilon = exploration_rate(config, learner.updates)

@@ -62,7 +62,7 @@ class Config(RolloutConfig):
     num_envs: int = static(8, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(32, low=1, help="steps of every environment per update, and of a replayed rollout")
     epsilon_start: float = traced(1.0, low=0.0, high=1.0, help="share of random actions at first")
-    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions in the end")
+    epsilon_end: float = traced(0.05, low=0.0, high=1.0, help="share of random actions at the end")
     epsilon_decay: float = traced(0.1, low=0.0, high=1.0, help="share of the training after which it is epsilon_end")
     # Replay buffer
     buffer_size: int = static(100_000, low=1, help="capacity in environment steps, rounded down to whole rollouts")
@@ -283,13 +283,13 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
 
     # 3. Learn, once ``learning_starts`` steps are collected.
     learner = learner.replace(key=key_next, opt_state=opt_state)
-    filled = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
+    enough = learner.updates + 1 >= -(-config.learning_starts // config.steps_per_update)
 
     def skip_learning(config, learner, replay, key):
         names = ("td_loss", "td_error", "chosen_value", "max_value", "grad_norm")  # all metrics of ``learn``
         return learner, dict.fromkeys(names, jnp.zeros((), jnp.float32))
 
-    learner, metrics = cond_any(filled, functools.partial(learn, env), skip_learning, config, learner, replay, key_learn)
+    learner, metrics = cond_any(enough, functools.partial(learn, env), skip_learning, config, learner, replay, key_learn)
     learner = learner.replace(updates=learner.updates + 1)
     if config.normalize_observations:
         learner = learner.replace(params=networks.update_stats(learner.params, inputs, ~last))
@@ -331,7 +331,8 @@ def learn(
 def td_loss(
     weights: dict[str, Any], config: Config, networks: Networks, params: Params, target: dict[str, Any], batch: Rollout
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(Q_tot(chosen) − y)² (Rashid et al. 2018, eq. 6), with Peng's Q(λ) in y, which does not stop at exploratory actions."""
+    """(Q_tot(chosen) − y)² (Rashid et al. 2018, eq. 6), with Peng's Q(λ) (Peng and Williams 1994) in y, which does
+    not stop at exploratory actions."""
     inputs = batch.inputs
     _, values = networks.action_values(params, weights, inputs, batch.recurrent)
     _, target_values = networks.action_values(params, target, inputs, batch.recurrent)
@@ -369,7 +370,8 @@ def td_loss(
 
 
 def get_inputs(env: Environment, config: Config, env_params: EnvParams, env_state: Any, timestep: TimeStep) -> Inputs:
-    """Network inputs of the current timestep, T = 1, as the replay buffer stores them; the state is empty without a mixer."""
+    """Network inputs of the current timestep, T = 1, as the replay buffer stores them; the state is empty without a
+    mixing network."""
     state = jnp.zeros((*timestep.first.shape, 0))
     if config.mixer == "qmix":
         state = vectorize(env, timestep.first.shape[0]).global_state(env_state, env_params)

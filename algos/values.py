@@ -61,7 +61,7 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(6, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(31, low=2, help="steps of every environment per update; whole episodes take one step more")
-    noise: float = traced(0.1, low=0.0, help="standard deviation of what is added to weights of pairs in rollouts")
+    noise: float = traced(0.1, low=0.0, help="standard deviation of what is added to weights of pairs in rollouts, as rewards")
     matching: str = static("exact", choices=tuple(METHODS), help="assignment of items to agents")
     # Network
     hidden: tuple[int, ...] = static((32, 32), low=1, help="widths of the hidden layers")
@@ -73,8 +73,8 @@ class Config(RolloutConfig):
     td_lambda: float = traced(0.9, low=0.0, high=1.0, help="0: one-step targets, 1: returns until the end of the rollout")
     # Gradient steps
     buffer_rollouts: int = static(5, low=1, help="latest rollouts whose samples are drawn")
-    num_epochs: int = static(3, low=1, help="gradient steps of an update, in passes over a full buffer")
-    batch_size: int = static(2_048, low=1, help="samples of a gradient step, one agent in one step each, over all devices")
+    num_epochs: int = static(3, low=1, help="passes over a full buffer per update, in random samples")
+    batch_size: int = static(2_048, low=1, help="samples per gradient step (one agent at one step each), over all devices")
     learning_rate: float = traced(1e-3, low=0.0, help="initial learning rate")
     anneal_learning_rate: bool = static(True, help="linearly to 0 over total_steps")
     adam_eps: float = traced(1e-8, low=0.0, help="added to the root of the second moment")
@@ -97,7 +97,7 @@ class Transition(NamedTuple):
 
     features: jax.Array  # [T, E, A, F] after the action
     decisions: jax.Array  # [T, E, A] that follow it
-    present: jax.Array  # [T, E, A] bool: alive in a running episode
+    acting: jax.Array  # [T, E, A] bool: alive in a running episode
     took: jax.Array  # [T, E, A] bool: an item
     reward: jax.Array  # [T, E, A] of the action
     price: jax.Array  # [T, E, A] of the item, 0 for waiting and unless learn_from=marginal
@@ -200,7 +200,7 @@ def update(env: Environment, config: Config, state: TrainState) -> tuple[TrainSt
     advantage = samples.target - rollout.value[:-1]
     metrics |= value_metrics(samples.target, advantage, samples.mask, steps.reward)
     if config.learn_from == "marginal":
-        took = rollout.took & rollout.present
+        took = rollout.took & rollout.acting
         for name, value in (("item_price", rollout.price), ("priced_share", (rollout.price > 0).astype(rollout.price.dtype))):
             metrics[name] = collectives.mean(collectives.masked_mean(value, took))
     return TrainState(learner, actors.replace(carry=PersistentState(buffer))), metrics | episodes
@@ -227,9 +227,9 @@ def choose(
         return jnp.take_along_axis(by_action, action.reshape(-1, *[1] * (by_action.ndim - 1)), axis=1)[:, 0]
 
     features, decisions, reward = (chosen(obs[name]) for name in ("features", "decisions", "reward"))
-    took, present = action < mask.shape[1], timestep.alive & ~timestep.last
+    took = action < mask.shape[1]
     after = chosen(jnp.concatenate([value_taking, value_waiting], axis=1))
-    return action, Transition(features, decisions, present, took, reward, price, after)
+    return action, Transition(features, decisions, timestep.acting, took, reward, price, after)
 
 
 def value_items(value: Callable[..., jax.Array], obs: dict[str, jax.Array], can_act: jax.Array) -> jax.Array:
@@ -254,12 +254,12 @@ def make_samples(config: Config, rollout: Transition, steps: Step) -> Samples:
     The end of an episode is the end of the task, whether terminated or truncated: ``decisions`` count down to it.
     """
     earned = rollout.reward - rollout.price if config.learn_from == "marginal" else rollout.reward
-    earned = jnp.where(rollout.present, earned, 0.0)
+    earned = jnp.where(rollout.acting, earned, 0.0)
     ends = steps.cut[:-1]  # the next timestep is final: nothing is decided in it
-    following = Step(earned[1:], rollout.present[1:], ends, ends)
+    following = Step(earned[1:], rollout.acting[1:], ends, ends)
     _, target = gae(following, rollout.value[:-1], rollout.value[-1], config.gamma, config.td_lambda)
     features, decisions = rollout.features[:-1], rollout.decisions[:-1]
-    return Samples(features, decisions, target, rollout.present[:-1] & (decisions > 0))
+    return Samples(features, decisions, target, rollout.acting[:-1] & (decisions > 0))
 
 
 def draw(buffer: Samples, filled: jax.Array, batch_size: int, key: jax.Array) -> Samples:

@@ -72,7 +72,7 @@ PAGE = Page(
 terminal there, ours is bootstrapped.""",
     sections=(
         Section("Returns", PLAN.returns_text("sampled"), {"returns": returns_table}),
-        Section("Speed", loops.SPEED_TEXT, {"speed": speed_table}),
+        Section("Speed", PLAN.speed_text, {"speed": speed_table}),
     ),
     uncached=("speed",),
 )

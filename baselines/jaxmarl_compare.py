@@ -109,7 +109,7 @@ the adapter's default: nothing is bootstrapped there, as in JaxMARL's loop, and 
 return a third nearer to 0: where the limit is terminal, returns depend on the time, and the agents' observations do not contain
 it.""",
         ),
-        Section("Speed", loops.SPEED_TEXT, {"speed": speed_table}),
+        Section("Speed", PLAN.speed_text, {"speed": speed_table}),
     ),
     uncached=("speed",),
 )

@@ -134,14 +134,18 @@ PAGE = Page(
 - SMAX: {_SMAX.num_envs} × {_SMAX.num_steps}, layers of {_SMAX.hidden} with batch normalisation, RAdam at {_SMAX.lr:g},
   rewards × {_SMAX.reward_scale:g}, ε down to {_SMAX.eps_finish:g}, γ {_SMAX.gamma:g}, λ {_SMAX.td_lambda:g}.
 
-At these settings ours differs in that it computes λ-returns once per rollout, and not again in every minibatch; that it trains
-on the last step of a rollout, too; that it bootstraps the value of a final observation (`limit="truncate"`), where the step
-limit is terminal to theirs, and to both on Overcooked; and in its initial weights, which are orthogonal. Besides, JaxMARL's
-wrapper blanks an agent's observation in the step after an episode has ended, the first of the next one: theirs trains on blank
-first observations, and is judged on real ones. So no difference below is due to one thing alone. On Overcooked and SMAX our
-learning rate falls per update, theirs per gradient step. On Overcooked our shaped reward is the mean over agents, theirs the
-sum. On SMAX our sequences start with the rollout, not {_SMAX.memory_window} steps before; and ours normalises layers, and
-observations by running statistics, where theirs normalises batches.""",
+At these settings the loops still differ, so no difference below is due to one thing alone:
+
+- Ours computes λ-returns once per rollout, and not again in every minibatch, and trains on the last step of a rollout, too.
+- Ours bootstraps the value of a final observation (`limit="truncate"`), where the step limit is terminal to theirs, and to both
+  on Overcooked.
+- Our initial weights are orthogonal.
+- JaxMARL's wrapper blanks an agent's observation in the step after an episode has ended, the first of the next one: theirs
+  trains on blank first observations, and is judged on real ones.
+- On Overcooked and SMAX our learning rate falls per update, theirs per gradient step.
+- On Overcooked our shaped reward is the mean over agents, theirs the sum.
+- On SMAX our sequences start with the rollout, not {_SMAX.memory_window} steps before; and ours normalises layers, and
+  observations by running statistics, where theirs normalises batches.""",
     sections=(
         Section(
             "Returns",
@@ -152,13 +156,13 @@ on SMAX. {PLAN.returns_text("exploring")}""",
             {name: functools.partial(returns_table, name) for name in PROBLEMS},
             """At equal settings ours returns more on simple_spread, and no difference was found on 3m, on 2s3z and on
 cramped_room, where one of its five seeds earns 57, greedy. On 2s3z either loop hardly wins: a fortieth of JaxMARL's steps is too
-few for its settings. The defaults return more than JaxMARL's loop on simple_spread and 2s3z and, greedy, on 3m, where they
-explore more at the end of training (ε 0.05, JaxMARL's 0.01). How the defaults were found and what failed is on the page of
-[twelve problems](untuned.md).""",
+few for its settings. The defaults return more than JaxMARL's loop on simple_spread and 2s3z. On 3m they win more battles, greedy,
+and return a little less at the end of training, where they explore more (ε 0.05, JaxMARL's 0.01). How the defaults were found and
+what failed is on the page of [twelve problems](untuned.md).""",
         ),
         Section(
             "Speed",
-            f"""{loops.SPEED_TEXT} On SMAX ours steps `smax`, and theirs JaxMARL's environment; and ours computes λ-returns once
+            f"""{PLAN.speed_text} On SMAX ours steps `smax`, and theirs JaxMARL's environment; and ours computes λ-returns once
 per rollout, theirs in every minibatch.""",
             {"speed": speed_table},
         ),

@@ -104,7 +104,7 @@ none, because each starts with an episode.""",
 {PLAN.returns_text("exploring")}""",
             {"returns": returns_table},
         ),
-        Section("Speed", loops.SPEED_TEXT, {"speed": speed_table}),
+        Section("Speed", PLAN.speed_text, {"speed": speed_table}),
     ),
     uncached=("speed",),
 )

@@ -105,7 +105,7 @@ def environment_class(name: str) -> type[Environment]:
     if slash:
         return _import(SUITES[suite]).environment_class(member)
     if name not in ENVIRONMENTS:
-        raise unknown("environment", name, [*ENVIRONMENTS, *SUITES])
+        raise unknown("environment", name, [*ENVIRONMENTS, *(f"{suite}/<name>" for suite in SUITES)])
     return load_class(ENVIRONMENTS[name])
 
 

@@ -31,8 +31,6 @@ part of the second half, for the seed with the smallest."""
 STEADINESS_COLUMNS = ("best", "lowest of the last half", "end", "kept by the worst seed")
 COMPARED_COLUMNS = tuple(f"{column}, {kind}" for kind in KINDS.values() for column in ("ours", "theirs", "ours − theirs"))
 RETURN_COLUMNS: Columns = {"return, end of training": interval("training"), "return, greedy": interval("greedy")}
-SPEED_TEXT = """Whole updates, one seed, the loops in turn in one process; medians. All steps are counted, including those of ours
-that only reset an episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +48,13 @@ class Plan:
     def keys(self) -> jax.Array:
         """[seeds]"""
         return jax.vmap(jax.random.key)(np.arange(self.seeds, dtype=np.uint32))
+
+    @property
+    def speed_text(self) -> str:
+        """How the speed was measured."""
+        return f"""Whole updates, one seed, the loops in turn in one process, {self.repetitions} rounds of {self.updates} updates
+each: medians, and the median and range of the ratios to theirs in the same round. All steps are counted, including those of ours
+that only reset an episode."""
 
     @property
     def about_returns(self) -> dict[str, Any]:
@@ -212,7 +217,9 @@ def compared(ours: Metrics, theirs: Metrics, percent: Sequence[str] = ()) -> tup
     cells, lower = [], []
     for kind in KINDS:
         scale, unit = (100.0, " %") if kind in percent else (1.0, "")
-        cells += [f"{mean_interval(metrics[kind], scale=scale)}{unit}" for metrics in (ours, theirs)]
+        largest = max(np.abs(metrics[kind]["mean"]).max() for metrics in (ours, theirs))
+        places = 1 if unit or largest > 10 else 2
+        cells += [f"{mean_interval(metrics[kind], places, scale)}{unit}" for metrics in (ours, theirs)]
         gap = difference(ours[kind], theirs[kind], scale)
         cells.append(signed(gap))
         lower += [kind] if gap.high < 0 else []
@@ -281,7 +288,7 @@ class Comparison:
         return train_seeds(cache, self.plan, f"{name} {loop}", about, make, self.make_env(), metric)
 
     def speed_table(self, cache: ResultCache, name: str, titles: Mapping[str, str]) -> str:
-        """Training steps per second of the loops in ``titles``, and their ratio to the last one's."""
+        """Training steps per second of the loops in ``titles``, and their ratios to the last one's."""
 
         def measure() -> Metrics:
             return measure_speed(self.plan, {loop: self.loops[loop](self.configs[loop]) for loop in titles})
@@ -290,9 +297,11 @@ class Comparison:
         metrics = cache.get(name, about | {loop: dataclasses.asdict(self.configs[loop]) for loop in titles}, measure)
         if metrics is None:
             return "Not computed yet."
-        theirs = metrics[[*titles][-1]]["steps_per_s"]
-        rows = [
-            [title, f"{speed['steps_per_s']:,.0f}", f"{speed['steps_per_s'] / theirs:.2f}×", f"{speed['compile_cpu_s']:.1f}"]
-            for title, speed in ((title, metrics[name]) for name, title in titles.items())
-        ]
+        rows, seconds = [], {name: np.array(metrics[name]["seconds"]) for name in titles}
+        per_update = {name: self.configs[name].steps_per_update for name in titles}
+        last = [*titles][-1]
+        for name, title in titles.items():
+            ratios = per_update[name] / seconds[name] / (per_update[last] / seconds[last])
+            span = f"{np.median(ratios):.2f}× ({ratios.min():.2f}–{ratios.max():.2f})" if name != last else "1"
+            rows.append([title, f"{metrics[name]['steps_per_s']:,.0f}", span, f"{metrics[name]['compile_cpu_s']:.1f}"])
         return markdown_table(["training", "env-steps/s", "× theirs", "tracing and compilation, CPU s"], rows)

@@ -218,7 +218,7 @@ class Environment(abc.ABC):
 
         ``obs.shared`` then holds that part, [M, F], and ``open`` [M], the items that can be assigned; ``obs.own`` [A, O]
         describes the agents. Actions 0 … M − 1 request an item, M is the noop, and an agent's mask is either all open items or
-        none. None where actions mean something else.
+        none; that of an agent that is not alive is none, so that nothing is kept for it. None where actions mean something else.
         """
         return None
 

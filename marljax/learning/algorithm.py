@@ -25,7 +25,11 @@ class Algorithm(Protocol):
     __name__: str
 
     def init(self, env: Environment, env_params: EnvParams, config: Any, key: jax.Array) -> TrainState:
-        """The state of a training run before its first update."""
+        """The state of a training run before its first update.
+
+        Raises:
+            UserError: the environment is not one that the algorithm, or this config of it, can learn; the line says what to do.
+        """
 
     def update(self, env: Environment, config: Any, state: TrainState) -> tuple[TrainState, dict[str, jax.Array]]:
         """One iteration of ``config.steps_per_update`` environment steps; the metrics are scalars by name, with those of the

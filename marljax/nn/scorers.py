@@ -71,13 +71,13 @@ class AttentionScorer(nn.Module):
     dtype: str = "float32"  # of the layers and the attention, softmax excepted
 
     @nn.compact
-    def __call__(self, own: jax.Array, items: jax.Array, able: jax.Array, opened: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, own: jax.Array, items: jax.Array, able: jax.Array, is_open: jax.Array) -> tuple[jax.Array, jax.Array]:
         """own […, A, O], items […, M, F], who can take an item […, A] and which may be taken […, M], both bool → (scores
         […, A, M], of the noop […, A])."""
         linear = functools.partial(dense, scale=1.0, dtype=self.dtype)
         norm = functools.partial(nn.LayerNorm, dtype=layer_dtype(self.dtype))
         x = jnp.concatenate([linear(self.width, name="agent")(own), linear(self.width, name="item")(items)], axis=-2)
-        present = jnp.concatenate([able, opened], axis=-1)
+        present = jnp.concatenate([able, is_open], axis=-1)
         for _ in range(self.layers):
             query, key, value = jnp.split(linear(3 * self.width)(norm()(x)), 3, axis=-1)
             x = x + linear(self.width)(attend(query, key, value, present, self.heads))

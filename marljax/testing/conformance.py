@@ -236,9 +236,10 @@ def _check_values(env: Environment, snapshot: Snapshot) -> None:
         needed = f"{num_items} {env.items} need {num_items + 1} actions, the noop last"
         fits = mask.shape[-1] == num_items + 1 and env.noop == num_items
         check(fits, f"{needed}; there are {mask.shape[-1]}, the noop is {env.noop}")
-        has_item = mask[..., :-1].any(axis=-1, keepdims=True)
+        has_item = np.any(mask[..., :-1], axis=-1, keepdims=True)
         all_or_none = (mask[..., :-1] == (has_item & is_open[..., None, :])).all(axis=-1, keepdims=True)
         check(all_or_none[alive].all(), f"an agent's action mask is neither all open {env.items} nor none of them")
+        check(not has_item[~alive].any(), f"an agent that is not alive may take {env.items}")
 
 
 def _check_presets_run(programs: Programs, key: jax.Array) -> None:

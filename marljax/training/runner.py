@@ -467,12 +467,12 @@ def report_impossible_values(run: Run, metrics: dict[str, np.ndarray], log: Call
         return
     gamma = distributed.fetch(run.replicas.config.gamma)
     values = np.nan_to_num(metrics["max_value"][:, -1])
+    or_no_bootstrap = ", or set algo.bootstrap_limit=false" if hasattr(run.replicas.config, "bootstrap_limit") else ""
     for index in np.flatnonzero((1.0 - gamma) * values > IMPOSSIBLE_FACTOR * run.largest_reward):
         reward = run.largest_reward[index]
         if reward:
             log(
                 f"warning: {run.names[index]} expects returns of {values[index]:.3g}, but with rewards of at most {reward:.3g} "
-                f"{reward / (1.0 - gamma[index]):.3g} is the limit; lower algo.learning_rate or algo.gamma, or set "
-                "algo.bootstrap_limit=false"
+                f"{reward / (1.0 - gamma[index]):.3g} is the limit; lower algo.learning_rate or algo.gamma{or_no_bootstrap}"
             )
             run.largest_reward[index] = np.nan

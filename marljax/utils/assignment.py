@@ -50,7 +50,7 @@ def prices(weights: jax.Array, mask: jax.Array, column: jax.Array) -> jax.Array:
 
     They solve its dual with v ≥ 0: u_i + v_j ≥ w_ij for allowed pairs, with equality for matched ones, and u_i = 0 for a row
     without a column. Of all solutions this one is the best for the rows: u_i is exactly what the total loses without row i
-    (Shapley and Shubik 1971). A column that nobody has costs 0.
+    (Shapley and Shubik 1971, Leonard 1983). A column that nobody has costs 0.
 
     Args:
         weights: [R, C] finite.

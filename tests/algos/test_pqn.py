@@ -133,6 +133,38 @@ def test_targets_are_the_papers_lambda_returns(mixer):
     np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("bootstrap_limit", [True, False])
+def test_targets_do_not_bootstrap_a_limit_that_counts_as_the_end(bootstrap_limit, monkeypatch):
+    """Without rewards, and with episodes of one step, every target is then 0; the networks' values are not."""
+    loss = pqn.td_loss
+
+    def with_target(weights, config, networks, params, batch, carry):
+        total, metrics = loss(weights, config, networks, params, batch, carry)
+        return total, metrics | {"target": jnp.max(jnp.abs(batch.target) * batch.mask)}
+
+    monkeypatch.setattr(pqn, "td_loss", with_target)
+    config = pqn.Config(**SMALL, core="mlp", output_scale=1.0, bootstrap_limit=bootstrap_limit, total_steps=20)
+    metrics = jax.jit(make_train(pqn, Corridor(), config))(KEY, {"env.limit": 1, "env.step_cost": 0.0}).metrics
+    assert (metrics["target"] == 0).all() == (not bootstrap_limit)
+
+
+def test_a_team_of_nobody_is_worth_nothing(monkeypatch):
+    """As after the last arrival: the mean of the returns, which standardised values of 0 stand for, would be wrong."""
+    loss = pqn.td_loss
+
+    def with_worth(weights, config, networks, params, batch, carry):
+        total, metrics = loss(weights, config, networks, params, batch, carry)
+        alive = jnp.any(batch.transition.inputs.alive, axis=-1, keepdims=True)
+        somebody, nobody = (jnp.max(jnp.abs(batch.transition.team_value) * rows) for rows in (alive, ~alive))
+        return total, metrics | {"somebody": somebody, "nobody": nobody, "gone": jnp.mean(~alive)}
+
+    monkeypatch.setattr(pqn, "td_loss", with_worth)
+    metrics = jax.jit(make_train(pqn, Corridor(length=1), pqn.Config(**SMALL, core="mlp", total_steps=80)))(KEY).metrics
+    assert metrics["gone"].max() > 0
+    assert metrics["somebody"][-1] > 0.1
+    np.testing.assert_array_equal(metrics["nobody"], 0.0)
+
+
 def test_a_teams_first_values_are_small_beside_its_rewards():
     """Else they would be bootstrapped on, and their spread would stay in the statistics of returns."""
     env, config = marljax.make("smax", scenario="3s5z"), pqn.Config(**SMALL, total_steps=20)

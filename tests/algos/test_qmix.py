@@ -134,15 +134,16 @@ def test_replaying_a_rollout_reproduces_its_values(core):
         np.testing.assert_array_equal(ends[:, before], starts[:, after])
 
 
-@pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
-def test_targets_are_td_lambda_returns(mixer):
+@pytest.mark.parametrize(("mixer", "bootstrap_limit"), [("qmix", True), ("vdn", False), ("none", True)])
+def test_targets_are_td_lambda_returns(mixer, bootstrap_limit):
     """Against a recursion in NumPy, with terminations, truncations and dead agents anywhere.
 
     The networks' weights are the team's values themselves. Where these are 0, the gradient of the mean squared error is −2 times
     the target, divided by the number of targets, and 0 for masked ones.
     """
     steps, rows, agents, td_lambda = 7, 5, 3, 0.6
-    config = qmix.Config(mixer=mixer, gamma=GAMMA, td_lambda=td_lambda, reward_scale=2.0)
+    changes = dict(mixer=mixer, bootstrap_limit=bootstrap_limit)
+    config = qmix.Config(**changes, gamma=GAMMA, td_lambda=td_lambda, reward_scale=2.0)
     rng = np.random.default_rng(0)
     alive = rng.random((steps + 1, rows, agents)) < 0.8
     terminated, truncated, last = rng.random((3, steps, rows)) < 0.2
@@ -174,7 +175,7 @@ def test_targets_are_td_lambda_returns(mixer):
         ahead = value[t + 1, row, agent]
         if t + 1 < steps and not truncated[t, row]:
             ahead = (1 - td_lambda) * ahead + td_lambda * expected[t + 1, row, agent]
-        goes_on = lives[t, row, agent] and not terminated[t, row]
+        goes_on = lives[t, row, agent] and not terminated[t, row] and (bootstrap_limit or not truncated[t, row])
         expected[t, row, agent] = earned[t, row, agent] + GAMMA * goes_on * ahead
     np.testing.assert_allclose(-0.5 * learnt.sum() * gradient, expected * learnt, rtol=1e-5, atol=1e-5)
 
@@ -221,9 +222,10 @@ def test_exploration_stays_within_the_available_actions_and_is_even():
     assert (draw(keys, 0.0) == jnp.array([0, 1])).all()
 
 
-def test_the_share_of_random_actions_falls_linearly():
-    config = qmix.Config(num_envs=1, rollout_length=10, total_steps=1_000, learning_starts=0, epsilon_end=0.1, epsilon_decay=0.5)
-    shares = [float(qmix.exploration_rate(config, jnp.array(update))) for update in (0, 25, 50, 100)]
+@pytest.mark.parametrize("algorithm", [qmix, pqn], ids=["qmix", "pqn"])
+def test_the_share_of_random_actions_falls_linearly(algorithm):
+    config = algorithm.Config(num_envs=16, rollout_length=10, total_steps=16_000, epsilon_end=0.1, epsilon_decay=0.5)
+    shares = [float(algorithm.exploration_rate(config, jnp.array(update))) for update in (0, 25, 50, 100)]
     np.testing.assert_allclose(shares, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
 
 

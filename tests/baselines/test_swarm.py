@@ -83,4 +83,4 @@ def test_learning_is_read_from_the_evaluations_of_a_run(monkeypatch):
     monkeypatch.setattr(swarm, "NEAR", (0.01,))
     never = swarm.steps_until_near(None, Path())["until 0.01"]
     seeds = {"until 0.01": {"mean": [0.5, *never["mean"], 0.7, *never["mean"], 0.6], "std": [0.0] * 5, "count": 1}}
-    assert swarm.steps_interval("until 0.01")(seeds) == "2 of 5 seeds never"
+    assert swarm.steps_interval("until 0.01")(seeds) == "2 of 5 seeds never, others 0.60"

@@ -103,23 +103,23 @@ def test_scores_with_attention_depend_on_whoever_competes(kind):
     """They follow agents and items into another order, and only agents that can take an item and open items count."""
     keys = jax.random.split(jax.random.key(0), 4)
     own, items = jax.random.normal(keys[0], (2, 4, 5)), jax.random.normal(keys[1], (2, 3, 7))
-    able, opened = jnp.array([[True, True, False, True]] * 2), jnp.array([[True, False, True]] * 2)
+    able, is_open = jnp.array([[True, True, False, True]] * 2), jnp.array([[True, False, True]] * 2)
     sizes = Sizes("mlp", (16,), (), "relu")
     scorer = PairScorer(sizes) if kind == "pairs" else TwoTowers(sizes, 8)
     module = AttentionScorer(scorer, layers=2, width=8, heads=2, activation="relu")
-    params = module.init(keys[2], own, items, able, opened)
-    scores, noop = module.apply(params, own, items, able, opened)
+    params = module.init(keys[2], own, items, able, is_open)
+    scores, noop = module.apply(params, own, items, able, is_open)
     assert (scores.shape, noop.shape) == ((2, 4, 3), (2, 4))
 
     agents, offered = jnp.array([2, 0, 3, 1]), jnp.array([2, 0, 1])
-    moved = module.apply(params, own[:, agents], items[:, offered], able[:, agents], opened[:, offered])
+    moved = module.apply(params, own[:, agents], items[:, offered], able[:, agents], is_open[:, offered])
     np.testing.assert_allclose(moved[0], scores[:, agents][:, :, offered], atol=1e-5)
     np.testing.assert_allclose(moved[1], noop[:, agents], atol=1e-5)
 
-    changed, _ = module.apply(params, own.at[:, 2].add(1.0), items.at[:, 1].add(1.0), able, opened)
+    changed, _ = module.apply(params, own.at[:, 2].add(1.0), items.at[:, 1].add(1.0), able, is_open)
     counted = np.ix_(range(2), [0, 1, 3], [0, 2])
     np.testing.assert_array_equal(changed[counted], scores[counted])
-    changed, _ = module.apply(params, own.at[:, 3].add(1.0), items, able, opened)
+    changed, _ = module.apply(params, own.at[:, 3].add(1.0), items, able, is_open)
     assert np.all(np.abs(changed - scores)[:, :3].max(-1) > 1e-4)
 
 

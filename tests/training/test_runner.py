@@ -387,10 +387,12 @@ def test_parameters_that_do_not_fit_are_one_line(finished, tmp_path):
         compose.compose("tiny", [f"resume={source}", f"init_from={source}"])
 
 
-def test_values_above_the_largest_possible_return_are_warned_of_once():
+@pytest.mark.parametrize("option", [True, False])
+def test_values_above_the_largest_possible_return_are_warned_of_once(option):
     """With rewards of at most 2 and γ = 0.9 no policy is worth more than 20, as 0 and 2 claim; replica 1 has its own γ."""
+    config = SimpleNamespace(gamma=np.array([0.9, 0.99, 0.9]), **({"bootstrap_limit": True} if option else {}))
     run = SimpleNamespace(
-        replicas=SimpleNamespace(config=SimpleNamespace(gamma=np.array([0.9, 0.99, 0.9]))),
+        replicas=SimpleNamespace(config=config),
         trainer=SimpleNamespace(num_updates=100),
         largest_reward=np.zeros(3),
         names=["seed 0", "seed 1", "seed 2"],
@@ -402,4 +404,5 @@ def test_values_above_the_largest_possible_return_are_warned_of_once():
         metrics = {"max_value": np.array([[value], [30.0], [np.nan]]), "max_reward": np.array([[reward], [1.0], [2.0]])}
         runner.report_impossible_values(run, metrics, lines.append)
     assert len(lines) == 1
-    assert all(text in lines[0] for text in ("seed 0", "30", "20 is the limit", "bootstrap_limit=false"))
+    assert all(text in lines[0] for text in ("seed 0", "30", "20 is the limit"))
+    assert ("bootstrap_limit=false" in lines[0]) == option
