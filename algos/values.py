@@ -61,7 +61,7 @@ class Config(RolloutConfig):
     # Rollouts
     num_envs: int = static(6, low=1, help="parallel environments, over all devices")
     rollout_length: int = static(31, low=2, help="steps of every environment per update; whole episodes take one step more")
-    noise: float = traced(0.1, low=0.0, help="standard deviation of what is added to weights of pairs in rollouts, as rewards")
+    noise: float = traced(0.1, low=0.0, help="standard deviation of noise on weights of pairs in rollouts, in units of reward")
     matching: str = static("exact", choices=tuple(METHODS), help="assignment of items to agents")
     # Network
     hidden: tuple[int, ...] = static((32, 32), low=1, help="widths of the hidden layers")

@@ -352,22 +352,24 @@ and waiting is an action. ±: 95 % t interval over seeds.""",
         Section(
             "Learned vehicle values",
             f"""`python algos/values.py env=ride_dispatch env.preset=<preset>`, {SEEDS} runs each (seeds 0–{SEEDS - 1}) of 144
-half hours, the best of five evaluations, on the same half hours; with 1,000 vehicles the final parameters, because the best
-are those of the untrained network, which matches by the reward of the step. A network values a vehicle after the decision by
-its place, its passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by
-the reward plus the change of that value. *Marginal values* are learnt from rewards less the orders' prices, which the
-matching's dual problem yields, so that a vehicle is credited with what the fleet would lose without it; *own values*
-(`algo.learn_from=own`) from whole rewards. In italics scripted policies: *seven prices* are those of the pickup, the detour
-of those aboard, the ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy
-search that was not kept. ±: 95 % t interval, over seeds where learned.""",
+half hours, the best of five evaluations, on the same half hours; with 1,000 vehicles the final parameters, because the best are
+those of the untrained network, which matches by the reward of the step. A network values a vehicle after the decision by its
+place, its passengers and the time that is left, and knows nothing of other vehicles; vehicles and orders are matched by the
+reward plus the change of that value. *Marginal values* are learnt from rewards less the orders' prices, which the matching's dual
+problem yields, so that a vehicle is credited with what the fleet would lose without it; *own values* (`algo.learn_from=own`) from
+whole rewards. Those *of place and time* know only where and when a vehicle's last passenger leaves, as tables of values do (Xu et
+al. 2018, Tang et al. 2019). In italics scripted policies: *seven prices* are those of the pickup, the detour of those aboard, the
+ride, the last seat, demand nearby at both ends and orders aboard, found for 300 vehicles by a cross-entropy search that was not
+kept. ±: 95 % t interval, over seeds where learned.""",
             {"values": valued_table},
             """In the small city own values earn a little more than marginal ones, and with 300 vehicles as much: where all
 vehicles are busy, what one earns and what it adds differ little. With 1,000 vehicles, most of them idle, own values earn less.
 Either earns far more than the tuned price per minute where vehicles are scarce, as marginal values do with 400 vehicles, so that
 price is not near the optimum. How far the values are from the optimum is not known: no bound was computed.
 
-PLACE AND TIME. The other candidate, attention among vehicles and orders in OSPO's scorer, gained nothing (*What matters*,
-below).""",
+Place and time alone are not enough: such values earn no more than the price per minute, with 300 vehicles and in the small city.
+Who is aboard, how long the route still is and when a seat will be free make the difference; which of these was not
+separated. The other candidate, attention among vehicles and orders in OSPO's scorer, gained nothing (*What matters*, below).""",
         ),
         Section(
             "A few orders for each vehicle",
