@@ -7,7 +7,8 @@ from scipy.optimize import linear_sum_assignment
 
 from marljax.baselines.harness import result_cache
 from marljax.baselines.policies import ride_dispatch as baselines
-from marljax.envs.ride_dispatch import RideDispatch
+from marljax.baselines.ride_dispatch import PlaceAndTime
+from marljax.envs.ride_dispatch import RideDispatch, afterstates
 
 KEY = jax.random.key(1)
 
@@ -116,3 +117,19 @@ def test_random_matching_is_the_published_one():
     assert mean["service"] == pytest.approx(3_455 / 3_726, rel=0.02)
     assert mean["pickup"] == pytest.approx(7.6, abs=0.3)
     assert mean["overflow"] < 5
+
+
+def test_place_and_time_tell_when_the_last_passenger_leaves_and_nothing_else():
+    env = PlaceAndTime("demo", vehicles=12, orders=24, view="afterstates")
+    state, timestep = env.reset(KEY, env.default_params)
+    kept = np.isin(afterstates.names(env.seats), env.COLUMNS)
+    full = RideDispatch("demo", vehicles=12, orders=24, view="afterstates").observe(state, env.default_params).obs
+    features, decisions = np.asarray(timestep.obs["features"]), np.asarray(timestep.obs["decisions"])
+    np.testing.assert_array_equal(features, np.asarray(full["features"]) * kept)
+    np.testing.assert_array_equal(decisions[:, -1], env.default_params.duration - 1, "empty vehicles that wait")
+    mask = np.asarray(timestep.action_mask)[:, :-1]
+    assert mask.any()
+    until = 10 * features[:, :-1, afterstates.COLUMNS.index("until last drop-off")][mask]
+    expected = np.maximum(env.default_params.duration - np.maximum(np.ceil(until), 1), 0)
+    np.testing.assert_array_equal(decisions[:, :-1][mask], expected)
+    assert (decisions[:, :-1] <= np.asarray(full["decisions"])[:, :-1])[mask].all(), "it is given no order on the way"
