@@ -56,8 +56,9 @@ LEARNED = {
     "OSPO, the papers' choices": ("papers", (PLENTY,)),
 }
 WEIGHTS = ("logit", "probability")
-# Values of afterstates: overrides, and where they are trained
+# The tuned values of configs/tuned/values_ride_dispatch.yaml, for env=custom
 AS_TUNED = ("algo.total_steps=4464", "eval.every=0.25", "eval.episodes=8", "eval.final_episodes=16")
+# Values of afterstates: overrides, and where they are trained
 VALUED_PRESETS = (*SCARCE, "demo", PLENTY)
 VALUED = {
     "marginal values": (("env=ride_dispatch",), VALUED_PRESETS),

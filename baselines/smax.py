@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import jax
 import numpy as np
 
 import marljax
@@ -247,11 +246,9 @@ LARGE_OVERRIDES = (f"algo.total_steps={LARGE_STEPS}", "algo.num_envs=512")
 
 def large_table(cache: ResultCache) -> str:
     """MAPPO in larger battles. Hours on a CPU: there, missing results are not computed."""
-    if jax.default_backend() == "cpu":
-        cache = ResultCache(cache.folder, cache.console, compute_missing=False)
     rows: list[list[str] | str] = []
     for scenario in LARGE:
-        metrics = our_race(cache, f"large {scenario}", scenario, LARGE_OVERRIDES, LARGE_STEPS)
+        metrics = our_race(cache.on_accelerator(), f"large {scenario}", scenario, LARGE_OVERRIDES, LARGE_STEPS)
         rows.append([scenario, steps_until_goal(metrics), won_at_the_end(metrics)] if metrics else scenario)
     return partial_table(["battle", "steps until 90 %", "won at the end"], rows)
 

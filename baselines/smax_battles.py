@@ -5,7 +5,6 @@ a CPU they are not computed."""
 import functools
 from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 
 from marljax.baselines.harness.result_cache import Metrics, ResultCache
@@ -73,8 +72,7 @@ def battle_result(cache: ResultCache, algo: str, battle: str) -> Metrics | None:
 
 def battles_table(algo: str, large: bool, cache: ResultCache) -> str:
     """Small or large battles won by an algorithm, in order of their size, and the interquartile mean over those computed."""
-    if large and jax.default_backend() == "cpu":  # days there
-        cache = ResultCache(cache.folder, cache.console, compute_missing=False)
+    cache = cache.on_accelerator() if large else cache
     rows: list[list[str] | str] = []
     won: list[Sequence[float]] = []
     header = [algo, f"won after {STEPS / 1e6:g} M steps, %"]

@@ -200,13 +200,12 @@ motors.""",
             """Fewer environments, and so more gradient steps for as many environment steps, bring a drone within 0.3 m in a
 third of the steps that 256 environments take in the longer training; within 2 M steps these never bring it within 0.1 m. For
 eight drones nothing was gained: with one goal they came near it sooner with 64 environments than with 256, in single runs that
-were not kept, but to hover they needed as long, so `tuned=standard` has kept 256. Policies that observe the
-motors, or that start near the goal, hover about as soon as those that do not; a history of actions slows learning down, the
-more the longer it is, although 16 tell nearly all about the thrust, and four two thirds. (A history begins with zeros, half
-thrust, while the motors are off.) The critic of MAPPO, which knows the state without noise, does not make a drone hover
-sooner, nor does one that knows the motors, too. "Learning to Fly in
-Seconds" (Eschmann et al. 2024) hovers after 0.3 M steps of an off-policy learner, TD3; its curriculum of rewards was not
-tried.""",
+were not kept, but to hover they needed as long, so `tuned=standard` has kept 256. Policies that observe the motors, or that start
+near the goal, hover about as soon as those that do not; a history of actions slows learning down, the more the longer it is,
+although 16 tell nearly all about the thrust, and four two thirds. (A history begins with zeros, half thrust, while the motors are
+off.) The critic of MAPPO, which knows the state without noise, does not make a drone hover sooner, nor does one that knows the
+motors, too. "Learning to Fly in Seconds" (Eschmann et al. 2024) hovers after 0.3 M steps of an off-policy learner, TD3; its
+curriculum of rewards was not tried.""",
         ),
         Section(
             "Learning among pillars",

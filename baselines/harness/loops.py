@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 import marljax
 from marljax.baselines.harness import result_cache
@@ -202,8 +203,12 @@ def steadiness(curves: list[list[float]], random: float) -> list[str]:
     best, lowest, end = so_far[:, -1], np.nanmin(values[:, half:], axis=1), values[:, -1]
     gain, left = so_far[:, half:] - random, values[:, half:] - random
     kept = "nothing gained by half" if (gain <= 0).any() else f"{np.nanmin(left / gain):.0%}"
-    places = 1 if np.abs(best).max() > 10 else 2
-    return [*(f"{column.mean():.{places}f}" for column in (best, lowest, end)), kept]
+    return [*(f"{column.mean():.{decimals(best)}f}" for column in (best, lowest, end)), kept]
+
+
+def decimals(returns: ArrayLike) -> int:
+    """Decimal places of a column of returns: two where all are small."""
+    return 1 if np.abs(returns).max() > 10 else 2
 
 
 def random_result(cache: ResultCache, plan: Plan, name: str, env: Environment) -> Metrics | None:
@@ -217,8 +222,7 @@ def compared(ours: Metrics, theirs: Metrics, percent: Sequence[str] = ()) -> tup
     cells, lower = [], []
     for kind in KINDS:
         scale, unit = (100.0, " %") if kind in percent else (1.0, "")
-        largest = max(np.abs(metrics[kind]["mean"]).max() for metrics in (ours, theirs))
-        places = 1 if unit or largest > 10 else 2
+        places = 1 if unit else decimals([*ours[kind]["mean"], *theirs[kind]["mean"]])
         cells += [f"{mean_interval(metrics[kind], places, scale)}{unit}" for metrics in (ours, theirs)]
         gap = difference(ours[kind], theirs[kind], scale)
         cells.append(signed(gap))
@@ -297,11 +301,10 @@ class Comparison:
         metrics = cache.get(name, about | {loop: dataclasses.asdict(self.configs[loop]) for loop in titles}, measure)
         if metrics is None:
             return "Not computed yet."
-        rows, seconds = [], {name: np.array(metrics[name]["seconds"]) for name in titles}
-        per_update = {name: self.configs[name].steps_per_update for name in titles}
-        last = [*titles][-1]
+        rates = {name: self.configs[name].steps_per_update / np.array(metrics[name]["seconds"]) for name in titles}
+        rows, last = [], [*titles][-1]
         for name, title in titles.items():
-            ratios = per_update[name] / seconds[name] / (per_update[last] / seconds[last])
+            ratios = rates[name] / rates[last]  # of a round
             span = f"{np.median(ratios):.2f}× ({ratios.min():.2f}–{ratios.max():.2f})" if name != last else "1"
             rows.append([title, f"{metrics[name]['steps_per_s']:,.0f}", span, f"{metrics[name]['compile_cpu_s']:.1f}"])
         return markdown_table(["training", "env-steps/s", "× theirs", "tracing and compilation, CPU s"], rows)

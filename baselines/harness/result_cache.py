@@ -44,6 +44,11 @@ class ResultCache:
         self.folder, self.console, self.compute_missing = folder, console, compute_missing
         folder.mkdir(parents=True, exist_ok=True)
 
+    def on_accelerator(self) -> "ResultCache":
+        """This cache, for results that take days on a CPU: there it computes nothing that is missing."""
+        on_cpu = jax.default_backend() == "cpu"
+        return ResultCache(self.folder, self.console, self.compute_missing and not on_cpu)
+
     def get(self, name: str, about: Mapping[str, Any], compute: Callable[[], Metrics]) -> Metrics | None:
         """The kept result, or else a new one. ``about`` is what it depends on, stored with it.
 

@@ -142,8 +142,7 @@ def test_targets_are_td_lambda_returns(mixer, bootstrap_limit):
     the target, divided by the number of targets, and 0 for masked ones.
     """
     steps, rows, agents, td_lambda = 7, 5, 3, 0.6
-    changes = dict(mixer=mixer, bootstrap_limit=bootstrap_limit)
-    config = qmix.Config(**changes, gamma=GAMMA, td_lambda=td_lambda, reward_scale=2.0)
+    config = qmix.Config(mixer=mixer, bootstrap_limit=bootstrap_limit, gamma=GAMMA, td_lambda=td_lambda, reward_scale=2.0)
     rng = np.random.default_rng(0)
     alive = rng.random((steps + 1, rows, agents)) < 0.8
     terminated, truncated, last = rng.random((3, steps, rows)) < 0.2

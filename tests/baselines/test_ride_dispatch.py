@@ -7,7 +7,8 @@ from scipy.optimize import linear_sum_assignment
 
 from marljax.baselines.harness import result_cache
 from marljax.baselines.policies import ride_dispatch as baselines
-from marljax.baselines.ride_dispatch import PlaceAndTime
+from marljax.baselines.ride_dispatch import VALUED, PlaceAndTime
+from marljax.config import compose
 from marljax.envs.ride_dispatch import RideDispatch, afterstates
 
 KEY = jax.random.key(1)
@@ -117,6 +118,15 @@ def test_random_matching_is_the_published_one():
     assert mean["service"] == pytest.approx(3_455 / 3_726, rel=0.02)
     assert mean["pickup"] == pytest.approx(7.6, abs=0.3)
     assert mean["overflow"] < 5
+
+
+def test_place_and_time_are_learnt_with_the_tuned_values():
+    plain, other = (
+        compose.compose("values", [*VALUED[name][0], "env.preset=demo"])
+        for name in ("marginal values", "marginal values of place and time")
+    )
+    for part in ("algo", "eval", "env_params"):
+        assert plain.tree[part] == other.tree[part]
 
 
 def test_place_and_time_tell_when_the_last_passenger_leaves_and_nothing_else():
